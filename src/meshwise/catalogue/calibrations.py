@@ -182,6 +182,8 @@ class ServeCalibration(Record):
     """Per layer with routed experts and step, in addition to `layer`: router, top-k, sort, grouped products, combination."""
     step: Seconds = coefficient(1e-4, width=0.5)
     """Per step: inputs, sampling, the program's own work."""
+    sequence: Seconds = coefficient(2e-7, width=0.7)
+    """Per decoding sequence and step: scheduling, sampling, detokenization that the device waits for."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)
     """From one device to the next of its host, in addition to the bytes."""
     remote: Seconds = coefficient(3e-4)

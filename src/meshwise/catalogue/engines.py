@@ -10,7 +10,7 @@ from meshwise.errors import unknown
 from meshwise.units import Bytes, Count
 
 Split = Literal["layer", "row", "tensor"]
-CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8"]
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8", "int8", "int4"]
 
 LARGE = 70 * 2.0**30
 """Memory from which vLLM and SGLang use larger defaults."""
@@ -54,6 +54,18 @@ class Engine:
     """Whether tensor-parallel devices hold copies of KV heads if there are fewer heads than devices."""
     max_devices: int = 64
     """The most devices of one replica."""
+    vendors: tuple[str, ...] = ()
+    """Vendors of the chips it runs on; empty: all."""
+    expert_parallel: bool = False
+    """Whether whole experts may lie on single devices of a tensor-parallel group."""
+    attention_dp: bool = False
+    """Whether devices may compute attention for requests of their own, while they share the experts."""
+    disaggregates: bool = False
+    """Whether prompts and decoding may run on separate replicas."""
+    drafts: bool = False
+    """Whether it can decode speculatively."""
+    adapters: bool = False
+    """Whether it can serve LoRA adapters beside the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +74,7 @@ class Runtime:
 
     key: str = field(default="", metadata={"derived": True})
     name: str
-    engine: Literal["llama.cpp", "vllm", "transformers"]
+    engine: Literal["llama.cpp", "vllm", "sglang", "tensorrt-llm", "mlx", "transformers"]
     fitted_on: str
     """Source of the calibrated sizes."""
     sources: tuple[Source, ...]
@@ -78,6 +90,10 @@ class Runtime:
     """Bytes per element of a recurrent state."""
     batch: int = 512
     """Tokens of a long prompt that are computed at once (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
+    scheduled: int = 0
+    """Tokens that the scheduler hands over at once, if the engine computes them in several micro-batches (llama.cpp's n_batch); 0: `batch`."""
+    cache_share: Count = 1.0
+    """Fraction of the memory left by weights and buffers that the KV cache takes."""
     sequences: int = 256
     """The most requests that are computed at once (vLLM's max_num_seqs, TensorRT-LLM's max_batch_size)."""
     large_batch: int = 0
@@ -149,6 +165,10 @@ class Runtime:
     def batch_on(self, chip: Chip) -> int:
         """Return the tokens of a pass on this chip."""
         return self.large_batch if self.large_batch and chip.memory >= LARGE else self.batch
+
+    def tokens_on(self, chip: Chip) -> int:
+        """Return the most tokens that the scheduler hands over at once on this chip."""
+        return self.scheduled or self.batch_on(chip)
 
     def sequences_on(self, chip: Chip) -> int:
         """Return the most requests of a pass on this chip."""

@@ -72,6 +72,20 @@ UNIFORM = (
         column_bytes=4,
         aliases=("int4-gptq", "gptq-int4"),
     ),
+    Format(
+        name="mlx-8bit",
+        words="8-bit integers, groups of 64 with a 16-bit scale and offset (MLX)",
+        bits=8,
+        group=64,
+        group_bits=32,
+    ),
+    Format(
+        name="mlx-4bit",
+        words="4-bit integers, groups of 64 with a 16-bit scale and offset (MLX)",
+        bits=4,
+        group=64,
+        group_bits=32,
+    ),
     Format(name="nvfp4", words="4-bit floats, an 8-bit scale per 16", bits=4, group=16, group_bits=8, aliases=("fp4",)),
     Format(name="mxfp4", words="4-bit floats, an 8-bit exponent per 32", bits=4, group=32, group_bits=8, experts_first=True),
 )

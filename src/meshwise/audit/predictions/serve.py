@@ -38,7 +38,7 @@ def predict_runs(runs: Sequence[Figures]) -> tuple[list[ServePrediction], dict[s
         return [], missing
     speeds = predict([case for _, case in cases])
     predictions = [
-        ServePrediction(f, speed.decode_tokens_per_second, speed.prefill_tokens_per_second if case.work.prompt else math.nan)
+        ServePrediction(f, speed.decode, speed.prefill if case.work.prompt else math.nan)
         for (f, case), speed in zip(cases, speeds, strict=True)
     ]
     return predictions, missing

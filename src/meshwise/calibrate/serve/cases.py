@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from meshwise.calibrate import tables
+from meshwise.calibrate.serve import rates
 from meshwise.calibrate.tables import Row, Skipped, number, whole
 from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_card, find_chip
 from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
+from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches
 from meshwise.cost.serve.demand import Demand, Rig, demand
+from meshwise.cost.serve.load import Limits, Load
 from meshwise.cost.serve.placement import Placement, split_layers, split_rows, split_tensors
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted
@@ -30,6 +33,14 @@ NEEDED = ("model", "quant")
 SHORTEST = 512
 """The context of a run that states none and did not start: llama.cpp's default at the time."""
 
+ENGINES = {
+    "vllm": ("vllm",),
+    "sglang": ("sglang",),
+    "tensorrt-llm": ("tensorrt", "trt-llm", "trtllm"),
+    "mlx": ("mlx",),
+    "transformers": ("transformers",),
+}
+"""Words in the engine's column, by runtime."""
 SUFFIXES = ("instruct", "chat", "it", "hf", "base", "gguf")
 """Words after a model's name that do not change its shape."""
 FIRST_LLAMA = {"30b": "33b"}
@@ -53,7 +64,7 @@ class ServeCase:
     work: Serve
     held: CacheRequest
     decode: float
-    """Tokens per second."""
+    """Output tokens per second of all requests: in decode steps alone, or with prompts counted where `loaded`."""
     prefill: float
     """Tokens per second."""
     memory: float
@@ -64,6 +75,15 @@ class ServeCase:
     """MiB on one device by kind, where the row is from a log or a dry run."""
     device: int = 0
     """The device of `sizes`, counted from 1; 0 is the host."""
+    load: Load | None = None
+    """The load under which `decode` was measured with prompts counted; None: decode steps alone."""
+    most: bool = False
+    """Whether as many requests run as the engine admits."""
+    ttft: float = math.nan
+    """Seconds to the first token, as the row states it."""
+    tpot: float = math.nan
+    """Seconds per output token after the first."""
+    stated_source: str = ""
     cut_off: bool = False
     """Whether sizes are rounded down to whole MiB."""
     slow_prompt: bool = False
@@ -79,6 +99,21 @@ class ServeCase:
     def group(self) -> tuple[object, ...]:
         """Key of rows that a fit leaves out together: chip, and number of devices."""
         return (self.chip.key, len(self.rig.chips))
+
+    @property
+    def source(self) -> str:
+        """The publication that a row is from: leaving one out leaves all of its rows out."""
+        return self.stated_source or self.table
+
+    @property
+    def kind(self) -> str:
+        """The kind of model: dense, or with experts."""
+        return "experts" if any(weight.slot.expert for weight in self.weights.tensors) else "dense"
+
+    @cached_property
+    def limits(self) -> Limits:
+        """What the engine admits at once."""
+        return limits(self.model, self.runtime, self.placement, self.rig.chips, self.work)
 
     @cached_property
     def demand(self) -> Demand:
@@ -150,10 +185,12 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     stored = _weights(model.source if model.tensors else model.name, row.get("quant", ""), runtime.gguf, runtime.files_by_order)
     rig = _rig(row)
     sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := number(row, *columns))}
-    work = _work(row, bool(sizes))
-    decode, prefill = number(row, "decode_tok_s"), number(row, "prefill_tok_s")
+    work = _work(row, bool(sizes), runtime)
+    load = rates.load_of(row, work, runtime)
+    decode, prefill = rates.output_rate(row, work.users, len(rig.chips)), rates.stated(row, "prefill_tok_s")
+    ttft, tpot = rates.stated(row, "ttft_ms") / 1e3, rates.stated(row, "tpot_ms", "itl_ms") / 1e3
     memory = number(row, "mem_gb") * GIB
-    if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory))):
+    if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
         raise UserError("neither a speed nor a memory is stated")
     held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
     return ServeCase(
@@ -168,6 +205,11 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
         held=held,
         decode=decode,
         prefill=prefill,
+        load=load,
+        most=rates.is_most(row),
+        ttft=ttft,
+        tpot=tpot,
+        stated_source=row.get("source", ""),
         memory=memory,
         ran=outcome == "ok",
         sizes=sizes,
@@ -212,8 +254,8 @@ def _runtime(row: Row, assumed: list[str]) -> Runtime:
         builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
         later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
         return find_runtime(later[0] if later else "llama.cpp")
-    for name in ("vllm", "transformers"):
-        if name in text:
+    for name, words in ENGINES.items():
+        if any(word in text for word in words):
             return find_runtime(name)
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = row.get("quant", "")
@@ -223,20 +265,28 @@ def _runtime(row: Row, assumed: list[str]) -> Runtime:
     return runtime
 
 
-def _work(row: Row, memory_only: bool) -> Serve:
+def _work(row: Row, memory_only: bool, runtime: Runtime) -> Serve:
     """Return the task of a row; with `memory_only`, one that fills the context."""
-    prompt, output = whole(row, "prompt_len", default=0), whole(row, "gen_len", default=0)
-    users = max(1, whole(row, "batch_or_concurrency", "n_seq", default=1))
+    prompt, output = rates.length(row, "prompt_len"), rates.length(row, "gen_len")
+    users, depth = rates.users(row), rates.depth(row)
     noted = re.search(r"\bn_ctx (\d+)", row.get("note", ""))
-    context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or prompt + output or SHORTEST
+    context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or depth + prompt + output or SHORTEST
     if memory_only or not prompt + output:
         prompt, output = 0, context
-    if prompt + output > context:
+    if depth + prompt + output > context:
         # llama.cpp drops old tokens when its context is full, and continues.
-        prompt = min(prompt, context)
-        output = context - prompt
-    flash = {"on": True, "yes": True, "off": False, "no": False}.get(row.get("flash_attn", "").lower())
-    return Serve(prompt=prompt, output=output, users=users, context=context, kv=row.get("kv_type") or "f16", flash=flash)
+        depth = min(depth, context)
+        prompt = min(prompt, context - depth)
+        output = context - depth - prompt
+    flash = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}.get(row.get("flash_attn", "").lower())
+    kind = cache_type(row.get("kv_type") or _usual_cache(row, runtime), runtime)
+    return Serve(prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth)
+
+
+def _usual_cache(row: Row, runtime: Runtime) -> str:
+    """Return the KV type of a row that states none. Checkpoints that NVIDIA quantises to 8 or 4 bits store their cache in fp8."""
+    narrow = row.get("quant", "").lower() in ("fp8", "nvfp4", "fp4")
+    return "fp8" if runtime.engine == "tensorrt-llm" and narrow else "f16"
 
 
 def _device(name: str) -> int:

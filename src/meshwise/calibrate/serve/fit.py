@@ -10,10 +10,10 @@ from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStu
 
 from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.serve.cases import ServeCase, comparable
-from meshwise.calibrate.serve.predict import predict
+from meshwise.calibrate.serve.predict import Prediction, predict, predict_one
 from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serve_prior
 from meshwise.cost.layout import Floats
-from meshwise.cost.serve.speed import PassCost, Speed
+from meshwise.cost.serve.speed import PassCost
 
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""
@@ -23,6 +23,8 @@ CARD_WIDTH = 0.6
 """Factor on WIDTHS for the difference between a card and others of its kind."""
 NOISE = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
+UNPREDICTED = 10.0
+"""Error, in standard deviations, of a row that these coefficients cannot predict."""
 PREFILL_NOISE = 0.12
 """Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
 
@@ -70,19 +72,19 @@ def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats
     """Return ln(predicted / measured) in standard deviations, of decode and of prompts."""
     errors: list[float] = []
     for case in cases:
-        cost, work = PassCost(case.demand, lambda _: calibration), case.work
-        if not math.isnan(case.decode):
-            seconds = sum(cost.decode(work).values())
-            errors.append(math.log(work.users / seconds / case.decode) / NOISE)
-        if not math.isnan(case.prefill) and not case.slow_prompt:
-            seconds = sum(cost.prefill(work).values())
-            errors.append(math.log(work.prompt / seconds / case.prefill) / PREFILL_NOISE)
+        found = predict_one(case, PassCost(case.demand, lambda _: calibration))
+        if case.decode > 0:
+            errors.append(math.log(found.decode / case.decode) / NOISE if found.decode > 0 else UNPREDICTED)
+        if case.prefill > 0 and not case.slow_prompt and case.work.prompt:
+            errors.append(math.log(found.prefill / case.prefill) / PREFILL_NOISE)
     return np.array(errors)
 
 
-def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]) -> list[Speed]:
+def predict_leaving_out(
+    cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]
+) -> list[Prediction]:
     """Predict every row by fits without its group: first a fit over all cards of its kind, then, from there, one over its own card."""
-    predicted: list[Speed | None] = [None] * len(cases)
+    predicted: list[Prediction | None] = [None] * len(cases)
     for group in dict.fromkeys(groups):
         inside = [i for i, row_group in enumerate(groups) if row_group == group]
         rest = [case for case, row_group in zip(cases, groups, strict=True) if row_group != group]

@@ -9,15 +9,15 @@ import numpy as np
 from meshwise.calibrate.score import Score, mean, spearman
 from meshwise.calibrate.serve.cases import ServeCase
 from meshwise.calibrate.tables import Skipped
-from meshwise.cost.serve.speed import Speed
+from meshwise.calibrate.serve.predict import Prediction
 from meshwise.units import MIB
 
 
-def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequence[Speed]) -> Score:
+def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequence[Prediction]) -> Score:
     """Score the predictions for one table, under the keys of `validate --json`."""
-    decode = [(s.decode_tokens_per_second, c.decode) for c, s in zip(cases, speeds, strict=True) if c.ran and c.decode > 0]
+    decode = [(s.decode, c.decode) for c, s in zip(cases, speeds, strict=True) if c.ran and c.decode > 0]
     prefill = [
-        (case, speed.prefill_tokens_per_second, case.prefill)
+        (case, speed.prefill, case.prefill)
         for case, speed in zip(cases, speeds, strict=True)
         if case.ran and case.prefill > 0 and case.work.prompt
     ]

@@ -286,7 +286,8 @@ class PassCost:
         reduce += moved(tokens * d.row_bytes, d.pcie, first) if d.row_bytes and batch.tokens else 0.0
         host = 0.0 if d.host.idle else _on_host(d, batch, passes, first)
         compute = compute * stretch + (self._drafted(batch, sum(totals)) if batch.draft else 0.0)
-        return weights * stretch, cache * stretch, compute, launch * stretch + first.step, hops, reduce, host
+        program = first.step + first.sequence * batch.decodes
+        return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
 
     def _drafted(self, batch: Batch, busy: float) -> float:
         """Return seconds of proposing tokens one after another with one layer and the head, as MTP and EAGLE do."""

@@ -1,0 +1,71 @@
+"""What an engine admits at once on a placement: tokens of KV cache that fit, states and windows of each request, and its own limits."""
+
+import math
+from collections.abc import Sequence
+
+from meshwise.catalogue.chips import Chip
+from meshwise.catalogue.engines import Runtime
+from meshwise.cost.serve.buffers import Footprint, footprints
+from meshwise.cost.serve.cache import CacheRequest, cached_rows, layer_caches
+from meshwise.cost.serve.load import Limits
+from meshwise.cost.serve.placement import Placement, cache_part, with_caches
+from meshwise.cost.work import Serve
+from meshwise.models.model import Model
+
+
+def limits(
+    model: Model, runtime: Runtime, placement: Placement, chips: Sequence[Chip], work: Serve, *, sequences: int = 0
+) -> Limits:
+    """Return the limits of one replica. A paged engine fills what weights and buffers leave with blocks; another one allocates the whole
+    context of every request at the start. `sequences`: the most requests at once, where it is set; otherwise the engine's default."""
+    request = CacheRequest(context=work.context, sequences=1, key=work.kv, value=work.kv)
+    small = with_caches(placement, layer_caches(model, runtime, request))
+    needs = footprints(model, runtime, small, request, flash=work.flash)
+    most = sequences or (runtime.sequences_on(chips[0]) if chips else runtime.sequences)
+    tokens = runtime.tokens_on(chips[0]) if chips else runtime.batch
+    whole = [_left(runtime, chip, need) / need.cache for chip, need in zip(chips, needs[1:], strict=True) if need.cache]
+    if not runtime.paged:
+        fitting = math.floor(min(whole)) if whole else most
+        return Limits(sequences=max(0, min(most, fitting)), tokens=tokens, chunked=runtime.chunked)
+    capacity, fixed = _tokens(model, runtime, placement, chips, needs, work)
+    states = [_left(runtime, chip, need) / need.cache for chip, need in zip(chips, needs[1:], strict=True) if need.cache]
+    if math.isinf(capacity) and states:  # recurrent models: only states, which do not grow
+        most = max(0, min(most, math.floor(min(states))))
+    return Limits(sequences=most, tokens=tokens, cache=capacity, fixed=fixed, reserves=runtime.reserves, chunked=runtime.chunked)
+
+
+def _left(runtime: Runtime, chip: Chip, need: Footprint) -> float:
+    """Return the bytes of a device that its cache may fill."""
+    return max(0.0, runtime.room(chip) - need.weights - need.compute) * runtime.cache_share
+
+
+def _tokens(
+    model: Model, runtime: Runtime, placement: Placement, chips: Sequence[Chip], needs: Sequence[Footprint], work: Serve
+) -> tuple[float, float]:
+    """Return the tokens of full attention that fit, and what a request needs besides its tokens, in tokens."""
+    request = CacheRequest(context=1, key=work.kv, value=work.kv)
+    rows = cached_rows(model, runtime, request)
+    long = CacheRequest(context=max(work.context, 2**20), key=work.kv, value=work.kv)
+    kept = layer_caches(model, runtime, long)
+    windowed = [cache.tokens < long.context and cache.tokens > 0 for cache in kept]
+    tp = placement.tp if placement.split == "tensor" else 1
+    found: list[tuple[float, float]] = []
+    for load, chip, need in zip(placement.devices, chips, needs[1:], strict=True):
+        states = [_state(rows[i].state, tp) for i in load.layers]
+        grows = sum(cache_part(rows[i], tp) - states[n] for n, i in enumerate(load.layers) if not windowed[i])
+        fixed = sum(states) + sum(
+            _window(kept[i].kv, kept[i].heads, tp, work.context, kept[i].tokens) for i in load.layers if windowed[i]
+        )
+        if grows:
+            found.append((_left(runtime, chip, need) / grows, fixed / grows))
+    return min(found) if found else (math.inf, 0.0)
+
+
+def _state(size: int, tp: int) -> int:
+    return math.ceil(size / tp)
+
+
+def _window(kv: int, heads: int, tp: int, context: int, kept: int) -> float:
+    """Return bytes of a windowed layer on one device: its window, or the whole context where that is shorter."""
+    size = kv // heads * max(1, heads // tp) if heads else kv
+    return size * min(1.0, context / kept)
