@@ -164,6 +164,10 @@ class ServeCalibration(Record):
     """Engines, or builds by the names of their files in data/runtimes."""
     kinds: tuple[Kind, ...] = ()
     """Kinds of chip for which it is the prior, where nothing more specific is known."""
+    vendors: tuple[str, ...] = ()
+    """Vendors of the chips of these kinds; empty: all."""
+    backends: tuple[str, ...] = ()
+    """Libraries that the engine was built for: cuda, rocm, rocm-wmma, vulkan, metal, sycl; empty: any."""
 
     stream: Count = coefficient(0.93, width=0.08, most=0.97)
     """Fraction of the memory bandwidth when reading weights."""
@@ -218,6 +222,8 @@ class ServeCalibration(Record):
     spread: Count = 0.1
     """Standard deviation of ln(predicted / measured) decode speed on held-out rows, from the size that 90% of them stay below."""
     prefill_spread: Count = 0.2
+    experts: bool = False
+    """Whether rows of models with experts were fitted; predictions for them are less certain otherwise."""
 
     def __post_init__(self) -> None:
         for name in ("stream", "single", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
@@ -292,23 +298,26 @@ def prior_of(chip: Chip) -> Calibration:
     return Calibration()
 
 
-def choose_serve(chip: Chip, engine: str) -> ServeCalibration:
+def choose_serve(chip: Chip, engine: str, backend: str = "") -> ServeCalibration:
     """Return the calibration for this chip with this engine or build ('llama.cpp-2024-05'); else for its architecture; else for its kind.
 
-    One measured on this build precedes one measured on another build of the engine.
+    One measured on this build precedes one measured on another build of the engine, and one of this backend or vendor one of any.
     """
-    names, known = dict.fromkeys((engine, engine_of(engine))), serve_calibrations()
+    names = dict.fromkeys((engine, engine_of(engine)))
+    known = [record for record in serve_calibrations() if not backend or not record.backends or backend in record.backends]
+    known.sort(key=lambda record: (backend not in record.backends, not record.vendors))
     for attribute, value in (("chips", chip.key), ("architectures", chip.architecture), ("kinds", chip.kind)):
         for name in names:
             for calibration in known:
-                if value in getattr(calibration, attribute) and name in calibration.engines:
+                of_vendor = not calibration.vendors or chip.vendor in calibration.vendors
+                if value in getattr(calibration, attribute) and name in calibration.engines and of_vendor:
                     return calibration
     return ServeCalibration()
 
 
-def serve_prior(chip: Chip, engine: str) -> ServeCalibration:
-    """Return the calibration for all chips of this kind."""
-    return choose_serve(replace(chip, key="", architecture=""), engine)
+def serve_prior(chip: Chip, engine: str, backend: str = "") -> ServeCalibration:
+    """Return the calibration for all chips of this kind and vendor."""
+    return choose_serve(replace(chip, key="", architecture=""), engine, backend)
 
 
 def engine_of(build: str) -> str:

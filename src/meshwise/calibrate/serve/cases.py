@@ -4,15 +4,16 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from meshwise.calibrate import tables
 from meshwise.calibrate.serve import rates
+from meshwise.calibrate.serve.names import backend_of, format_in, model_of, runtime_of, weights_of
 from meshwise.calibrate.tables import Row, Skipped, number, whole
 from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_card, find_chip
-from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
+from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches
@@ -21,8 +22,7 @@ from meshwise.cost.serve.load import Limits, Load
 from meshwise.cost.serve.placement import Placement, split_layers, split_rows, split_tensors
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted
-from meshwise.models import find
-from meshwise.models.formats import Weights, as_gguf, find_format, weights
+from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.units import GIB
 
@@ -33,18 +33,6 @@ NEEDED = ("model", "quant")
 SHORTEST = 512
 """The context of a run that states none and did not start: llama.cpp's default at the time."""
 
-ENGINES = {
-    "vllm": ("vllm",),
-    "sglang": ("sglang",),
-    "tensorrt-llm": ("tensorrt", "trt-llm", "trtllm"),
-    "mlx": ("mlx",),
-    "transformers": ("transformers",),
-}
-"""Words in the engine's column, by runtime."""
-SUFFIXES = ("instruct", "chat", "it", "hf", "base", "gguf")
-"""Words after a model's name that do not change its shape."""
-FIRST_LLAMA = {"30b": "33b"}
-"""LLaMA 1 30B has 32.5 billion parameters, and its preset is named after them."""
 SLOW_PROMPT = 3.0
 """A prompt this many times slower than in another format on the same devices shows a fault of the machine: one A100 SXM of May 2024 read
 prompts in F16 at 604 tokens/s, and in Q4_K_M at 5,948."""
@@ -84,6 +72,8 @@ class ServeCase:
     tpot: float = math.nan
     """Seconds per output token after the first."""
     stated_source: str = ""
+    backend: str = ""
+    """The library that the engine was built for, where the row says it."""
     cut_off: bool = False
     """Whether sizes are rounded down to whole MiB."""
     slow_prompt: bool = False
@@ -166,8 +156,9 @@ def _all_but_format(case: ServeCase) -> tuple[object, ...]:
 
 
 def comparable(a: ServeCase, b: ServeCase) -> bool:
-    """Return whether two rows share coefficients: the same kind of chip and the same engine."""
-    return a.chip.kind == b.chip.kind and a.runtime.engine == b.runtime.engine
+    """Return whether two rows share coefficients: the same kind of chip, vendor and engine."""
+    same_chips = (a.chip.kind, a.chip.vendor) == (b.chip.kind, b.chip.vendor)
+    return same_chips and (a.runtime.engine, a.backend) == (b.runtime.engine, b.backend)
 
 
 def case_of(row: Row, row_id: str) -> ServeCase:
@@ -181,8 +172,10 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     if outcome not in ("ok", "oom"):
         raise UserError(f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
-    model, runtime = _model(row.get("model", "")), _runtime(row, assumed)
-    stored = _weights(model.source if model.tensors else model.name, row.get("quant", ""), runtime.gguf, runtime.files_by_order)
+    model, runtime = model_of(row.get("model", "")), runtime_of(row, assumed)
+    bits = rates.stated(row, "bits_per_weight")
+    quant = row.get("quant", "") or format_in(row.get("model", ""))
+    stored = weights_of(model.source if model.tensors else model.name, quant, runtime.key, 0.0 if math.isnan(bits) else bits)
     rig = _rig(row)
     sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := number(row, *columns))}
     work = _work(row, bool(sizes), runtime)
@@ -210,6 +203,7 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
         ttft=ttft,
         tpot=tpot,
         stated_source=row.get("source", ""),
+        backend=backend_of(row),
         memory=memory,
         ran=outcome == "ok",
         sizes=sizes,
@@ -219,56 +213,12 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     )
 
 
-@cache
-def _model(name: str) -> Model:
-    """Find a preset by a name as people write it: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B'."""
-    if name.endswith(".gguf"):
-        return find.find_model(name)
-    words = name.replace("-", " ").split()
-    while words and words[-1].lower() in SUFFIXES:
-        words.pop()
-    if len(words) > 2 and words[0].lower() == "llama" and words[1] == "1":
-        words = ["llama", FIRST_LLAMA.get(words[2].lower(), words[2])]
-    if not words:
-        raise UserError("the model is not stated")
-    return find.find_model(name if find.find_preset(name) else "-".join(words))
-
-
-@cache
-def _weights(model: str, quant: str, gguf: bool, by_file: bool) -> Weights:
-    """Return the weights of a model in the row's quantization; those of a .gguf file as it stores them."""
-    stored = find.find_model(model)
-    if stored.tensors:  # a .gguf file states its own types
-        return weights(stored)
-    if not quant:
-        raise UserError("the quantization is not stated")
-    fmt = find_format(quant)
-    return weights(stored, as_gguf(fmt) if gguf else fmt, by_file=by_file)
-
-
-def _runtime(row: Row, assumed: list[str]) -> Runtime:
-    """Find the engine of a row; for llama.cpp, the build of the row's date, where one is stated."""
-    text = row.get("engine", "").lower()
-    if not text or "llama" in text:
-        dated = re.search(r"\b(20\d\d-\d\d)", f"{row.get('source', '')} {row.get('date', '')} {row.get('note', '')}")
-        builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
-        later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
-        return find_runtime(later[0] if later else "llama.cpp")
-    for name, words in ENGINES.items():
-        if any(word in text for word in words):
-            return find_runtime(name)
-    # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
-    quant = row.get("quant", "")
-    local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
-    runtime = find_runtime("llama.cpp" if local else "vllm")
-    assumed.append(f"engine {quoted(text)} evaluated as {runtime.name}")
-    return runtime
-
-
 def _work(row: Row, memory_only: bool, runtime: Runtime) -> Serve:
     """Return the task of a row; with `memory_only`, one that fills the context."""
     prompt, output = rates.length(row, "prompt_len"), rates.length(row, "gen_len")
     users, depth = rates.users(row), rates.depth(row)
+    if depth == prompt and output:  # llama-bench's 'tg32 @ d32768', where the depth is also written as a prompt
+        prompt = 0
     noted = re.search(r"\bn_ctx (\d+)", row.get("note", ""))
     context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or depth + prompt + output or SHORTEST
     if memory_only or not prompt + output:
@@ -300,7 +250,7 @@ def _rig(row: Row) -> Rig:
     devices, hosts = whole(row, "n_gpus", "n_devices", default=1), whole(row, "n_hosts", default=1)
     if not devices or not hosts or devices % hosts or devices > 4096:
         raise UserError(f"{devices} devices in {hosts} hosts")
-    chip = _capped(find_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _any_chip(row)
+    chip = _capped(_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _any_chip(row)
     words = row.get("link", "").lower()
     named = re.search(r"([\d.]+)\s*(gbe|gbps|gbit|g\b)", words)
     network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
@@ -308,6 +258,17 @@ def _rig(row: Row) -> Rig:
     owners = tuple(i * hosts // devices for i in range(devices))
     cpu = find_chip(GENERIC_CPU)
     return Rig(chips=(chip,) * devices, hosts=owners, cpu=cpu, link=link, network=network if hosts > 1 else None)
+
+
+def _card(text: str) -> Chip:
+    """Find a card; words in parentheses are another name of it or its memory: 'Radeon 8060S (Strix Halo 128GB)'."""
+    bare = re.sub(r"\(.*?\)", " ", text).strip()
+    try:
+        return find_card(text)
+    except UserError:
+        if bare in ("", text):
+            raise
+        return find_card(bare)
 
 
 def _any_chip(row: Row) -> Chip:
@@ -333,8 +294,10 @@ def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runti
     if runtime.gguf:
         if split == "row":
             return split_rows(stored, caches, [1.0] * n)
-        if split in ("", "none", "layer"):
+        if split in ("", "none", "layer", "rpc"):
             return split_layers(stored, caches, [1.0] * n)
+        if split == "tensor" or split.startswith("tp"):
+            return split_tensors(model, stored, caches, *_degrees(split, n))
         raise UserError(f"llama.cpp has no split {quoted(split)}")
     tp, pp = _degrees(split, n)
     return split_tensors(model, stored, caches, tp, pp)

@@ -100,7 +100,7 @@ def predict_leaving_out(
 
 def prior_for(case: ServeCase) -> ServeCalibration:
     """Return the calibration of chips of this kind with this engine; the default where that one was fitted to the case's own table."""
-    prior = serve_prior(case.chip, case.runtime.key)
+    prior = serve_prior(case.chip, case.runtime.key, case.backend)
     return ServeCalibration() if case.table in prior.fitted_on else prior
 
 

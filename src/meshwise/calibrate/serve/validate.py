@@ -52,7 +52,7 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
     if leave_out is None:
         fixed = calibrations.named_serve(calibration) if calibration else None
         predicted = predict(cases, fixed)
-        chosen = [fixed or calibrations.choose_serve(case.chip, case.runtime.key) for case in cases]
+        chosen = [fixed or calibrations.choose_serve(case.chip, case.runtime.key, case.backend) for case in cases]
         used: Score = {"calibration": ", ".join(dict.fromkeys(c.name for c in chosen))}
         spreads = {"decode": [c.spread for c in chosen], "prefill": [c.prefill_spread for c in chosen]}
     else:
