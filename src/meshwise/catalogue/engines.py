@@ -91,7 +91,7 @@ class Runtime:
     batch: int = 512
     """Tokens of a long prompt that are computed at once (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
     scheduled: int = 0
-    """Tokens that the scheduler hands over at once, if the engine computes them in several micro-batches (llama.cpp's n_batch); 0: `batch`."""
+    """Tokens that the scheduler hands over at once, if they are computed in several micro-batches (llama.cpp's n_batch); 0: `batch`."""
     cache_share: Count = 1.0
     """Fraction of the memory left by weights and buffers that the KV cache takes."""
     sequences: int = 256

@@ -6,8 +6,8 @@ import numpy as np
 
 from meshwise.calibrate.score import mean, quantile
 from meshwise.calibrate.serve.cases import ServeCase, comparable
-from meshwise.cost.interval import LEVEL, NORMAL
 from meshwise.calibrate.serve.predict import Prediction
+from meshwise.cost.interval import LEVEL, NORMAL
 
 LEAST = 0.01
 """Smallest spread."""

@@ -24,7 +24,9 @@ class Prediction:
 def predict(cases: Sequence[ServeCase], calibration: ServeCalibration | None = None) -> list[Prediction]:
     """Predict cases with one calibration, or each with the one that the catalogue has for its chip and engine build."""
     return [
-        predict_one(case, PassCost(case.demand, lambda chip, case=case: calibration or choose_serve(chip, case.runtime.key, case.backend)))
+        predict_one(
+            case, PassCost(case.demand, lambda chip, case=case: calibration or choose_serve(chip, case.runtime.key, case.backend))
+        )
         for case in cases
     ]
 

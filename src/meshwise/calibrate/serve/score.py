@@ -8,8 +8,8 @@ import numpy as np
 
 from meshwise.calibrate.score import Score, mean, spearman
 from meshwise.calibrate.serve.cases import ServeCase
-from meshwise.calibrate.tables import Skipped
 from meshwise.calibrate.serve.predict import Prediction
+from meshwise.calibrate.tables import Skipped
 from meshwise.units import MIB
 
 

@@ -14,6 +14,7 @@ from meshwise.calibrate.serve.predict import Prediction, predict
 from meshwise.calibrate.serve.score import score
 from meshwise.calibrate.tables import find_table
 from meshwise.catalogue import calibrations
+from meshwise.cost.serve.distance import distance
 
 PRIOR_SPREAD = 0.1
 """Spread of a row where no other group of rows has a measurement."""
@@ -54,7 +55,13 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         predicted = predict(cases, fixed)
         chosen = [fixed or calibrations.choose_serve(case.chip, case.runtime.key, case.backend) for case in cases]
         used: Score = {"calibration": ", ".join(dict.fromkeys(c.name for c in chosen))}
-        spreads = {"decode": [c.spread for c in chosen], "prefill": [c.prefill_spread for c in chosen]}
+        spreads = {
+            part: [
+                distance(one, case.chip, experts=case.kind == "experts", prefill=part == "prefill")
+                for one, case in zip(chosen, cases, strict=True)
+            ]
+            for part in ("decode", "prefill")
+        }
     else:
         from meshwise.calibrate.serve import fit  # imports scipy
 

@@ -10,8 +10,8 @@ from meshwise.models.gguf.quantiser import BLOCKS
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
-SIZES = {kind.lower(): BLOCKS[kind] for kind in ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL")}
-SIZES |= {"fp8": (1, 1), "int8": (64, 68), "int4": (64, 36)}
+_GGUF = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL")
+SIZES = {**{kind.lower(): BLOCKS[kind] for kind in _GGUF}, "fp8": (1, 1), "int8": (64, 68), "int4": (64, 36)}
 """Elements and bytes of a block of each cache type; integers have a 16-bit scale and offset per 64 elements (MLX), or per head (others)."""
 
 

@@ -381,7 +381,7 @@ def _crossings(placement: Placement, weights: Weights) -> float:
 
 
 def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
-    """Return bytes of one cached token of a layer that one device reads. Without flash kernels each query head reads its keys separately."""
+    """Return bytes of one cached token of a layer that one device reads. Without flash kernels each query head reads its keys."""
     keys = cache_part(cache, tp) - ceil(cache.state / tp)
     sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
     return float(sharing * keys)

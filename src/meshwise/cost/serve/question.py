@@ -8,9 +8,12 @@ from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.engines import Engine, Runtime
 from meshwise.cost.serve.cache import CacheRequest
 from meshwise.cost.serve.layouts import Card, cards_of
+from meshwise.cost.serve.load import Load, Targets
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
+
+NO_TARGETS = Targets()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +26,16 @@ class ServeQuestion:
     engine: Engine
     runtime: Runtime
     work: Serve
-    ttft: float = 0.0
-    """Longest time to first token in seconds; 0 is no target."""
-    per_user: float = 0.0
-    """Least tokens per second of each request; 0 is no target."""
+    load: Load
+    """Requests to the whole deployment."""
+    targets: Targets = NO_TARGETS
     bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
     """Parts of the layout that the user fixed: split, cards, tp, pp, replicas."""
+
+    @cached_property
+    def experts(self) -> bool:
+        """Whether the model has routed experts."""
+        return any(weight.slot.expert for weight in self.weights.tensors)
 
     @cached_property
     def cards(self) -> tuple[Card, ...]:

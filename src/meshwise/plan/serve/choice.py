@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
+from meshwise.cost.serve.distance import distance
 from meshwise.cost.serve.layouts import subcluster
+from meshwise.cost.serve.load import NEVER, Percentiles, Report
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
-from meshwise.plan.serve.search import Option, largest_context, meets, with_memory
+from meshwise.plan.serve.search import Option, largest_context, meets, with_memory, with_speed
 
 INTERVAL = 1.6449
 """90% of a normal distribution lie within this many standard deviations of the mean."""
-UNSURE = 0.3
-"""Standard deviation of ln(predicted / measured) for unmeasured parts: all-reduces, other hosts, layers in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +54,28 @@ class ServeChoice:
     host_bytes: float
     most_users: int
     devices: tuple[Device, ...]
-    decode: float
-    """Output tokens per second of all requests together, while they decode."""
-    sustained: float
-    """Output tokens per second when requests follow each other without a pause, so that prefill takes time from decode steps."""
+    throughput: float
+    """Output tokens per second of all requests at the load; the time of prompts is included."""
+    input_rate: float
+    """Prompt tokens per second at the load."""
+    requests: float
+    """Requests per second at the load."""
+    per_device: float
+    """Output tokens per second of one device."""
     per_user: float
+    """Tokens per second of one request after its first token, at the load."""
     low: float
     high: float
     """90% of measured tokens/s of one request lie between these."""
+    uncertain: str
+    """Why the interval is wide; '' where it is that of the calibration."""
     prefill: float
-    ttft: float
-    ttft_low: float
-    ttft_high: float
+    """Prompt tokens per second of prompts that wait for no other."""
+    ttft: Percentiles
+    tpot: Percentiles
+    e2e: Percentiles
+    waits: float
+    """Requests that wait for a place or compute their prompt, on average."""
     meets: bool
     """Whether it meets the latency targets; True without targets."""
     time: dict[str, float] = field(metadata=stored("time_parts"))
@@ -75,22 +85,29 @@ class ServeChoice:
     watts: float | None
     """Rated power of all devices: an upper bound."""
     kwh_per_million: float | None
+    """Energy per million output tokens."""
     dollars_per_million: float | None
-    """Dollars per million output tokens at the rental price."""
+    """Dollars per million output tokens at the rental price, where all of it is put on them."""
+    dollars_per_million_in: float | None
+    """Dollars per million prompt tokens, where the time of prompts is put on these and that of decoding on outputs."""
+    dollars_per_million_out: float | None
 
 
 def choice(q: ServeQuestion, option: Option) -> ServeChoice:
-    """Convert an evaluated option into a ServeChoice."""
+    """Convert an evaluated option into a ServeChoice, with percentiles."""
+    option = with_speed(q, option, detailed=True)
     assert option.speed
     layout, speed = option.layout, option.speed
+    report = option.report or NOTHING
     used = [q.cards[i].chip for i in layout.cards]
     low, high = interval(q, option)
-    slower = math.exp(INTERVAL * calibrations.choose_serve(used[0], q.engine.runtime).prefill_spread)
     watts = sum(chip.tdp or 0.0 for chip in used) * layout.replicas if all(chip.tdp for chip in used) else None
     rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
     if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
         rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
-    million = 1e6 / option.throughput
+    million = 1e6 / option.throughput if option.throughput else math.inf
+    total = rent * layout.replicas * million if rent is not None else None
+    prompts, outputs = _split_cost(q, option, total)
     return ServeChoice(
         name=layout.name,
         split=layout.split,
@@ -106,32 +123,75 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         host_bytes=option.footprints[0].bytes,
         most_users=option.most_users,
         devices=tuple(_devices(q, option)),
-        decode=option.throughput,
-        sustained=option.sustained(q.work),
-        per_user=speed.per_user,
+        throughput=option.throughput,
+        input_rate=option.input_rate,
+        requests=option.requests,
+        per_device=option.throughput / layout.devices,
+        per_user=option.per_user,
         low=low,
         high=high,
+        uncertain=", ".join(doubts(q, option)),
         prefill=speed.prefill_tokens_per_second * layout.replicas,
-        ttft=speed.ttft,
-        ttft_low=speed.ttft / slower,
-        ttft_high=speed.ttft * slower,
+        ttft=report.ttft,
+        tpot=report.tpot,
+        e2e=report.e2e,
+        waits=report.waiting * layout.replicas,
         meets=meets(q, option),
         time={name: float(value) for name, value in speed.decode.items()},
         prefill_time={name: float(value) for name, value in speed.prefill.items()},
         watts=watts,
-        kwh_per_million=watts * million / 3.6e6 if watts else None,
-        dollars_per_million=rent * layout.replicas * million if rent is not None else None,
+        kwh_per_million=watts * million / 3.6e6 if watts and option.throughput else None,
+        dollars_per_million=total if option.throughput else None,
+        dollars_per_million_in=prompts,
+        dollars_per_million_out=outputs,
     )
 
 
+NOTHING = Report(
+    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
+)
+"""The report of a layout that cannot serve the load."""
+
+
+def _split_cost(q: ServeQuestion, option: Option, total: float | None) -> tuple[float | None, float | None]:
+    """Return dollars per million prompt tokens and per million output tokens: each pays for the time it takes by itself, so that both
+    together are what the devices cost."""
+    speed, load = option.speed, q.load
+    if total is None or not speed or not option.throughput or not load.output.mean:
+        return None, None
+    prompt = speed.prefill_seconds * (1 - load.prefix)
+    decode = load.steps * speed.step / max(1, speed.users)
+    share = prompt / (prompt + decode) if prompt + decode else 0.0
+    per_request = total * load.output.mean
+    return per_request * share / load.prompt.mean if load.prompt.mean else None, total * (1 - share)
+
+
 def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
-    """Return the 90% interval of one request's tokens/s: the larger the unmeasured parts of a step, the wider."""
+    """Return the 90% interval of one request's tokens/s."""
+    spread = math.exp(INTERVAL * spread_of(q, option))
+    return option.per_user / spread, option.per_user * spread
+
+
+def spread_of(q: ServeQuestion, option: Option) -> float:
+    """Return the standard deviation of ln(predicted / measured): that of the calibration, and more with the distance from what it was
+    fitted on."""
     assert option.speed
     parts = option.speed.decode
     unmeasured = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
-    fitted = calibrations.choose_serve(q.cards[option.layout.cards[0]].chip, q.engine.runtime)
-    spread = math.exp(INTERVAL * math.hypot(fitted.spread, UNSURE * unmeasured / option.speed.step))
-    return option.per_user / spread, option.per_user * spread
+    chip = q.cards[option.layout.cards[0]].chip
+    fitted = calibrations.choose_serve(chip, q.engine.runtime)
+    return distance(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step)
+
+
+def doubts(q: ServeQuestion, option: Option) -> list[str]:
+    """Return what the calibration was not fitted on."""
+    chip = q.cards[option.layout.cards[0]].chip
+    fitted = calibrations.choose_serve(chip, q.engine.runtime)
+    own = chip.key in fitted.chips or chip.architecture in fitted.architectures
+    return [
+        *([] if own else [f"not calibrated for {chip.name}"]),
+        *(["not calibrated for models with experts on this engine"] if q.experts and not fitted.experts else []),
+    ]
 
 
 def _devices(q: ServeQuestion, option: Option) -> list[Device]:

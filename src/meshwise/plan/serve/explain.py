@@ -165,7 +165,7 @@ def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
             f"Row split over {len(row.layout.cards)} cards: {_rate(row)} tokens/s; every matrix product sends its input to all cards and "
             f"collects their outputs, {100 * share:.0f}% of a step."
         )
-    if q.work.users > 1:
+    if q.work.users > 1 or q.load.rate:
         yield from _copies(q, found)
 
 
@@ -183,8 +183,8 @@ def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
         if first is several
         else f"each copy reads all weights for its {several.speed.users} requests, one instance reads them once for {single.speed.users}"
     )
-    rates = [tokens(worth(q, option)) for option in (first, second)]
-    yield f"{first.layout.name} gives {rates[0]} tokens/s with prefill included, {second.layout.name} {rates[1]}: {why}."
+    rates = [tokens(option.throughput) for option in (first, second)]
+    yield f"{first.layout.name} gives {rates[0]} tokens/s, prompts included, {second.layout.name} {rates[1]}: {why}."
 
 
 # Concurrent requests.
@@ -197,7 +197,8 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
     points = ((n, at_users(q, best, n)) for n in ladder)
     rates = ", ".join(f"{n}: {tokens(option.throughput)} ({_rate(option)} each)" for n, option in points)
-    yield f"Tokens/s by concurrent requests ({best.layout.name}, at most {best.most_users} at {_length(q.work.context)}): {rates}."
+    held = "these lengths" if q.runtime.paged else _length(q.work.context)
+    yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users} at once at {held}): {rates}."
     fewest = compute_bound(q, best)
     if fewest <= MANY_USERS:
         beyond = "" if fewest <= best.most_users else ", more than fit in memory"
@@ -208,7 +209,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
     """Return the option evaluated for another number of concurrent requests, whether or not they fit."""
-    asked = replace(q, work=replace(q.work, users=users))
+    asked = replace(q, work=replace(q.work, users=users), load=replace(q.load, users=users, rate=0.0))
     return with_speed(asked, with_memory(asked, option.layout, option))
 
 
@@ -225,7 +226,8 @@ def compute_bound(q: ServeQuestion, option: Option) -> int:
 
 
 def _computes(option: Option) -> bool:
-    return option.speed is not None and option.speed.decode["compute"] > 0
+    """Return whether products take longer than reading: a share of them shows before that."""
+    return option.speed is not None and option.speed.decode["compute"] > option.speed.decode["weights"] / 2
 
 
 # Links.
@@ -324,9 +326,12 @@ def default_option(found: Found, cards: int) -> Option:
     return found.options[0]
 
 
-def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
-    """Judge a measured speed of one request: normal, or outside the predicted interval, with the usual causes."""
+def measured(q: ServeQuestion, found: Found, value: float, of: str = "each") -> list[str]:
+    """Judge a measured speed of one request, or of all of them together: normal, or outside the predicted interval, with the usual
+    causes."""
     mine = default_option(found, len(q.cards))
+    if of == "all":
+        value = value * mine.per_user / mine.throughput if mine.throughput else value
     low, high = interval(q, mine)
     percent = 100 * (value / mine.per_user - 1)
     head = f"Measured {value:g} tokens/s; {mine.layout.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"

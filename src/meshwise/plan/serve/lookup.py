@@ -1,11 +1,17 @@
 """Look up everything that a serving question names: the devices, the model, the engine, the weights in their format, and the fixed axes."""
 
+import json
 import math
+from pathlib import Path
 
+from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.engines import Engine, find_engine, find_runtime
+from meshwise.catalogue.files import text_of
 from meshwise.cost.serve.cache import cache_type
+from meshwise.cost.serve.load import Lengths, Load, Target, Targets
+from meshwise.cost.serve.load import check as check_load
 from meshwise.cost.serve.placement import refuses_tp
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.work import Serve
@@ -18,6 +24,11 @@ from meshwise.plan.ask import ServeAsk
 MOST_CARDS = 4096
 USUAL_CONTEXT = 8192
 """Tokens of one request where no context is given, if the model was trained for as many."""
+NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
+"""Formats whose products need units of their own, and the rate that a chip with these units states."""
+REFUSED = {"tensorrt-llm": ("fp8", "nvfp4"), "sglang": ("nvfp4",), "vllm": ()}
+"""Formats that an engine does not run on chips without such units. vLLM and SGLang unpack fp8 weights there, at 16-bit rates."""
+LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
 SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
 
 Bounds = dict[str, int | str]
@@ -34,13 +45,16 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     model = model or find.find_model(name)
     engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
     runtime = find_runtime(engine.runtime)
-    context = ask.context or max(ask.prompt + ask.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
+    load = load_of(ask)
+    needed = _longest(load)
+    context = ask.context or max(needed, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
     work = Serve(
-        prompt=ask.prompt,
-        output=ask.output,
-        users=ask.users,
+        prompt=round(load.prompt.mean),
+        output=round(load.output.mean),
+        users=max(1, load.users),
         context=context,
         kv=cache_type(ask.kv, runtime),
+        depth=load.depth,
     )
     q = ServeQuestion(
         model=model,
@@ -49,12 +63,74 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
         engine=engine,
         runtime=runtime,
         work=work,
-        ttft=ask.ttft,
-        per_user=ask.per_user,
+        load=load,
+        targets=targets_of(ask),
         bounds=fixed(",".join(ask.fix)),
     )
+    check_load(q.load, q.targets)
     check(q)
     return q
+
+
+def load_of(ask: ServeAsk) -> Load:
+    """Return the load of a question: one user where neither users nor a rate are given."""
+    prompt, output = Lengths(ask.prompt, ask.prompt_spread), Lengths(ask.output, ask.output_spread)
+    if ask.lengths:
+        prompt, output = read_lengths(Path(ask.lengths))
+    return Load(
+        prompt=prompt,
+        output=output,
+        users=ask.users or (0 if ask.rate else 1),
+        rate=ask.rate,
+        burst=ask.burst,
+        depth=ask.depth,
+        prefix=ask.prefix,
+        draft=ask.draft,
+        accept=ask.accept,
+    )
+
+
+def read_lengths(path: Path) -> tuple[Lengths, Lengths]:
+    """Read prompt and output lengths of requests from a JSONL file."""
+    prompts: list[int] = []
+    outputs: list[int] = []
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            prompt, output = (next(int(row[key]) for key in keys if key in row) for keys in LENGTH_KEYS)
+        except (ValueError, TypeError, KeyError, StopIteration):
+            raise UserError(f"{path.name}, line {number}: expected whole numbers 'prompt' and 'output'") from None
+        if prompt < 0 or output < 1:
+            raise UserError(f"{path.name}, line {number}: {prompt} prompt and {output} output tokens; expected at least 0 and 1")
+        prompts.append(prompt)
+        outputs.append(output)
+    if not prompts:
+        raise UserError(f'{path.name} has no requests; expected a line such as {{"prompt": 512, "output": 128}} for each')
+    return Lengths.of(prompts), Lengths.of(outputs)
+
+
+def _longest(load: Load) -> int:
+    """Return the tokens that the longest request needs: with a spread, all but one in a thousand."""
+
+    def most(lengths: Lengths) -> float:
+        return max(lengths.samples) if lengths.samples else lengths.mean * (1 + 3 * lengths.spread)
+
+    return load.depth + math.ceil(most(load.prompt) + most(load.output))
+
+
+def targets_of(ask: ServeAsk) -> Targets:
+    """Return the latency targets; tokens/s of each request are a time per token."""
+
+    def target(text: str) -> Target | None:
+        seconds, _, quantile = text.partition("@")
+        return Target(units.parse(seconds, "seconds"), quantile) if text else None
+
+    if ask.per_user and ask.tpot:
+        raise UserError("--per-user and --tpot say the same in two ways; give one of them")
+    tpot = Target(1 / ask.per_user, "mean") if ask.per_user else target(ask.tpot)
+    return Targets(ttft=target(ask.ttft), tpot=tpot, e2e=target(ask.e2e))
 
 
 def servable(cluster: Cluster) -> Cluster:
@@ -134,9 +210,26 @@ def check(q: ServeQuestion) -> None:
         raise UserError(f"--fix needs {needed} cards, but {q.cluster.name} has {q.cluster.devices}")
     if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
         raise UserError(f"{q.engine.name} cannot run several copies of a model; llama.cpp and vllm can")
-    if int(q.bounds.get("replicas", 1)) > q.work.users:
+    if not q.load.rate and int(q.bounds.get("replicas", 1)) > q.work.users:
         raise UserError(
             f"{q.bounds['replicas']} replicas need as many concurrent requests; give --users {q.bounds['replicas']} or more"
+        )
+    _check_chips(q)
+
+
+def _check_chips(q: ServeQuestion) -> None:
+    """Raise UserError for chips that the engine does not run on, or that cannot compute in the format."""
+    vendors = {card.chip.vendor for card in q.cards}
+    if q.engine.vendors and not vendors <= set(q.engine.vendors):
+        raise UserError(
+            f"{q.engine.name} runs on chips of {', '.join(q.engine.vendors)} only; --engine vllm or llama.cpp run there"
+        )
+    needed = NATIVE.get(q.weights.format)
+    without = {card.chip.name for card in q.cards if needed and needed not in card.chip.flops}
+    if without and not q.engine.gguf and q.weights.format in REFUSED.get(q.engine.key, ()):
+        raise UserError(
+            f"{q.engine.name} does not run {q.weights.format} on {', '.join(sorted(without))}, which has no {needed} products; "
+            "use bf16, int8 or awq"
         )
     wrong_kind = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
     if wrong_kind:

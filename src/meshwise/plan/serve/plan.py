@@ -14,7 +14,8 @@ from meshwise.errors import DoesNotFit
 from meshwise.models.formats import split_model_name
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.choice import ServeChoice, choice, contexts, largest_format, on_cards
+from meshwise.plan.serve.capacity import max_rate, most_within
+from meshwise.plan.serve.choice import ServeChoice, choice, contexts, doubts, largest_format, on_cards
 from meshwise.plan.serve.search import Found, Option, largest_context, meets, search
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Miss:
 class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
     """The best layouts for a ServeAsk, the nearest that do not fit, the reasons, and the commands that start the best one."""
 
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
     kind: ClassVar[str] = "serve"
     ask: ServeAsk
     engine: str
@@ -47,6 +48,8 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
     """Whether everything but the embedding is on devices, not in host memory."""
     choices: tuple[ServeChoice, ...]
     misses: tuple[Miss, ...]
+    most: float
+    """The most users, or requests per second, that the best layout serves within the targets; 0 without targets."""
     contexts: dict[str, int]
     """The longest context that fits in the best layout with as many requests, by KV cache type."""
     commands: Commands
@@ -78,11 +81,11 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
 
     q = ask.question()
     found = search(q)
-    if not found.options or ((ask.ttft or ask.per_user) and not meets(q, found.options[0])):
+    if not found.options or not meets(q, found.options[0]):
         raise refuse(q, found)
     best = found.options[0]
     reasons = explain.reasons(q, found, bool(ask.engine))
-    reasons += explain.measured(q, found, ask.measured) if ask.measured else []
+    reasons += explain.measured(q, found, ask.measured, ask.of) if ask.measured else []
     chip = q.cards[best.layout.cards[0]].chip
     fitted, rent = calibrations.choose_serve(chip, q.engine.runtime), q.cluster.rent
     return ServePlan(
@@ -93,6 +96,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
         fits=on_cards(best),
         choices=tuple(choice(q, option) for option in found.options[: ask.top]),
         misses=tuple(Miss(name=option.layout.name, missing=-option.spare) for option in found.misses[:3]),
+        most=most_within(q, best) if q.targets else 0.0,
         contexts=contexts(q, best),
         commands=export(q, best.layout),
         reasons=tuple(reasons),
@@ -134,6 +138,10 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
             f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
             "quality beyond that may be poor"
         )
+    wide = {card.chip.name for card in q.cards if q.weights.format == "fp8" and "fp8" not in card.chip.flops}
+    if wide:
+        notes.append(f"{', '.join(sorted(wide))} has no fp8 units: weights are stored in fp8 and multiplied in 16 bits")
+    notes += [f"{doubt}: the interval is wider" for doubt in doubts(q, best)]
     if not q.engine.server and best.layout.tp > 1:
         notes.append(
             "on several GPUs transformers runs its own layers, which are slower than the calibrated ones: an upper bound"
@@ -173,9 +181,21 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
 
 
 def _too_slow(q: ServeQuestion, best: Option) -> str:
-    targets = [f"a time to first token of {units.show(q.ttft, 'seconds')}"] if q.ttft else []
-    targets += [f"{q.per_user:g} tokens/s per request"] if q.per_user else []
-    return (
-        f"no layout on {q.cluster.name} gives {' and '.join(targets)}: the closest is {best.layout.name}, with a time to first token of "
-        f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s per request"
-    )
+    """Return why no layout serves the load within the targets, and the most that can be."""
+    if best.report is None:
+        most = max_rate(q, best)
+        return (
+            f"no layout on {q.cluster.name} serves {q.load.rate:g} requests/s: {best.layout.name} serves at most {most:.3g}/s of "
+            f"{q.work.prompt:,} prompt and {q.work.output:,} output tokens"
+        )
+    words = {"ttft": "a time to first token", "tpot": "a time per output token", "e2e": "a request"}
+    asked = [f"{words[name]} of {units.show(t.seconds, 'seconds')} at {t.quantile}" for name, t in q.targets.named.items()]
+    values = [
+        f"{words[name]} of {units.show(getattr(best.report, name).at(t.quantile), 'seconds', digits=3)}"
+        for name, t in q.targets.named.items()
+    ]
+    most = most_within(q, best)
+    unit = "requests/s" if q.load.rate else "users"
+    hint = f"; it meets them with up to {most:,.3g} {unit}" if most else ""
+    closest = f"the closest is {best.layout.name}, with {' and '.join(values)}"
+    return f"no layout on {q.cluster.name} gives {' and '.join(asked)}: {closest}{hint}"

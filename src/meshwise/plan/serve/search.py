@@ -6,19 +6,22 @@ from dataclasses import dataclass, replace
 
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
+from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import layer_caches
-from meshwise.cost.serve.demand import Rig
+from meshwise.cost.serve.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.demand import Rig, demand
+from meshwise.cost.serve.estimate import estimate
 from meshwise.cost.serve.layouts import ServeLayout, even_shares, fastest_shares, layouts, place, subcluster, with_replicas
+from meshwise.cost.serve.load import Limits, Load, Report
 from meshwise.cost.serve.placement import Placement, with_caches
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.speed import Speed, speed
-from meshwise.cost.work import Serve
+from meshwise.cost.serve.speed import PassCost, Speed
 
 TIE = 0.01
 """Layouts closer than this count as equally fast; the one with fewer devices wins."""
 COMFORT = 2.0**29
 """Bytes that should stay free on a device: a desktop, a longer batch or another build may need them."""
+MANY = 1 << 20
 EVEN = "evenly filled"
 STEP = 256
 """Contexts are tried in multiples of this."""
@@ -36,10 +39,18 @@ class Option:
     """Bytes available on each device."""
     users: int
     """Concurrent requests to all copies."""
+    limits: Limits
+    """What one copy admits at once."""
     most_users: int
-    """Requests that fit in all copies, each with its whole context."""
+    """Requests that all copies run at once."""
+    fits: bool
+    """Whether weights, buffers and the cache of what must run fit: of a paged engine, one request with its whole context."""
+    cost: PassCost | None = None
+    """The seconds of passes; None where it does not fit."""
     speed: Speed | None = None
-    """None where it does not fit."""
+    """A decode step and a prompt by part; None where it does not fit."""
+    report: Report | None = None
+    """One copy at its share of the load; None where it does not fit or cannot serve the rate."""
 
     @property
     def spares(self) -> tuple[float, ...]:
@@ -54,28 +65,29 @@ class Option:
         return min(self.spares)
 
     @property
-    def fits(self) -> bool:
-        return self.spare >= 0
-
-    @property
     def per_user(self) -> float:
-        return self.speed.per_user if self.speed else 0.0
+        """Tokens per second of one request after its first token, at the load."""
+        return 1 / self.report.tpot.mean if self.report and self.report.tpot.mean else self.speed.per_user if self.speed else 0.0
 
     @property
     def throughput(self) -> float:
-        """Output tokens per second of all requests together."""
-        return self.users * self.per_user
+        """Output tokens per second of all copies at the load, prompts included."""
+        return self.report.output_rate * self.layout.replicas if self.report else 0.0
+
+    @property
+    def input_rate(self) -> float:
+        """Prompt tokens per second of all copies at the load."""
+        return self.report.input_rate * self.layout.replicas if self.report else 0.0
+
+    @property
+    def requests(self) -> float:
+        """Requests per second of all copies at the load."""
+        return self.report.requests * self.layout.replicas if self.report else 0.0
 
     @property
     def ttft(self) -> float:
-        return self.speed.ttft if self.speed else math.inf
-
-    def sustained(self, work: Serve) -> float:
-        """Output tokens per second when requests follow each other without a pause: every prefill takes time from the decode
-        steps of other requests."""
-        if self.speed is None or not work.output:
-            return self.throughput
-        return self.users / (self.speed.step + self.speed.users * self.speed.prefill_seconds / work.output)
+        """Median time to first token at the load."""
+        return self.report.ttft.p50 if self.report else math.inf
 
 
 @dataclass(frozen=True)
@@ -91,7 +103,10 @@ def search(q: ServeQuestion) -> Found:
     tried: list[Option] = []
     for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
         first = with_memory(q, layout)
-        for copied in (layout, *(with_replicas(layout, q.cards, q.work.users) if q.engine.copies else ())):
+        for copied in (
+            layout,
+            *(with_replicas(layout, q.cards, q.work.users if not q.load.rate else MANY) if q.engine.copies else ()),
+        ):
             if _allowed(q, copied):
                 tried += _with_shares(q, first if copied is layout else with_memory(q, copied, first))
     if q.engine.offload and not any(option.fits for option in tried):
@@ -124,31 +139,72 @@ def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
     return math.ceil(q.work.users / layout.replicas)
 
 
+def load_of(q: ServeQuestion, layout: ServeLayout) -> Load:
+    """Return the load of the busiest copy."""
+    if q.load.rate:
+        return replace(q.load, rate=q.load.rate / layout.replicas)
+    return replace(q.load, users=users_of(q, layout))
+
+
 def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
     """Return an option with the memory of a layout. `like`: an option with the same weights on the same devices and another cache."""
-    users = users_of(q, layout)
-    held = q.cache_request(users)
-    caches = layer_caches(q.model, q.runtime, held)
-    placement = with_caches(like.placement, caches) if like else place(layout, q.model, q.weights, caches)
-    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    chips = [q.cards[i].chip for i in layout.cards]
+    load = load_of(q, layout)
+    one = layer_caches(q.model, q.runtime, q.cache_request(1))
+    placement = with_caches(like.placement, one) if like else place(layout, q.model, q.weights, one)
     rooms = tuple(q.rooms[i] for i in layout.cards)
+    slots = 0 if q.runtime.paged else users_of(q, layout)
+    found = limits(q.model, q.runtime, placement, chips, q.work, sequences=slots)
+    running = found.running(load)
+    if q.runtime.paged:
+        held = q.cache_request(1)
+        fits = _enough(q, placement, held, rooms) and running >= 1
+        number = max(1, math.floor(min(load.users or running, running)))
+        context = max(1, min(q.work.context, math.ceil(found.held(load) - found.fixed)))
+        held = q.cache_request(number, context) if fits else held
+    else:
+        held = q.cache_request(users_of(q, layout))
+        fits = True
+    placement = with_caches(placement, layer_caches(q.model, q.runtime, held))
+    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    option = Option(
+        layout=layout,
+        placement=placement,
+        footprints=needs,
+        rooms=rooms,
+        users=q.work.users,
+        limits=found,
+        most_users=0,
+        fits=fits,
+    )
+    if q.runtime.paged:
+        return replace(option, most_users=math.floor(running) * layout.replicas)
     room_for = [
-        (room - need.weights - need.compute) / (need.cache / users)
+        (room - need.weights - need.compute) / (need.cache / held.sequences)
         for room, need in zip(rooms, needs[1:], strict=True)
         if need.cache
     ]
     most = max(0, math.floor(min(room_for))) * layout.replicas if room_for else 0
-    return Option(layout=layout, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, most_users=most)
+    return replace(option, most_users=most, fits=option.spare >= 0)
 
 
-def with_speed(q: ServeQuestion, option: Option) -> Option:
-    """Return the option with its predicted speed."""
+def _enough(q: ServeQuestion, placement: Placement, held: CacheRequest, rooms: Sequence[float]) -> bool:
+    """Return whether weights, buffers and this cache fit on every device."""
+    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    return all(need.weights + need.cache + need.compute <= room for need, room in zip(needs[1:], rooms, strict=True))
+
+
+def with_speed(q: ServeQuestion, option: Option, *, detailed: bool = False) -> Option:
+    """Return the option with its predicted speed at the load. `detailed`: with percentiles."""
     layout = option.layout
     cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
-    work, engine = replace(q.work, users=users_of(q, layout)), q.runtime.key or q.runtime.engine
+    engine = q.runtime.key or q.runtime.engine
     rig = Rig.of(cluster, host_cpu(cluster))
-    predicted = speed(q.model, q.weights, option.placement, rig, q.runtime, work, lambda chip: choose_serve(chip, engine))
-    return replace(option, speed=predicted)
+    work = replace(q.work, users=max(1, min(users_of(q, layout), math.ceil(option.limits.running(load_of(q, layout))))))
+    cost = PassCost(demand(q.model, q.weights, option.placement, rig, q.runtime, work), lambda chip: choose_serve(chip, engine))
+    predicted = Speed(cost.decode(work), cost.prefill(work), work.users, work.prompt)
+    report = estimate(cost, load_of(q, layout), option.limits, detailed=detailed or bool(q.targets))
+    return replace(option, cost=cost, speed=predicted, report=report)
 
 
 def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
@@ -226,8 +282,8 @@ def _largest(holds: Callable[[int], bool], most: int) -> int:
 
 
 def meets(q: ServeQuestion, option: Option) -> bool:
-    """Return whether an option meets the latency targets."""
-    return (not q.ttft or option.ttft <= q.ttft) and (not q.per_user or option.per_user >= q.per_user)
+    """Return whether an option serves the load and meets the latency targets."""
+    return option.report is not None and q.targets.missed(option.report) <= 1
 
 
 def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
@@ -239,32 +295,38 @@ def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
     best = ranked[0]
     least = worth(q, best) * (1 - TIE)
     near = [option for option in ranked if _missed(q, option) == _missed(q, best) and worth(q, option) >= least]
-    winner = min(near, key=lambda option: (option.spare < COMFORT, option.layout.devices, -worth(q, option)))
+    winner = min(near, key=lambda option: (not _roomy(q, option), option.layout.devices, -worth(q, option)))
     return [winner, *(option for option in ranked if option is not winner)]
 
 
+def _roomy(q: ServeQuestion, option: Option) -> bool:
+    """Return whether memory is left for a desktop or a longer batch; a paged engine takes what it is given."""
+    return q.runtime.paged or option.spare >= COMFORT
+
+
 def worth(q: ServeQuestion, option: Option) -> float:
-    """Return the figure that options are ranked by: decode tokens/s for one request, tokens/s with prefill included for several."""
-    return option.throughput if q.work.users == 1 else option.sustained(q.work)
+    """Return the figure that options are ranked by: output tokens per second at the load, prompts included. At a rate that all of them
+    serve, the one whose requests take the shortest time is worth most."""
+    if option.report is None:
+        return 0.0
+    return 1 / option.report.e2e.mean if q.load.rate and option.report.e2e.mean else option.throughput
 
 
 def _missed(q: ServeQuestion, option: Option) -> float:
     """Return the factor by which an option misses its worst target; 1 where it meets all."""
-    ttft = option.ttft / q.ttft if q.ttft else 1.0
-    per_user = q.per_user / option.per_user if q.per_user and option.per_user else 1.0
-    return max(1.0, ttft, per_user)
+    return q.targets.missed(option.report) if option.report else math.inf
 
 
 # Other contexts and cache types in the same layout.
 
 
 def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:
-    """Return whether an option still fits with another context, cache type or number of requests."""
-    number = users or users_of(q, option.layout)
+    """Return whether an option still fits with another context, cache type or number of requests. A paged engine needs room for one
+    request of that context."""
+    number = users or (1 if q.runtime.paged else users_of(q, option.layout))
     held = q.cache_request(number, context, kv)
     placement = with_caches(option.placement, layer_caches(q.model, q.runtime, held))
-    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
-    return all(need.weights + need.cache + need.compute <= room for need, room in zip(needs[1:], option.rooms, strict=True))
+    return _enough(q, placement, held, option.rooms)
 
 
 def largest_context(q: ServeQuestion, option: Option, kv: str = "", most: int = 2**20) -> int:

@@ -46,8 +46,9 @@ def predicted(planned: Deployment, setting: Setting) -> Report | None:
         return None
     low, high = interval(planned.question, option)
     return {
-        "decode": option.throughput,
-        "per_user": option.per_user,
+        "decode": option.speed.decode_tokens_per_second * option.layout.replicas,
+        "with_prompts": option.throughput,
+        "per_user": option.speed.per_user,
         "low": low,
         "high": high,
         "prefill": option.speed.prefill_tokens_per_second,

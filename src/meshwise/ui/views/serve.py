@@ -9,6 +9,7 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME
+from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import Miss, ServePlan
@@ -55,44 +56,68 @@ def _highlights(plan: ServePlan) -> list[str]:
 
 
 def header(plan: ServePlan) -> list[str]:
-    """Return the question in two lines, with the assumed engine."""
+    """Return the question in two lines, with the assumed engine, the lengths and the load that all speeds belong to."""
     ask, context = plan.ask, units.show(float(plan.context), "length")
-    requests = f"{ask.users:,} concurrent requests" if ask.users > 1 else "one request at a time"
     return [
         f"{ask.model} on {ask.on} with {plan.engine}{'' if ask.engine else ' (assumed, --engine)'}",
-        f"{plan.weights['format']} weights, {ask.kv} KV cache; {requests}, {ask.prompt:,} prompt + {ask.output:,} output tokens, "
-        f"context {context}",
+        f"{plan.weights['format']} weights, {ask.kv} KV cache; {load_words(ask)}, {length_words(ask)}, context {context}",
     ]
+
+
+def load_words(ask: ServeAsk) -> str:
+    """Return the load in words."""
+    if ask.rate:
+        return f"{ask.rate:g} requests/s{f' in bursts of {ask.burst:g}' if ask.burst != 1 else ''}"
+    return f"{ask.users:,} users at a time" if ask.users > 1 else "one request at a time"
+
+
+def length_words(ask: ServeAsk) -> str:
+    """Return the lengths of requests in words."""
+    if ask.lengths:
+        return f"lengths of {ask.lengths}"
+    spreads = [f" (spread {spread:g})" if spread else "" for spread in (ask.prompt_spread, ask.output_spread)]
+    words = f"{ask.prompt:,} prompt{spreads[0]} + {ask.output:,} output tokens{spreads[1]}"
+    words += f" after {ask.depth:,} cached ones" if ask.depth else ""
+    words += f", {ask.prefix:.0%} of prompts cached" if ask.prefix else ""
+    return words + (f", {ask.draft} drafted at {ask.accept:g}" if ask.draft else "")
 
 
 def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     """Return the columns of the table; those of several requests, prices and targets where they apply."""
-    several = plan.ask.users > 1
+    ask, several = plan.ask, plan.ask.users > 1 or plan.ask.rate > 0
+
+    def time(name: str, quantile: str) -> Callable[[ServeChoice], str]:
+        return lambda c: units.show(getattr(c, name).at(quantile), "seconds", digits=3) if c.throughput else ""
+
     columns: list[Column[ServeChoice]] = [
         Column("layout", lambda c: c.name, text=True),
         Column(
             f"{'tok/s each' if several else 'tokens/s'} (90%)",
             lambda c: f"{tokens(c.per_user)} ({tokens(c.low)}-{tokens(c.high)})",
         ),
+        Column("all, with prompts", lambda c: tokens(c.throughput), rank=2 if several else 5, short_title="all tok/s"),
     ]
     if several:
-        columns.extend(
-            [
-                Column("decode tok/s", lambda c: tokens(c.decode), rank=8),
-                Column("with prompts", lambda c: tokens(c.sustained), rank=4),
-            ]
-        )
+        columns.append(Column("requests/s", lambda c: f"{c.requests:.3g}", rank=8))
+        columns.append(Column("per device", lambda c: tokens(c.per_device), rank=9))
+    columns.append(Column("TTFT" if not several else "TTFT p50", time("ttft", "p50"), rank=2))
+    if several:
+        columns.append(Column("p95", time("ttft", "p95"), rank=4))
+        columns.append(Column("p99", time("ttft", "p99"), rank=10))
+    if ask.tpot:
+        columns.append(Column("per token p95", time("tpot", "p95"), rank=3))
+    columns.append(Column("request" if not several else "request p95", time("e2e", "p50" if not several else "p95"), rank=3))
     columns.extend(
         [
-            Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=7),
-            Column("TTFT", lambda c: units.show(c.ttft, "seconds", digits=3), rank=2),
-            Column("GiB free", lambda c: _gib(c.spare), rank=3),
-            Column("max requests", lambda c: f"{c.most_users:,}", rank=6),
+            Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=11),
+            Column("GiB free", lambda c: _gib(c.spare), rank=7),
+            Column("at once", lambda c: f"{c.most_users:,}", rank=6),
         ]
     )
     if any(c.dollars_per_million is not None for c in plan.choices):
-        columns.append(Column("$/1M tokens", lambda c: _dollars(c.dollars_per_million), rank=5, short_title="$/1M"))
-    if plan.ask.ttft or plan.ask.per_user:
+        columns.append(Column("$/1M out", lambda c: _dollars(c.dollars_per_million_out), rank=5))
+        columns.append(Column("$/1M in", lambda c: _dollars(c.dollars_per_million_in), rank=8))
+    if ask.ttft or ask.per_user or ask.tpot or ask.e2e:
         columns.append(Column("meets", lambda c: "yes" if c.meets else "no", rank=1))
     return columns
 
@@ -108,6 +133,9 @@ def _gib(value: float) -> str:
 def _below_table(plan: ServePlan) -> list[str]:
     """Return the footnotes of the table: layouts that do not fit, and the price."""
     lines = [f"Does not fit: {'; '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
+    if plan.most:
+        unit = "requests/s" if plan.ask.rate else "users"
+        lines.append(f"{plan.best.name} meets the targets with up to {plan.most:,.3g} {unit}.")
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
         lines.append(price_sentence(rate, given=bool(plan.ask.price)))
@@ -170,10 +198,10 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
 
 def points_view(points: "ServePoints", width: int) -> RenderableType:
     """Return one table, one chart and the sentences that sum them up."""
-    several = any(point.ask and point.ask.users > 1 for point in points)
+    several = any(point.ask and (point.ask.users > 1 or point.ask.rate) for point in points)
     notes = dict.fromkeys(note for point in points for note in point.notes)
     ask = points.ask
-    about = f"{ask.prompt:,} prompt + {ask.output:,} output tokens"
+    about = f"{load_words(ask)}, {length_words(ask)}"
     return Group(
         *heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
         Text(),
@@ -200,9 +228,9 @@ def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePo
         *(Column(name, axis(i)) for i, name in enumerate(points.axes)),
         Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
         Column("tok/s each" if several else "tokens/s", of(lambda c: tokens(c.per_user))),
-        Column("all requests", of(lambda c: tokens(c.decode)), rank=2),
+        Column("all requests", of(lambda c: tokens(c.throughput)), rank=2),
         Column("prefill tok/s", of(lambda c: f"{c.prefill:,.0f}"), rank=6),
-        Column("TTFT", of(lambda c: units.show(c.ttft, "seconds", digits=3)), rank=1),
+        Column("TTFT", of(lambda c: units.show(c.ttft.p50, "seconds", digits=3)), rank=1),
         Column("layer split", lambda p: tokens(p.layered.per_user) if p.layered else "", rank=5),
         Column("GiB free", of(lambda c: _gib(c.spare)), rank=3),
         Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=4),
@@ -215,7 +243,7 @@ def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePo
 def _chart(points: "ServePoints", several: bool, width: int) -> RenderableType:
     """Return a bar per point for decode and for prefill."""
     each: Panel[ServeChoice] = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
-    together: Panel[ServeChoice] = ("all requests", lambda c: c.decode, lambda c: tokens(c.decode))
+    together: Panel[ServeChoice] = ("all requests", lambda c: c.throughput, lambda c: tokens(c.throughput))
     prompt: Panel[ServeChoice] = ("prefill tok/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")
     panels = [each, together, prompt] if several else [each, prompt]
     return chart(points.axes, [(point.labels, point.choice, "") for point in points], panels, width)
