@@ -94,7 +94,7 @@ def _target(value: str | float) -> str:
     if value in ("", 0, 0.0):
         return ""
     text, _, quantile = str(value).strip().lower().partition("@")
-    seconds = units.parse(text, "seconds")
+    seconds = float(value) if isinstance(value, int | float) else units.parse(text, "seconds")
     if not seconds > 0:
         raise UserError(f"{quoted(value)}: expected a time above zero, such as 1s or 1s@p95")
     if quantile not in ("", "mean", *QUANTILES):

@@ -28,7 +28,7 @@ def asked(name: str = "llama-3-8b", runtime: Runtime = TRANSFORMERS, fmt: str = 
 
 def test_a_single_request_launches_7_of_13_kernels() -> None:
     """meshwise.workers.decoder.fused: norms and gate are inside the products of a single token, and no sum is behind them."""
-    cost = PassCost(asked(), lambda _: ServeCalibration(layer=1e-5, step=0.0))
+    cost = PassCost(asked(), lambda _: ServeCalibration(layer=1e-5, step=0.0, sequence=0.0))
     one, two = (cost.decode(Serve(prompt=512, output=32, users=users, context=544))["launch"] for users in (1, 2))
     assert one == pytest.approx(7 / 13 * 32e-5, rel=0.01)
     assert two == pytest.approx(32e-5)

@@ -55,11 +55,22 @@ def by_layers(
     )
 
 
-def tensor(on: Rig, tp: int, pp: int = 1, *, name: str = "Llama 3 70B", users: int = 1, prompt: int = 512) -> Speed:
+def tensor(
+    on: Rig,
+    tp: int,
+    pp: int = 1,
+    *,
+    name: str = "Llama 3 70B",
+    users: int = 1,
+    prompt: int = 512,
+    calibration: ServeCalibration | None = None,
+) -> Speed:
     work = Serve(prompt=prompt, output=256, users=users, context=prompt + 256)
     caches = layer_caches(model(name), VLLM, CacheRequest(context=work.context, sequences=users))
     placed = split_tensors(model(name), stored(name, "bf16"), caches, tp, pp)
-    return speed(model(name), stored(name, "bf16"), placed, on, VLLM, work, lambda chip: choose_serve(chip, VLLM.key))
+    return speed(
+        model(name), stored(name, "bf16"), placed, on, VLLM, work, lambda chip: calibration or choose_serve(chip, VLLM.key)
+    )
 
 
 def test_rates_follow_from_the_seconds_of_all_parts() -> None:
@@ -114,10 +125,11 @@ def test_a_70b_on_2_4_or_6_cards_decodes_equally_fast() -> None:
 
 
 def test_an_h200_serves_8b_to_many_concurrent_requests() -> None:
-    """Measured on one H200: Llama-3-8B shapes in bf16, a CUDA graph, a short context."""
+    """Measured on one H200: Llama-3-8B shapes in bf16, a CUDA graph, a short context, no program around it."""
+    device = replace(choose_serve(find_chip("h200"), "vllm"), step=1e-4, sequence=0.0)
 
     def check(users: int, seen: float) -> None:
-        found = tensor(rig("h200"), 1, name="Llama 3 8B", users=users, prompt=1)
+        found = tensor(rig("h200"), 1, name="Llama 3 8B", users=users, prompt=1, calibration=device)
         assert found.decode_tokens_per_second == pytest.approx(seen, rel=0.1)
 
     check_every(check, [(1, 227), (8, 1744), (32, 6736), (64, 13013)])

@@ -98,7 +98,7 @@ def test_the_longest_context_is_exact_and_longer_in_smaller_types() -> None:
 
 def test_targets_come_before_throughput() -> None:
     """32 users with the first token within 1 s and 15 tokens/s each, as the issue asks."""
-    asked = {"users": 32, "ttft": 1.0, "per_user": 15.0, "context": 8192}
+    asked = {"users": 32, "ttft": "1s", "per_user": 15.0, "context": 8192}
     q = question("llama-3.3-70b:bf16", "8xh100-sxm", **asked)
     answer = found("llama-3.3-70b:bf16", "8xh100-sxm", **asked)
     met = [meets(q, one) for one in answer.options]
@@ -113,5 +113,6 @@ def test_copies_share_the_users() -> None:
     four = next(one for one in answer.options if one.layout.replicas == 4)
     assert four.speed
     assert four.speed.users == 8  # of the busiest copy
-    assert four.throughput == pytest.approx(30 / four.speed.step)
-    assert four.sustained(question("llama-3-8b:bf16", "4xh100-sxm", users=30, context=4096).work) < four.throughput
+    assert four.report
+    assert four.throughput == pytest.approx(4 * four.report.output_rate)
+    assert four.throughput < 32 / four.speed.step  # prompts take time from decode steps

@@ -73,7 +73,8 @@ def layer_caches(model: Model, runtime: Runtime, request: CacheRequest) -> tuple
         raise UserError(f"a cache needs at least one token and one sequence, not {request.context} and {request.sequences}")
     times = {name: sum(layer.count(name) for layer in model.layers) for name in model.blocks}
     kinds = {name: _block(model, runtime, request, ops, times[name]) for name, ops in model.blocks.items() if times[name]}
-    return tuple(_sum(kinds[block] for block in layer) for layer in model.layers)
+    sums = {layer: _sum(kinds[block] for block in layer) for layer in dict.fromkeys(model.layers)}
+    return tuple(sums[layer] for layer in model.layers)
 
 
 def cached_rows(model: Model, runtime: Runtime, request: CacheRequest) -> tuple[LayerCache, ...]:

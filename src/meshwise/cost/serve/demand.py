@@ -254,11 +254,12 @@ class Workload:
     windows: tuple[int, ...]
     rows: tuple[LayerCache, ...]
     """The cache of one token of one sequence, layer by layer, and the states of the sequence."""
+    per_token: TokenWork
 
     def products(self, load: Load) -> float:
         """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
         place whole layers, or 1/tp of them."""
-        per_token, devices = token_work(self.model), self.placement.devices
+        per_token, devices = self.per_token, self.placement.devices
         in_layers = sum(per_token.products[i] for i in load.layers) / self.placement.tp
         pinned = _pinned(self.placement, per_token)
         if load.device == HOST:
@@ -270,14 +271,14 @@ class Workload:
 
     def head(self, load: Load) -> float:
         """Return bytes of the head on a device, from its share in the FLOPs of the device's weights that every token uses."""
-        per_token = token_work(self.model)
+        per_token = self.per_token
         layers = range(len(per_token.products)) if self.placement.split == "row" else load.layers
         others = sum(per_token.products[i] - per_token.experts[i] for i in layers)
         return load.once * per_token.head / (others + per_token.head) if load.head else 0.0
 
     def task(self, load: Load, chip: Chip) -> Task:
         """Count the work of one device."""
-        per_token, part, head = token_work(self.model), 1 / self.placement.tp, self.head(load)
+        per_token, part, head = self.per_token, 1 / self.placement.tp, self.head(load)
         scores = [(op, 2 * op.m * (op.n + op.k)) for i in load.layers for op in per_token.attention[i]]
         return Task(
             chip=chip,
@@ -305,11 +306,11 @@ class Workload:
         """Return FLOPs per cached token of one query with latent attention: every head computes with the whole latent (absorbed)."""
         if self.rows[layer].heads or not self.rows[layer].kv:
             return 0.0
-        return sum(2 * op.m * 2 * op.cache for op in token_work(self.model).attention[layer])
+        return sum(2 * op.m * 2 * op.cache for op in self.per_token.attention[layer])
 
     def _by_window(self, values: list[tuple[int, float]]) -> tuple[float, ...]:
         """Sum the values of layers by the window of their attention."""
-        windows = {i: max((op.window for op in token_work(self.model).attention[i]), default=0) for i, _ in values}
+        windows = {i: max((op.window for op in self.per_token.attention[i]), default=0) for i, _ in values}
         return tuple(sum(value for i, value in values if windows[i] == window) for window in self.windows)
 
     def _by_op(self, values: list[tuple[Op, float]]) -> tuple[float, ...]:
@@ -323,8 +324,8 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
     windows = tuple(sorted(attentions)) or (0,)
     flash = runtime.flash if work.flash is None else work.flash
     rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
-    workload = Workload(model, placement, runtime, flash, windows, rows)
-    tasks = [workload.task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
+    workload = Workload(model, placement, runtime, flash, windows, rows, per_token)
+    tasks = _tasks(workload, rig)
     busy = [i for i, task in enumerate(tasks) if not task.idle]
     host = workload.task(placement.host, rig.cpu)
     stages = _stages(placement, tasks, busy)
@@ -359,6 +360,16 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         row_products=float(per_token.cut) if rowwise else 0.0,
         row_bytes=4 * _row_elements(per_token, len(busy)) if rowwise else 0.0,
     )
+
+
+def _tasks(workload: Workload, rig: Rig) -> list[Task]:
+    """Return the task of each device; those of a tensor-parallel group on equal chips are equal, and counted once."""
+    tasks: list[Task] = []
+    tp, devices = workload.placement.tp, workload.placement.devices
+    for i, (load, chip) in enumerate(zip(devices, rig.chips, strict=True)):
+        same = i % tp and chip == rig.chips[i - 1]
+        tasks.append(tasks[-1] if same else workload.task(load, chip))
+    return tasks
 
 
 def _pinned(placement: Placement, per_token: TokenWork) -> float:

@@ -8,14 +8,15 @@ joins requests in flight, their time in the engine and the rate at which they fi
 import math
 import random
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from meshwise.cost.serve.load import NEVER, Limits, Load, Percentiles, Report, gaps, percentiles, weighted
+from meshwise.cost.serve.load import NEVER, Lengths, Limits, Load, Percentiles, Report, gaps, percentiles, weighted
 from meshwise.cost.serve.speed import Batch, PassCost
 
 ROUNDS = 30
 """Steps of the fixed point."""
-SAMPLES = 1500
+SAMPLES = 800
 """Requests whose prompts are queued for the percentiles."""
 
 
@@ -352,10 +353,20 @@ def _sizes(room: float) -> list[float]:
 
 def _arrivals(load: Load, rate: float, burst: float) -> list[tuple[float, float]]:
     """Return (time, prompt tokens) of requests."""
-    rng = random.Random(0)
-    prompts = load.prompt.draw(rng, SAMPLES)
-    times = accumulate(gaps(rng, SAMPLES, rate, burst))
-    return [(time, prompt * (1 - load.prefix)) for time, prompt in zip(times, prompts, strict=True)]
+    computed = 1 - load.prefix
+    return [(time / rate, prompt * computed) for time, prompt in zip(_times(burst), _prompts(load.prompt), strict=True)]
+
+
+@lru_cache(maxsize=32)
+def _times(burst: float) -> tuple[float, ...]:
+    """Return the times of arrivals at one request per second."""
+    return tuple(accumulate(gaps(random.Random(0), SAMPLES, 1.0, burst)))
+
+
+@lru_cache(maxsize=32)
+def _prompts(lengths: Lengths) -> tuple[int, ...]:
+    """Return prompt tokens of as many requests."""
+    return tuple(lengths.draw(random.Random(1), SAMPLES))
 
 
 def _queued(

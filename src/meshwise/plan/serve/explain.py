@@ -9,7 +9,9 @@ from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
 from meshwise.catalogue.engines import find_engine, find_runtime
 from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_parallel_sizes, unit
+from meshwise.cost.serve.load import Targets
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.cost.serve.speed import Batch
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
 from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
@@ -199,7 +201,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     rates = ", ".join(f"{n}: {tokens(option.throughput)} ({_rate(option)} each)" for n, option in points)
     held = "these lengths" if q.runtime.paged else _length(q.work.context)
     yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users} at once at {held}): {rates}."
-    fewest = compute_bound(q, best)
+    fewest = compute_bound(best)
     if fewest <= MANY_USERS:
         beyond = "" if fewest <= best.most_users else ", more than fit in memory"
         yield (
@@ -209,25 +211,29 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
     """Return the option evaluated for another number of concurrent requests, whether or not they fit."""
-    asked = replace(q, work=replace(q.work, users=users), load=replace(q.load, users=users, rate=0.0))
+    asked = replace(q, work=replace(q.work, users=users), load=replace(q.load, users=users, rate=0.0), targets=Targets())
     return with_speed(asked, with_memory(asked, option.layout, option))
 
 
-def compute_bound(q: ServeQuestion, option: Option) -> int:
+def compute_bound(option: Option) -> int:
     """Return the fewest concurrent requests for which matrix products take longer than reading the weights; above MANY_USERS where
     none is found."""
+    copies = option.layout.replicas
     low, high = 0, 1
-    while high <= MANY_USERS and not _computes(at_users(q, option, high * option.layout.replicas)):
+    while high <= MANY_USERS and not _computes(option, high):
         low, high = high, high * 2
     while high <= MANY_USERS and high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _computes(at_users(q, option, middle * option.layout.replicas)) else (middle, high)
-    return high * option.layout.replicas
+        low, high = (low, middle) if _computes(option, middle) else (middle, high)
+    return high * copies
 
 
-def _computes(option: Option) -> bool:
-    """Return whether products take longer than reading: a share of them shows before that."""
-    return option.speed is not None and option.speed.decode["compute"] > option.speed.decode["weights"] / 2
+def _computes(option: Option, users: int) -> bool:
+    """Return whether products take longer than reading in a step of so many requests to one copy: a share of them shows before that."""
+    if option.cost is None:
+        return False
+    weights, _, compute, *_ = option.cost.parts(Batch(users, (0.0,) * len(option.cost.d.windows)))
+    return compute > weights / 2
 
 
 # Links.

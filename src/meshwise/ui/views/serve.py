@@ -135,7 +135,9 @@ def _below_table(plan: ServePlan) -> list[str]:
     lines = [f"Does not fit: {'; '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
     if plan.most:
         unit = "requests/s" if plan.ask.rate else "users"
-        lines.append(f"{plan.best.name} meets the targets with up to {plan.most:,.3g} {unit}.")
+        lines.append(
+            f"{plan.best.name} meets the targets with up to {f'{plan.most:.3g}' if plan.ask.rate else f'{plan.most:,.0f}'} {unit}."
+        )
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
         lines.append(price_sentence(rate, given=bool(plan.ask.price)))
