@@ -1,12 +1,13 @@
 # make run    set up, and plan BLOOM on 48 nodes            make test   set up, and run every test
 # make check  lint, types, layers, documents, predictions   make bench  what is timed
 # make docs   put the real output into README and docs      make clean  remove what make made
+# make fuzz   feed every parser 10,000 mutated inputs       make torture  kill, damage and cut real runs, write docs/reliability.md
 # make predictions  renew the golden file of predictions, where they moved on purpose
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check lint types layers documents gate bench docs predictions clean
+.PHONY: run test check lint types layers documents gate bench docs predictions fuzz torture clean
 
 run: .venv/installed
 	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
@@ -43,6 +44,14 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/serve_memory.py
 	$(BIN)/python benchmarks/serve.py
+
+# Minutes on two cores; inputs that fail are kept in build/fuzz.
+fuzz: .venv/tested
+	$(BIN)/python tools/fuzz.py --inputs 10000
+
+# About half an hour. Network namespaces need root: without it the faults of several hosts are left out.
+torture: .venv/tested
+	$(BIN)/python tools/torture.py --kills 100
 
 docs: .venv/tested
 	$(BIN)/cog -r -P -I tools README.md docs/*.md

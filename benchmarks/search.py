@@ -30,7 +30,7 @@ LARGE = [*COMMAND[:2], "llama-3-405b", "--on", "2048x8xh100-sxm", "--batch", "16
 
 def layouts_per_second(ask: TrainAsk) -> float:
     """Return layouts per second through the whole cost model, time and memory: best of 7 runs of about 300,000 layouts."""
-    question, block = next(iter(blocks(ask.question(), {}, (), {})))
+    question, block, _ = next(iter(blocks(ask.question(), {}, (), {})))
     repeats = max(1, 300_000 // len(block))
     best = 0.0
     for _ in range(7):

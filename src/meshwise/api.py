@@ -274,8 +274,10 @@ def _train(
     from meshwise.run.train.ask import TrainRun
     from meshwise.run.train.start import start
 
+    if isinstance(what, str | Path):
+        return start(given(TrainRun, {"what": str(what), **words}), say=say, progress=progress)
     with TemporaryDirectory(prefix="meshwise-") as folder:
-        path = what if isinstance(what, str | Path) else what.save(Path(folder, "plan.json"))
+        path = what.save(Path(folder, "plan.json"))
         return start(given(TrainRun, {"what": str(path), **words}), say=say, progress=progress)
 
 

@@ -168,7 +168,7 @@ def test_a_file_that_is_not_toml_is_reported_in_one_line(tmp_path: Path, content
 def test_a_directory_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.mkdir()
-    assert "Is a directory" in unreadable(path)
+    assert "it is a folder" in unreadable(path)
 
 
 @pytest.mark.parametrize("name", ["missing.toml", "a" * 5000 + ".toml", "nul\x00.toml"])

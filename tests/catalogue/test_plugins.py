@@ -32,7 +32,7 @@ def test_a_registered_module_is_loaded_under_its_name(tmp_path: Path, monkeypatc
 
 
 def test_built_in_modules_are_registered_like_any_other():
-    assert {"dense", "moe"} <= set(load_plugins("meshwise.families", "model_types", "read"))
+    assert {"described", "ttt"} <= set(load_plugins("meshwise.families", "model_types", "read"))
     assert {"csv", "torchtitan"} <= set(load_plugins("meshwise.logs", "name", "matches", "read"))
 
 

@@ -65,7 +65,6 @@ def test_a_slice_is_as_compact_as_can_be() -> None:
     [
         ("48x8xa100-80gb-sxm", 12, "12 devices do not fill whole nodes of 8; expected a multiple of 8"),
         ("tpu-v5p:4x4x4", 37, "no slice of a 16x20x28 pod has 37 chips"),
-        ("tpu-v7:4x4x4", 64, "the pod of TPU v7"),
     ],
 )
 def test_impossible_numbers_of_devices_are_refused(text: str, devices: int, words: str) -> None:

@@ -69,3 +69,16 @@ def test_a_table_is_flattened_to_one_row() -> None:
 @given(tables)
 def test_a_row_holds_no_tables_lists_or_gaps(table: dict[str, object]) -> None:
     assert all(value is not None and not isinstance(value, dict | list) for value in flat(table).values())
+
+
+@pytest.mark.parametrize(("name", "billions"), [("gpt-oss-120b", "5.13"), ("gpt-oss-20b", "3.61"), ("deepseek-v3", "36.6")])
+def test_active_parameters_leave_the_input_embedding_out_as_vendors_do(name: str, billions: str) -> None:
+    """OpenAI states 5.1 and 3.6 billion; DeepSeek's 37 billion include the embedding, which is 0.93 billion."""
+    tally = count(find_model(name), seq=1, tokens=1)["parameters"]
+    assert f"{tally['active'] / 1e9:.{3 - len(billions.partition('.')[0])}f}" == billions
+    assert tally["active"] < tally["active_with_embedding"] < tally["total"]
+
+
+def test_a_dense_model_uses_all_its_parameters() -> None:
+    tally = count(find_model("llama-3-8b"), seq=1, tokens=1)["parameters"]
+    assert tally["active"] == tally["active_with_embedding"] == tally["total"]

@@ -109,9 +109,9 @@ def test_a_file_whose_name_looks_like_a_tag_is_a_file(tmp_path: Path, monkeypatc
 
 
 def test_presets_are_filtered_by_words_in_their_names() -> None:
-    assert filter_presets("qwen3 b") == [name for name in presets() if name.startswith("qwen3-")]
+    assert filter_presets("qwen3- b") == [name for name in presets() if name.startswith(("qwen3-", "qwen3."))]
     assert filter_presets("QWEN3-8B") == ["qwen3-8b"]
-    assert filter_presets("glm") == []
+    assert filter_presets("zzyx") == []
 
 
 GEMMA_3 = {"model_type": "gemma3", "vision_config": {"hidden_size": 1152}, "text_config": small("gemma3_text")}
@@ -161,11 +161,11 @@ def test_a_key_that_looks_like_markup_or_escapes_is_shown_as_it_is_written(tmp_p
         ("llama-3.1", "unknown model 'llama-3.1'; did you mean 'llama-3.1-8b', 'llama-3.1-70b' or 'llama-3.1-405b'?"),
         ("llama-3.3-70b:q4_k_m", "a weight format only applies to serving; write 'llama-3.3-70b' here"),
         (
-            "glm-4.5-air",
-            "unknown model 'glm-4.5-air': no preset has a similar name (meshwise show models); give its config.json, ",
+            "zzyx-4.5-air",
+            "unknown model 'zzyx-4.5-air': no preset has a similar name (meshwise show models); give its config.json, ",
         ),
         ("llama-of-another-make-entirely", "no preset has a similar name (meshwise show models llama); give its config.json, "),
-        ("llama3.2:latest", "looks like an Ollama tag, but it states no size; did you mean 'llama-3.2-1b' or 'llama-3.2-3b'?"),
+        ("llama3.2:latest", "looks like an Ollama tag, but it states no size; did you mean 'llama-3.2-1b', 'llama-3.2-3b' or "),
         ("", "unknown model ''"),
         ("nowhere.json", "cannot read 'nowhere.json': No such file"),
         ("a/b/c", "unknown model 'a/b/c'"),

@@ -63,9 +63,9 @@ def test_an_ollama_tag_is_a_preset_and_its_format(tag: str, model_name: str, own
 
 
 def test_an_ollama_tag_without_a_preset_is_explained() -> None:
-    message = refusal("deepseek-r1:7b")
+    message = refusal("deepseek-r1:9b")
     assert (
-        "'deepseek-r1:7b' looks like an Ollama tag, but no preset has that name and size; did you mean 'deepseek-r1'?" in message
+        "'deepseek-r1:9b' looks like an Ollama tag, but no preset has that name and size; did you mean 'deepseek-r1'" in message
     )
     assert "write PRESET or PRESET:FORMAT, such as llama-3.3-70b:q4_k_m" in message
 

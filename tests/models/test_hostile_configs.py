@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
@@ -13,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.models import families
 from meshwise.models.config import LARGEST, MOST_LAYERS
 from meshwise.models.count import count, default_seq, flat
+from meshwise.models.families.description import Types, describe
 from meshwise.models.find import find_model, presets, values_of
 from meshwise.models.model import Model
 from meshwise.ui.views import tables
@@ -24,15 +23,25 @@ from support.command import one_line
 from support.small_configs import SMALL, small
 
 SOON = timedelta(seconds=30)
-FAMILIES = Path(families.__file__).parent
-READ = sorted({key for path in FAMILIES.glob("*.py") for key in re.findall(r'"(\w+)"', path.read_text(encoding="utf-8"))})
-"""Every quoted word in the families: the keys that they read, and some others."""
+READ = sorted(
+    {
+        key
+        for kind in Types()
+        for tables in (describe(kind).tables["sizes"], describe(kind).tables["defaults"], *describe(kind).lists.values())
+        for key in tables
+    }
+)
+"""Every key that a described type reads."""
 
 STARTS: list[dict[str, Any]] = [
     *(small(model_type) for model_type in SMALL),
     *(
         values_of(presets()[name])
-        for name in ("ttt-linear-125m", "ttt-mlp-1.3b", "llama-4-scout", "gemma-3-4b", "qwen3-next-80b-a3b")
+        for name in (
+            *("ttt-linear-125m", "ttt-mlp-1.3b", "llama-4-scout", "gemma-3-4b", "qwen3-next-80b-a3b", "gemma-3n-e4b", "glm-5.2"),
+            *("deepseek-v4-flash", "kimi-linear-48b-a3b", "lfm2-8b-a1b", "gemma-4-26b-a4b", "minimax-text-01", "step-3.5-flash"),
+            *("nemotron-nano-9b-v2", "hunyuan-a13b", "mimo-v2-flash", "granite-4-h-micro", "gpt-neo-1.3b", "kimi-k2-thinking"),
+        )
     ),
     {"model_type": "gemma3", "vision_config": {}, "text_config": small("gemma3_text")},
 ]

@@ -67,7 +67,7 @@ def test_the_same_seed_writes_the_same_file(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_is_refused_in_one_line_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "m.gguf")]
-    assert "it writes llama" in refused(run("make-gguf", "gpt2", *out))
+    assert "make-gguf does not write gpt2 (gpt2); it writes gemma, " in refused(run("make-gguf", "gpt2", *out))
     assert "unknown quantization 'q4_k_x'; did you mean" in refused(run("make-gguf", "llama-debug", "--type", "q4_k_x", *out))
     assert "IQ1_M cannot be made" in refused(run("make-gguf", "llama-3.2-1b", "--layers", "1", "--type", "iq1_m", *out))
     assert "ends in .gguf" in refused(run("make-gguf", "llama-debug", "--out", str(tmp_path / "m.bin")))

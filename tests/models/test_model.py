@@ -144,7 +144,7 @@ def test_a_config_stores_no_bytes() -> None:
     ("values", "words"),
     [
         ({"model_type": "lama"}, "unsupported architecture: no family reads model_type 'lama'; did you mean 'llama'"),
-        ({"model_type": "glm4_moe"}, "no family reads model_type 'glm4_moe'; supported: bamba, bloom, "),
+        ({"model_type": "nothing_known"}, "no family reads model_type 'nothing_known'; "),
         ({"model_type": "zzzz", "d_model": 8}, "keys found: d_model, model_type"),
         ({"hidden_size": 8}, "no 'model_type'; keys found: hidden_size"),
         ({}, "no 'model_type'; keys found: none"),
@@ -163,8 +163,8 @@ def test_a_model_type_that_no_family_reads_is_refused_with_the_keys_found(values
 ELSEWHERE = """
 from dataclasses import replace
 from meshwise.models.architecture import Architecture
-from meshwise.models.families.blocks import Block, assemble, attentions
-from meshwise.models.families.dense import llama_like, mlp
+from meshwise.models.families.blocks import Block, assemble, attentions, mlp
+from meshwise.models.families.described import decoder_of
 from meshwise.models.op import vector
 
 model_types = frozenset({'elsewhere'})
@@ -179,7 +179,7 @@ gguf = (
 tensor_names = {'elsewhere.sign': 'sign'}
 
 def read(config):
-    d = llama_like(config)
+    d = decoder_of(config, 'llama')
     ffw = mlp(d, d.ffn)
     if config.flag('signs', True):
         ffw = Block(ffw.name, (*ffw.ops, vector('elsewhere.sign', 'ffw', d.hidden)))
@@ -219,7 +219,7 @@ def test_a_family_brings_its_gguf_architecture_and_tensor_names_in_its_own_file(
 def test_no_two_families_read_the_same_model_type() -> None:
     claimed = [kind for module in families().values() for kind in module.model_types]
     assert len(claimed) == len(set(claimed))
-    assert set(claimed) == SMALL.keys() | {"ttt"}
+    assert set(claimed) > SMALL.keys() | {"ttt"}
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ TAGS = [  # names and tags of ollama.com/library, as remembered
 ]
 
 NO_PRESET = [
-    ("deepseek-r1:7b", "no preset has that name and size; did you mean 'deepseek-r1'?"),  # a distilled Qwen
+    ("deepseek-r1:9b", "no preset has that name and size; did you mean 'deepseek-r1'"),
     ("gemma:9b", "no preset has that name and size"),  # Gemma 2; gemma-7b has 8.5 billion parameters
     ("qwen:7b", "no preset has that name and size"),  # Qwen 1.5
-    ("glm4:9b", "no preset has that name and size (write PRESET"),
+    ("zzyx4:9b", "no preset has that name and size (write PRESET"),
     ("llama4:16x17b", "did you mean 'llama-4-scout' or 'llama-4-maverick'?"),
-    ("llama3.2:latest", "it states no size; did you mean 'llama-3.2-1b' or 'llama-3.2-3b'?"),
+    ("llama3.2:latest", "it states no size; did you mean 'llama-3.2-1b', 'llama-3.2-3b' or "),
     ("bloom:18b", "several presets have that name and size; did you mean 'bloom-18b-h14336-l10-a64' or"),
 ]
 

@@ -117,3 +117,12 @@ def test_a_norm_has_a_gain_and_maybe_a_bias() -> None:
 
 def test_a_vector_has_its_size() -> None:
     assert vector("a", "ssm", 24).params == 24
+
+
+@given(st.integers(1, 300), st.integers(0, 40), st.integers(1, 9))
+def test_keys_that_are_selected_or_shared_are_those_of_a_loop(seq: int, selected: int, every: int) -> None:
+    """A key of several tokens is complete with the last of them; a token attends to at most `selected` complete keys."""
+    op = Op(name="", part="attention", kind="attention", n=1, k=1, cache=1, selected=selected, every=every)
+    seen = [min((i + 1) // every, selected or seq) for i in range(seq)]
+    assert op.keys(seq) == pytest.approx(sum(seen) / seq)
+    assert op.cached(seq) == seq // every

@@ -44,7 +44,7 @@ def test_every_count_that_was_tried_and_is_in_time_costs_no_less() -> None:
     assert found.best.choice
     assert found.best.choice.dollars
     tried = [point for point in found.tried if point.choice and point.choice.dollars]
-    assert len(tried) > 10
+    assert len(tried) > 4
     assert all(
         point.choice.dollars >= found.best.choice.dollars
         for point in tried
@@ -72,8 +72,8 @@ def test_without_a_deadline_it_is_never_more_expensive() -> None:
 
 
 def test_the_chips_to_try_can_be_rented_and_trained_on() -> None:
-    assert rentable_chips(ASK) == ["a100-40gb-sxm", "a100-80gb-sxm", "h100-sxm"]
-    assert rentable_chips(replace(ASK, precision="fp8")) == ["h100-sxm"]  # an A100 has no fp8
+    assert rentable_chips(ASK) == ["a100-40gb-sxm", "a100-80gb-sxm", "b200", "b300", "h100-sxm", "h200", "mi300x"]
+    assert rentable_chips(replace(ASK, precision="fp8")) == ["b200", "b300", "h100-sxm", "h200", "mi300x"]  # an A100 has no fp8
 
 
 def test_a_named_cluster_bounds_the_chips_and_nodes_to_try() -> None:
@@ -83,7 +83,7 @@ def test_a_named_cluster_bounds_the_chips_and_nodes_to_try() -> None:
 
 
 def test_a_cluster_s_own_price_and_network_count() -> None:
-    """AWS lists p5.48xlarge at $55.04/h since June 2025: $6.88 a GPU, where the chip's file has $12.29."""
+    """The price of a machine type, and not that of its chips (AWS p5.48xlarge, since June 2025)."""
     best = cheapest(replace(ASK, on="p5.48xlarge", at_most="1 node")).best
     assert best.choice
     assert best.choice.days
@@ -107,16 +107,16 @@ def test_torus_slices_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("ask", "texts", "code", "words"),
     [
-        (replace(ASK, within=60.0), [], 1, "nothing trains within 60 s: the closest is 2048x8xh100-sxm with"),
+        (replace(ASK, within=60.0), [], 1, "nothing trains within 60 s: the closest is 2048x8xb300 with"),
         (ASK, ["batch=1M"], 2, "it goes with --vary chip, nodes or devices, not with --vary batch"),
-        (replace(ASK, on="h200"), [], 1, "no rental price for h200 in the catalogue"),
-        (ASK, ["chip=h200,b200"], 1, "no rental price for h200, b200"),
+        (replace(ASK, on="mi325x"), [], 1, "no rental price for mi325x in the catalogue"),
+        (ASK, ["chip=mi325x,gb200"], 1, "no rental price for mi325x, gb200"),
         (replace(ASK, at_most="many"), [], 2, "--at-most 'many': expected a number of nodes or devices"),
         (replace(ASK, at_most="0 nodes"), [], 2, "--at-most '0 nodes'"),
         (replace(ASK, at_most="4 weeks"), [], 2, "--at-most '4 weeks'"),
         (replace(ASK, at_most="64", on="h100-sxm"), ["nodes=4"], 2, "give only one"),
         (replace(ASK, on="h100-sxm"), ["devices=12"], 1, "12 devices are not a whole number of nodes of 8 H100"),
-        (replace(ASK, model="llama-3-405b", at_most="2 nodes"), [], 1, "no number of nodes fits"),
+        (replace(ASK, model="llama-3-405b", on="h100-sxm", at_most="2 nodes"), [], 1, "no number of nodes fits"),
         (replace(ASK, on="nowhere"), [], 2, "unknown"),
     ],
     ids=[
@@ -145,7 +145,7 @@ def test_a_users_own_price_makes_a_chip_a_candidate(home: Path) -> None:
 
     text = (BUILT_IN / "chips" / "h200.toml").read_text(encoding="utf-8")
     at = text.index("[[sources]]")
-    price = '[[prices]]\nprice = "$0.01/h"\ndate = "2026-01-01"\nsource = "a friend"\n\n'
+    price = '[[prices]]\nprice = "$0.01/h"\ndate = "2026-12-01"\nsource = "a friend"\n\n'
     (home / "chips" / "h200.toml").write_text(text[:at] + price + text[at:], encoding="utf-8")
     assert cheapest(replace(ASK, within=30 * DAY)).best.values["chip"] == "h200"
 

@@ -9,12 +9,12 @@ import sys
 import traceback
 from typing import Any
 
-from meshwise.workers.trainer.ranks.faults import die_with_parent
+from meshwise.workers.trainer.ranks.parent import die_with
 
 
 def be(rank: int, job: dict[str, Any]) -> int:
     """Run the program in this fork as one rank."""
-    die_with_parent()
+    die_with(job["parent"])
     os.environ.update(job["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
     log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -40,6 +40,7 @@ def be(rank: int, job: dict[str, Any]) -> int:
 def run(job: dict[str, Any]) -> list[int]:
     """Return the exit codes of all ranks; if one fails, the others are killed."""
     ranks: dict[int, int] = {}
+    job["parent"] = os.getpid()
     for rank in range(job["processes"]):
         if (pid := os.fork()) == 0:
             code = 1
@@ -61,7 +62,7 @@ def run(job: dict[str, Any]) -> list[int]:
 
 
 if __name__ == "__main__":
-    die_with_parent()
+    die_with(os.getppid())
     for name in sys.argv[1:]:
         importlib.import_module(name)
     # imports may print; answers have a stream of their own

@@ -49,6 +49,7 @@ FRAMEWORKS = (
     "nanotron",
     "fsdp",
     "deepspeed",
+    "accelerate",
     "ddp",
     "maxtext",
     "hai-llm",

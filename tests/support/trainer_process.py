@@ -28,7 +28,9 @@ PATIENCE = 180.0
 class Training:
     """A started run with its folder."""
 
-    def __init__(self, out: Path, *options: str, before: tuple[str, ...] = (), **environment: str) -> None:
+    def __init__(
+        self, out: Path, *options: str, before: tuple[str, ...] = (), output: int | None = None, **environment: str
+    ) -> None:
         self.out = out
         config = out.parent / "tiny.json"
         config.write_text(json.dumps(TINY))
@@ -37,7 +39,7 @@ class Training:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 [*before, sys.executable, "-c", PROGRAM, *asked],
-                env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, stdout=log, stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | environment, stdout=log if output is None else output, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
     def printed(self) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from meshwise.audit.logs.run import Run
-from meshwise.catalogue.chips import Chip, find_card
+from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model

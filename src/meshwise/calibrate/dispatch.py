@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from meshwise.calibrate import probe_rows
 from meshwise.calibrate.result import Result
 from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.tables import find_table
@@ -56,7 +57,12 @@ def calibrate(
 
         builds = [engines.find_runtime(name).key for name in programs]
         return make_serve(tables, chips=keys, engines=builds, architectures=architectures, date=date)
+    from meshwise.calibrate.train import probe
     from meshwise.calibrate.train.make import make
+
+    for path in (probes.get(name) or find_table(name) for name in tables):
+        if probe.is_probe(path):
+            probe_rows.check(probe.read(path), path.name)
 
     known = [frameworks.find_framework(name).key for name in programs]
     return make(tables, chips=keys, frameworks=known, architectures=architectures, date=date, leave_out=leave_out)

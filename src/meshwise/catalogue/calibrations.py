@@ -73,6 +73,9 @@ class Calibration(Record):
     """The network between nodes that it was fitted on; a run on another one takes that network's coefficients."""
     measured: tuple[str, ...] = ()
     """Coefficients that a probe measured on the machine itself, so that a fit to runs moves them less."""
+    learned: tuple[str, ...] = field(default=(), metadata={"derived": True})
+    """Coefficients that were fitted to other machines or programs of the same level (catalogue/levels.py), so that a few rows move them
+    less."""
 
     matmul: Count = coefficient(0.75, width=0.1, most=1)
     """Fraction of the peak in a product of ideal shape. A100: 0.8 in Korthikanti et al. 2022; H200: 0.77 over 1,029 shapes measured."""

@@ -23,6 +23,8 @@ class Source:
 
     title: str
     url: str
+    fields: tuple[str, ...] = ()
+    """The fields of the record that it states: 'memory', 'flops', or 'flops.fp4' alone. Empty: every field that no other source lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +148,14 @@ class Chip:
     def rent(self) -> float | None:
         """Dollars per second at the latest rental list price."""
         return latest_rent(self.prices)
+
+    def source_of(self, fact: str) -> Source:
+        """Return where a field comes from: the source that lists it ('flops.fp4'), else its table ('flops'), else any field."""
+        for name in (fact, fact.partition(".")[0]):
+            for source in self.sources:
+                if name in source.fields:
+                    return source
+        return next((source for source in self.sources if not source.fields), self.sources[0])
 
     def closes(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
         """Return which axes of a slice wrap around from their last chip to their first."""
@@ -297,10 +307,11 @@ def filter_chips(words: str) -> list[Chip]:
 
 @files.cached
 def variants(name: str) -> list[str]:
-    """Return the keys that begin with `name`: h100-nvl, h100-pcie and h100-sxm for 'h100'. A key itself has no variants."""
-    plain = files.squeeze(name)
-    keys = {files.squeeze(key): key for key in files.names("chips")}
-    return [] if plain in keys else [key for squeezed, key in keys.items() if squeezed.startswith(plain)]
+    """Return the keys that are `name` and a dash: h100-nvl, h100-pcie and h100-sxm for 'h100'. A key itself has no variants."""
+    plain, keys = files.squeeze(name), files.names("chips")
+    if plain in map(files.squeeze, keys):
+        return []
+    return [key for key in keys if any(plain == files.squeeze(key[: dash.start()]) for dash in re.finditer("-", key))]
 
 
 @files.cached
@@ -315,7 +326,28 @@ def known_chip(name: str) -> Chip | None:
     for candidate in chips():
         if plain in map(files.squeeze, (candidate.name, *candidate.aliases)):
             return candidate
-    return None
+    return _by_words(name) or _with_memory(name)
+
+
+def _with_memory(name: str) -> Chip | None:
+    """Return the chip of a name that ends with a memory: the variant that has it, or the chip with that memory instead of its own.
+
+    'h100 94gb' is h100-nvl, and 'rtx4090 48gb' an RTX 4090 with 48 GiB, as some shops sell it.
+    """
+    match = re.fullmatch(r"(.*[^\s-])[\s-]*?(?<![\d.])(\d+)\s*gi?b", re.sub(_VENDORS, "", name.lower()).strip())
+    if match is None:
+        return None
+    base, memory = known_chip(match[1]), int(match[2]) * units.GIB
+    family = re.sub(r"-\d+gb.*", "", base.key) if base else ""
+    listed = [*((base,) if base else ()), *map(find_chip, variants(match[1])), *map(find_chip, variants(family))]
+    near = min(listed, key=lambda chip: abs(chip.memory - memory), default=None)
+    if near and abs(near.memory / memory - 1) < OTHER_MEMORY:
+        return near
+    possible = base and (base.kind == "apple" or base.memory / 4 <= memory <= base.memory * 4)
+    return replace(base, memory=memory) if base and possible else None
+
+
+_VENDORS = re.compile(r"\b(?:nvidia|geforce|amd|radeon|intel)\b")
 
 
 @files.cached
@@ -330,7 +362,7 @@ def read_chip(path: Path) -> Chip:
     return replace(records.read(Chip, files.table_of(path), path.name), key=path.name.removesuffix(".toml"))
 
 
-# Chips by informal names, and the CPU of a host.
+# The CPU of a host, and chips by informal names.
 
 GENERIC_CPU = "cpu"
 """The CPU of hosts that name none: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
@@ -358,52 +390,18 @@ def host_bandwidth(cluster: Cluster) -> float:
     return SERVER_BANDWIDTH if cluster.chip.network else find_chip(GENERIC_CPU).bandwidth
 
 
-@files.cached
-def find_card(text: str) -> Chip:
-    """Find a chip by the words people use: 'A100 PCIe 80GB', '3090 24GB', 'M2 Ultra 76-Core GPU 192GB' with its cores and memory."""
-    cores = re.search(r"(\d+)\s*-?\s*core\b(?:\s*gpu)?", text.lower())
-    rest = text.lower().replace(cores[0], " ") if cores else text.lower()
-    memory = re.search(r"(\d+)\s*gi?b\b", rest)
-    bare = rest.replace(memory[0], " ") if memory else rest
-    chip = known_chip(rest) or _by_words(rest) or known_chip(bare) or _by_words(bare)
-    if chip is None:
-        raise UserError(f"the card {quoted(text)} is not in the catalogue (meshwise show chips)")
-    if memory and chip.kind == "apple":
-        chip = replace(chip, memory=int(memory[1]) * units.GIB)
-    if cores and chip.sms and chip.kind == "apple" and int(cores[1]) != chip.sms:
-        share = int(cores[1]) / chip.sms
-        chip = replace(chip, sms=int(cores[1]), flops={kind: rate * share for kind, rate in chip.flops.items()})
-    return chip
-
-
-@files.cached
-def chip_in_text(text: str) -> Chip:
-    """Find a chip whose name is part of a longer text: 'DGX-GB300', 'H100-80GB-700W'. A stated memory that differs from the chip's wins."""
-    chip, plain = known_chip(text), files.squeeze(text)
-    if chip is None:
-        names = [(files.squeeze(name), key) for name, key in chip_names().items()]
-        # the digits that follow a name may be those of its memory: 'h10080gb' holds h100, but 'a1000' does not hold a100
-        inside = [
-            (name, key) for name, key in names if re.search(rf"{re.escape(name)}(?!\d)|{re.escape(name)}(?=\d+gi?b)", plain)
-        ]
-        if not inside:
-            return find_chip(text)
-        chip = find_chip(max(inside, key=lambda pair: len(pair[0]))[1])
-    memory = re.search(r"(?<![\d.])(\d+)\s*gi?b\b", text.lower().replace("-", " "))
-    if memory and abs(int(memory[1]) * units.GIB / chip.memory - 1) > OTHER_MEMORY and known_chip(text) is None:
-        chip = replace(chip, memory=int(memory[1]) * units.GIB)
-    return chip
-
-
 OTHER_MEMORY = 0.1
 """A memory in a chip's name that differs by more is another variant of it; less is rounding, or GB for GiB."""
 
 
-def _words(text: str) -> frozenset[str]:
+def words_in(text: str) -> frozenset[str]:
+    """Return the words of a card's name, without those that people leave out."""
     return frozenset(re.findall(r"[a-z0-9.]+", text.lower())) - NOT_IN_NAMES
 
 
 def _by_words(text: str) -> Chip | None:
     """Return the chip with a name that has the same words in any order, or None."""
-    given = _words(text)
-    return next((chip for chip in chips() if any(given == _words(n) for n in (chip.key, chip.name, *chip.aliases))), None)
+    given = words_in(text)
+    if not given:
+        return None
+    return next((chip for chip in chips() if any(given == words_in(n) for n in (chip.key, chip.name, *chip.aliases))), None)

@@ -53,6 +53,7 @@ class ClusterFile:
     tiers: tuple[Tier, ...] = ()
     host: Host = UNKNOWN_HOST
     prices: tuple[Price, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def find_cluster(text: str) -> Cluster:
@@ -164,8 +165,8 @@ def filter_clusters(words: str) -> list[str]:
 
 
 def find_file(name: str) -> ClusterFile | None:
-    """Return the catalogue's cluster with that name or alias, or None."""
-    plain = files.squeeze(name)
+    """Return the catalogue's cluster with that name or alias, or None. SageMaker writes AWS's machine types with 'ml.' before them."""
+    plain = files.squeeze(name.strip().lower().removeprefix("ml."))
     for stem, path in files.files("clusters", ".toml").items():
         if files.squeeze(stem) == plain:
             return read_file(path)
@@ -201,6 +202,7 @@ def _from_file(file: ClusterFile, size: int | None) -> Cluster:
         tiers=tuple(sorted(file.tiers, key=lambda tier: tier.nodes)),
         prices=file.prices,
         sources=file.sources,
+        notes=file.notes,
     )
 
 
@@ -317,7 +319,7 @@ def _hosts(body: str, text: str) -> Cluster:
     pieces = _split(body, text)
     mixed = len(pieces) > 1 and not any("(" in piece for piece in pieces)
     nodes = ((1, _node(body, text)),) if mixed else tuple(_host(piece.strip(), text) for piece in pieces)
-    return Cluster(text.strip(), nodes, notes=(*_chosen_variants(body, text), *_unusual_nodes(nodes)))
+    return Cluster(text.strip(), nodes, notes=(*_chosen_variants(body, text), *_other_memories(nodes), *_unusual_nodes(nodes)))
 
 
 def _chosen_variants(body: str, text: str) -> list[str]:
@@ -332,6 +334,18 @@ def _chosen_variants(body: str, text: str) -> list[str]:
         if chip and others:
             notes[name] = f"{name} is taken as {chip.key}; the catalogue also has {', '.join(others)}"
     return list(notes.values())
+
+
+def _other_memories(nodes: tuple[tuple[int, Node], ...]) -> list[str]:
+    """Return a note for each chip that has the memory that the text states, and not that of the catalogue."""
+    chips = {chip.key: chip for _, node in nodes for _, chip in node.chips}
+    listed = {key: find_chip(key).memory for key in chips}
+    return [
+        f"{chip.name} with {units.show(chip.memory, 'bytes', binary=True)}, as written; the catalogue's has "
+        f"{units.show(listed[key], 'bytes', binary=True)}"
+        for key, chip in chips.items()
+        if chip.memory != listed[key]
+    ]
 
 
 def _unusual_nodes(nodes: tuple[tuple[int, Node], ...]) -> list[str]:

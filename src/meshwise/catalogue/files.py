@@ -1,12 +1,15 @@
 """Find, match, read and write the data files of the catalogue. Files in the user's own folder override the built-in ones."""
 
+import io
 import os
 import re
+import stat
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import SequenceMatcher
 from functools import cache
+from io import BufferedReader, FileIO
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +19,8 @@ from meshwise.errors import UserError, quoted
 BUILT_IN = Path(__file__).parent.parent / "data"
 LARGEST_FILE = 16 * 2**20
 """Bytes. No chip, cluster or config.json comes near this; a larger file was named by mistake."""
+BUFFER = 1 << 18
+"""Bytes that are read at once, and that can be looked at before a file is read."""
 SUFFIXES = {"models": ".json", "measurements": ".csv"}
 """Suffixes of the files in folders that hold no TOML."""
 CLOSE = 0.75
@@ -49,8 +54,9 @@ def files(kind: str, suffix: str) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for folder in (BUILT_IN / kind, user_folder() / kind):
         in_folder = _in_folder(folder, suffix)
-        taken = {squeeze(name) for name in in_folder}
-        paths = {name: path for name, path in paths.items() if squeeze(name) not in taken} | in_folder
+        taken = {squeeze(name) for name in in_folder} if paths else set[str]()
+        kept = {name: path for name, path in paths.items() if squeeze(name) not in taken} if taken else paths
+        paths = kept | in_folder
     return dict(sorted(paths.items()))
 
 
@@ -128,16 +134,45 @@ def leading_word(name: str) -> str:
     return match[0] if match else ""
 
 
-def text_of(path: Path) -> str:
-    """Read a data file as text; a UserError says why it cannot be read."""
+def open_file(path: Path) -> BufferedReader:
+    """Open a file or pipe to read bytes; a UserError says why it cannot be read. Devices never end, and are refused."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path}: larger than {LARGEST_FILE >> 20} MiB, so it is not a file of this kind")
-        return path.read_text(encoding="utf-8-sig")
+        # not to wait for a writer of a pipe that has none
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+    mode = os.fstat(handle).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        os.close(handle)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "no file"
+        raise UserError(f"cannot read {quoted(str(path), 200)}: it is {kind}")
+    os.set_blocking(handle, True)
+    return BufferedReader(FileIO(handle), BUFFER)
+
+
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Return the error for a file that cannot be opened or read."""
+    return UserError(f"cannot read {quoted(str(path), 200)}: {getattr(error, 'strerror', None) or error}")
+
+
+def bytes_of(path: Path, most: int = LARGEST_FILE) -> bytes:
+    """Read a file of at most `most` bytes, whatever its size is said to be."""
+    with open_file(path) as file:
+        try:
+            data = file.read(most + 1)
+        except OSError as error:
+            raise unreadable(path, error) from None
+    if len(data) > most:
+        raise UserError(f"{path}: larger than {most >> 20} MiB, so it is not a file of this kind")
+    return data
+
+
+def text_of(path: Path, most: int = LARGEST_FILE) -> str:
+    """Read a data file of at most `most` bytes as text; a UserError says why it cannot be read."""
+    try:
+        return io.TextIOWrapper(io.BytesIO(bytes_of(path, most)), encoding="utf-8-sig").read()
     except UnicodeDecodeError:
         raise UserError(f"{path}: not a text file (UTF-8)") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {quoted(str(path), 200)}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def table_of(path: Path) -> dict[str, object]:

@@ -100,7 +100,7 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
         "fabric": fabric,
     }
     # errors on sources left out already hold what differs between sources
-    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named | {"between": 0.0}))
+    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named | {"between": 0.0, "learned": tuple(values)}))
 
 
 def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:

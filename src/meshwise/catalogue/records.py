@@ -245,10 +245,18 @@ def _restored(hint: Any, value: Any, name: str) -> Any:
         return restore(cast(type[Any], hint), cast(object, value))
     if is_dataclass(hint) and isinstance(value, cast(type[Any], hint)):
         return value
-    fits = type(value) in (int, float) and math.isfinite(value) if hint is float else type(value) is hint
+    fits = _is_number(value) if hint is float else type(value) is hint and (hint is not int or abs(value) < 2**62)
     if fits:
         return value
     raise TypeError(f"{name} is {quoted(value)}")
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a finite float, or an integer that a float holds: JSON may have one of 400 digits."""
+    try:
+        return type(value) in (int, float) and math.isfinite(cast(float, value))
+    except OverflowError:
+        return False
 
 
 def _first(arms: tuple[Any, ...], value: Any, name: str) -> Any:

@@ -1,8 +1,7 @@
 """Architecture: how llama.cpp stores a kind of model in GGUF files. Each family lists its own in `gguf`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshwise.models.op import Op
@@ -19,7 +18,7 @@ def rename(metadata: Metadata, names: Mapping[str, tuple[str, ...]]) -> dict[str
     return {name: metadata[key] for key in names if metadata.get(key) is not None for name in names[key]}
 
 
-def _no_keys(metadata: Metadata, tensors: AbstractSet[str]) -> dict[str, object]:
+def _no_keys(metadata: Metadata, shapes: Mapping[str, Sequence[int]]) -> dict[str, object]:
     return {}
 
 
@@ -38,15 +37,21 @@ class Architecture:
     """Whether a model can be built from the metadata of a file."""
     requires: str = ""
     """Metadata key that distinguishes it from another family's architecture of the same name: Mixtral is 'llama' with experts."""
-    config: Callable[[Metadata, AbstractSet[str]], dict[str, object]] = _no_keys
-    """Returns the keys of config.json that follow from this architecture's own metadata and from the names of the tensors."""
+    config: Callable[[Metadata, Mapping[str, Sequence[int]]], dict[str, object]] = _no_keys
+    """Returns the keys of config.json that follow from this architecture's own metadata and from the shapes of the tensors."""
     fused_qkv: bool = False
     """Queries, keys and values are one tensor."""
     fused_gate: bool = False
     """The gate and the up projection are one tensor."""
+    fused_experts: bool = False
+    """The gate and the up projection of the experts are one tensor."""
+    expert_name: str = ""
+    """Its name where the model has experts, if that differs."""
     norms: tuple[str, ...] = ("attn_norm", "ffn_norm", "norm_3", "norm_4")
     """Names of a layer's norms of hidden width, in order."""
     split: Callable[[Op, Sequence[Op]], list[Op]] = _unchanged
     """Returns the Ops that the converter splits an Op into; the second argument is the block that holds it."""
+    names: TensorNames = field(default_factory=dict[str, str | tuple[str, ...]])
+    """llama.cpp's names for the weights of Ops, where this architecture's differ from the usual ones."""
     writable: bool = False
     """Whether llama.cpp loaded a file by `make-gguf` and answered (xllamacpp 2026.10, two layers)."""

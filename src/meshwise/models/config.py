@@ -18,13 +18,15 @@ def as_list(value: object) -> list[object]:
 class Config:
     """Typed access to untrusted keys. Where several keys are given, they are synonyms: the first one present is read."""
 
-    def __init__(self, values: Mapping[str, object], where: str) -> None:
+    def __init__(self, values: Mapping[str, object], where: str, *, nested: bool = False) -> None:
         self.values = values
         self.where = where
+        self.nested = nested
+        """Whether it is a table within another config, where files rely on the defaults of transformers for every key."""
 
     def with_defaults(self, **values: object) -> "Config":
         """Return the config with `values` for the keys that it omits; an explicit null stays a null."""
-        return Config(values | dict(self.values), self.where)
+        return Config(values | dict(self.values), self.where, nested=self.nested)
 
     @property
     def model_type(self) -> str:
@@ -111,7 +113,7 @@ class Config:
             return None
         if not isinstance(value, Mapping):
             raise UserError(f"{self.where}: '{key}' is {quoted(value)}; expected a table")
-        return Config(cast(Mapping[str, object], value), f"{self.where}: {key}")
+        return Config(cast(Mapping[str, object], value), f"{self.where}: {key}", nested=True)
 
     def require_multiple(self, large: int, small: int, rule: str) -> None:
         """Refuse a shape in which `large` is not a multiple of `small`; `rule` states that with the names of the keys."""

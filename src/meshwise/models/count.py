@@ -37,8 +37,8 @@ class Count:
 
     @property
     def active_params(self) -> int:
-        """Parameters that one token uses; fewer than `params` for a mixture of experts."""
-        return int(self.model.active_params)
+        """Parameters that one token uses; fewer than `params` for a mixture of experts, where the input embedding is left out."""
+        return int(self.model.active_without_embedding)
 
     @property
     def flops_per_token(self) -> float:
@@ -70,7 +70,7 @@ def counted(name: str, seq: str | int = "", tokens: str | float = "15T") -> Coun
 
 def count(model: Model, *, seq: int, tokens: float) -> Tally:
     """Return all counts of one model, nested by subject. Bytes, FLOPs and parameters are plain numbers."""
-    n, active = model.params, model.active_params
+    n = model.params
     per_token = model.flops(1, seq)
     return {
         "model": model.name,
@@ -78,7 +78,13 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
         "family": model.family,
         "source": model.source,
         "hyperparameters": hyperparameters(model),
-        "parameters": {"total": n, "active": active, "parts": model.parts},
+        "parameters": {
+            "total": n,
+            "active": model.active_without_embedding,
+            "active_with_embedding": model.active_params,
+            "parts": model.parts,
+        }
+        | ({"towers": dict(model.towers)} if model.towers else {}),
         "training_flops": {
             "seq": seq,
             "per_token_6n": model.flops_6n(1),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,22 +11,45 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models import ollama
 from meshwise.models.config import as_list
-from meshwise.models.model import Model, build
+from meshwise.models.model import Model, build, family_of
 
 HUB = "https://huggingface.co"
 
 
 def find_model(name: str) -> Model:
-    """Return the model that `name` means. Presets come first, then files, then the hub's cache, the hub, and Ollama tags."""
-    if name.lower().endswith(".gguf"):
+    """Return the model that `name` means.
+
+    Presets come first, then files, the hub's cache, names that are a preset's with more words, the hub, and Ollama tags.
+    """
+    if name.lower().endswith(".gguf") and (os.path.isfile(name) or from_words(name) is None):
         from meshwise.models.gguf import header
 
         return header.read(Path(name))
     values, label, source = find_values(name)
-    model = build(values, label, source)
-    if ollama.parse(name) and label in presets() and files.squeeze(label) != files.squeeze(name):
-        return replace(model, notes=(*model.notes, f"the Ollama tag {name.strip()} is taken as the preset {label}"))
-    return model
+    model = _from_tensors(name, values, label, source) or build(values, label, source)
+    return replace(model, notes=(*model.notes, *_taken_as(name, label)))
+
+
+def _from_tensors(name: str, values: dict[str, object], label: str, source: str) -> Model | None:
+    """Return the model of a folder with weights whose type nobody has described, counted from them; None in every other case."""
+    kind = values.get("model_type")
+    folder = Path(name) if os.path.isdir(name) else Path(name).parent
+    if not os.path.exists(name) or not isinstance(kind, str) or family_of(kind) is not None or "text_config" in values:
+        return None
+    from meshwise.models.guess import nearest
+    from meshwise.models.safetensors import elements_of
+
+    found = elements_of(folder)
+    return nearest(values, tuple(found.values()), label, source) if found else None
+
+
+def _taken_as(name: str, label: str) -> tuple[str, ...]:
+    """Return the note about a name that was read as a preset."""
+    if files.squeeze(label) == files.squeeze(name) or label not in presets() or find_preset(name) is not None:
+        return ()
+    kind = "the Ollama tag " if ollama.parse(name) else ""
+    there = " (the file itself is not here)" if name.lower().endswith(".gguf") else ""
+    return (f"{kind}{quoted(name.strip())[1:-1]} is taken as the preset {label}{there}",)
 
 
 def find_values(name: str) -> tuple[dict[str, object], str, str]:
@@ -41,7 +65,14 @@ def find_values(name: str) -> tuple[dict[str, object], str, str]:
         if folder and not file.is_file():
             raise UserError(f"the folder {quoted(name)} holds no config.json")
         return values_of(file), _label(file), str(file)
-    if name.count("/") == 1 and all(name.split("/")):
+    hub_id = name.count("/") == 1 and all(name.split("/")) and not name.lower().endswith(".gguf")
+    cached = _in_cache(name) if hub_id else None
+    if cached is not None:
+        return values_of(cached), name, f"{HUB}/{name}"
+    worded = from_words(name)
+    if worded is not None:
+        return find_values(worded[0])
+    if hub_id:
         return values_of(_from_hub(name)), name, f"{HUB}/{name}"
     tagged = from_ollama(name)
     if tagged is not None:
@@ -82,11 +113,32 @@ def filter_presets(words: str) -> list[str]:
 
 
 def find_preset(name: str) -> Path | None:
-    """Return the file of a preset, by its name or by one of the HF ids that its file lists."""
+    """Return the file of a preset, by its name or by one of the HF ids that its file lists, with or without the publisher."""
     if "/" in name:
         return hub_ids().get(name.lower())
+    known = presets()
+    if name in known:
+        return known[name]
     plain = files.squeeze(name)
-    return next((path for stem, path in presets().items() if files.squeeze(stem) == plain), None)
+    named = next((path for stem, path in known.items() if files.squeeze(stem) == plain), None)
+    return named or (folders().get(plain) if len(plain) > 3 and re.search(r"[a-z]", plain) else None)
+
+
+@files.cached
+def folders() -> dict[str, Path]:
+    """Return the preset of every repository folder: HF ids without their publisher, squeezed. Presets' own names come first."""
+    own = {files.squeeze(stem): path for stem, path in presets().items()}
+    return {files.squeeze(hub_id.partition("/")[2] or hub_id): path for hub_id, path in hub_ids().items()} | own
+
+
+def from_words(text: str) -> tuple[str, str] | None:
+    """Return the preset and the weight format (or '') of a name with more words, such as 'unsloth/GLM-4.6-GGUF'; None for others."""
+    from meshwise.models import names  # most names are a preset's own, and need no rules
+
+    found = None if ":" in text else names.read(text, folders())
+    if found is None:
+        return None
+    return folders()[found.known].name.removesuffix(".json"), found.format
 
 
 def from_ollama(text: str) -> tuple[str, str] | None:
@@ -99,6 +151,8 @@ def from_ollama(text: str) -> tuple[str, str] | None:
         return None
     known = presets()
     fitting = ollama.fitting(tag, known, lambda preset: build(values_of(known[preset]), preset, "").params)
+    if len(fitting) != 1:
+        fitting = _fitting_folders(tag) or fitting
     if len(fitting) == 1:
         return fitting[0], tag.format
     if not fitting and not tag.sized and "latest" not in tag.words:
@@ -110,6 +164,13 @@ def from_ollama(text: str) -> tuple[str, str] | None:
         f"{quoted(text)} looks like an Ollama tag, but {reason}{near} "
         "(write PRESET or PRESET:FORMAT, such as llama-3.3-70b:q4_k_m, or give a config.json or .gguf)"
     )
+
+
+def _fitting_folders(tag: ollama.Tag) -> list[str]:
+    """Return the presets with an HF id that fits a tag, such as 'qwen3-coder:30b' for Qwen/Qwen3-Coder-30B-A3B-Instruct."""
+    stems = {hub_id.partition("/")[2] or hub_id: path.name.removesuffix(".json") for hub_id, path in hub_ids().items()}
+    found = ollama.fitting(tag, stems, lambda stem: build(values_of(presets()[stems[stem]]), stem, "").params)
+    return sorted({stems[stem] for stem in found})
 
 
 def hub_id(name: str) -> str:
@@ -152,6 +213,21 @@ def values_of(path: Path) -> dict[str, object]:
     if not isinstance(values, dict):
         raise UserError(f"{path.name}: expected a table of keys as in HF's config.json, found {quoted(values)}")
     return cast(dict[str, object], values)
+
+
+def _in_cache(hub_id: str) -> Path | None:
+    """Return the config.json of a hub id if the local hub cache has it, without a network."""
+    folder = os.environ.get("HF_HUB_CACHE") or os.path.join(os.environ.get("HF_HOME") or "~/.cache/huggingface", "hub")
+    if not os.path.isdir(os.path.join(os.path.expanduser(folder), f"models--{hub_id.replace('/', '--')}")):
+        return None
+    import huggingface_hub as hub
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        cached = hub.try_to_load_from_cache(hub_id, "config.json")
+    except HFValidationError:
+        return None
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _from_hub(hub_id: str) -> Path:

@@ -1,5 +1,6 @@
 """Weight formats: the bytes of a model's weights in each, tensor by tensor, and the bytes that one token reads."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +8,7 @@ from math import ceil
 
 from meshwise.catalogue.files import squeeze
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.models.find import from_ollama
+from meshwise.models.find import find_preset, from_ollama, from_words
 from meshwise.models.gguf.quantiser import FILE_TYPES, Chooser, size_of
 from meshwise.models.model import Model
 from meshwise.models.tensors import INPUT, Slot, architecture, file_order, slots
@@ -86,6 +87,14 @@ UNIFORM = (
         group=64,
         group_bits=32,
     ),
+    Format(
+        name="int4-g32",
+        words="4-bit integers, groups of 32 with a 16-bit scale (compressed-tensors)",
+        bits=4,
+        group=32,
+        group_bits=16,
+        experts_first=True,
+    ),
     Format(name="nvfp4", words="4-bit floats, an 8-bit scale per 16", bits=4, group=16, group_bits=8, aliases=("fp4",)),
     Format(name="mxfp4", words="4-bit floats, an 8-bit exponent per 32", bits=4, group=32, group_bits=8, experts_first=True),
 )
@@ -127,7 +136,7 @@ def split_model_name(text: str) -> tuple[str, Format | None]:
     """
     model, colon, name = text.rpartition(":")
     if not colon or "/" in name or "\\" in name:
-        return text, None
+        return text, _format_in_name(text)
     if not model or not name:
         raise UserError(f"{quoted(text)} is not MODEL:QUANTIZATION, such as llama-3.3-70b:q4_k_m")
     fmt = _known_format(name)
@@ -135,6 +144,14 @@ def split_model_name(text: str) -> tuple[str, Format | None]:
         preset, format_name = tagged
         return preset, find_format(format_name) if format_name else None
     return model, fmt or find_format(name)
+
+
+def _format_in_name(text: str) -> Format | None:
+    """Return the format that a repository or file name states ('Qwen3-8B-AWQ'), unless it is a file that is here or a preset's name."""
+    if os.path.exists(text) or find_preset(text) is not None:
+        return None
+    worded = from_words(text)
+    return find_format(worded[1]) if worded is not None and worded[1] else None
 
 
 def as_gguf(fmt: Format) -> Format:

@@ -1,17 +1,19 @@
 """Model: the Ops of an HF config.json (or GGUF header), and exact counts of parameters, FLOPs and bytes."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from meshwise.catalogue.files import similar
 from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder
+from meshwise.models.families.nested import language_model
 from meshwise.models.op import Op
+from meshwise.models.quantization import stored_format
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Model:
     extra: tuple[tuple[str, int], ...] = ()
     """Hyperparameters beyond a plain decoder's, for the table."""
     notes: tuple[str, ...] = ()
+    towers: tuple[tuple[str, int], ...] = ()
+    """Parameters of the towers for pictures and sound beside the language model, by their table in the config; not in `params`."""
+    quantization: str = ""
+    """The weight format that the checkpoint is published in, from its quantization_config; empty where it is not quantised."""
     tensors: tuple[Tensor, ...] = ()
     """The tensors of the .gguf file that was read; empty for a config.json."""
 
@@ -79,6 +85,16 @@ class Model:
         return round(sum(op.params * op.count * (op.m if op.expert else 1) for op in self.ops))
 
     @cached_property
+    def active_without_embedding(self) -> int:
+        """Active parameters as vendors state them for mixtures of experts: without the input embedding, of which a token reads one row.
+
+        A table that is tied to the head is multiplied there, and stays. gpt-oss-120b: 5.13 billion, and 5.71 with the embedding.
+        """
+        if self.decoder.tied or not any(op.expert for op in self.ops):
+            return self.active_params
+        return self.active_params - sum(op.params * op.count for op in self.ops if op.name == "embedding")
+
+    @cached_property
     def parts(self) -> dict[str, int]:
         """Parameters by part, largest first."""
         parameters: dict[str, int] = {}
@@ -112,7 +128,7 @@ class Model:
 
     def kv_bytes(self, context: int, element: float = 2) -> float:
         """Return the KV cache of one sequence of `context` tokens, at `element` bytes each; sliding windows limit it."""
-        return element * sum(op.count * op.cache * min(context, op.window or context) for op in self.ops)
+        return element * sum(op.count * op.cache * op.kept(context) for op in self.ops)
 
     def state_bytes(self, element: float = 2) -> float:
         """Return the bytes of state of one sequence of any length: recurrent states and convolution tails."""
@@ -129,34 +145,57 @@ def families() -> dict[str, Any]:
     return load_plugins("meshwise.families", "model_types", "read")
 
 
+def family_of(model_type: str) -> Any:
+    """Return the module that reads a type; None where no family does."""
+    return next((module for module in families().values() if model_type in module.model_types), None)
+
+
+def _left_out(beside: Sequence[tuple[str, object]], towers: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the note about the tables beside the language model."""
+    words = (f"{key} ({towers[key]:,} parameters)" if key in towers else key for key, _ in beside)
+    names = quoted(", ".join(words), 200)[1:-1]
+    return (f"only the language model is counted, not {names}",) if beside else ()
+
+
+def _towers(beside: Sequence[tuple[str, object]], where: str) -> dict[str, int]:
+    """Return the parameters of each table beside the language model whose type is described."""
+    from meshwise.models.families.described import tower_parameters  # loaded with the families, later than this module
+
+    found: dict[str, int] = {}
+    for key, value in beside:
+        if isinstance(value, Mapping):
+            parameters = tower_parameters(Config(cast(Mapping[str, object], value), f"{where}: {key}"))
+            if parameters is not None:
+                found[key] = parameters
+    return found
+
+
 def build(values: Mapping[str, object], name: str, source: str) -> Model:
     """Build a Model from the keys of a config.json. A model_type that no family reads is refused, never guessed."""
-    config = Config(values, name)
-    notes: list[str] = []
-    inner = config.table("text_config")
-    if inner is not None:
-        outer = {key: values[key] for key in ("tie_word_embeddings",) if key in values}
-        config = Config(outer | dict(inner.values), inner.where)
-        others = sorted(key for key in values if key.endswith("_config") and key not in ("text_config", "quantization_config"))
-        omitted = quoted(", ".join(others), 200)[1:-1]
-        notes.append(f"only the language model is counted, not {omitted}" if others else "text_config is counted")
     modules = families()
+    outer = Config(values, name)
+    found = language_model(outer, lambda kind: any(kind in module.model_types for module in modules.values()))
+    config = found.config
+    quantization, unknown = stored_format(values)
+    towers = _towers(found.beside, name)
     for family, module in modules.items():
         if config.model_type in module.model_types:
             body: Body = module.read(config)
             return Model(
                 name=name,
-                family=family,
+                family=body.family or family,
                 model_type=config.model_type,
                 source=source,
                 decoder=body.decoder,
                 layers=body.layers,
                 placed=body.ops,
                 extra=body.extra,
-                notes=tuple(notes),
+                notes=(*found.notes, *_left_out(found.beside, towers), *unknown),
+                towers=tuple(towers.items()),
+                quantization=quantization,
             )
     known = sorted(kind for module in modules.values() for kind in module.model_types)
-    hint = did_you_mean(similar(config.model_type, known)) or f"; supported: {', '.join(known)}"
+    hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models.md)"
     raise UserError(
         f"{config.where}: unsupported architecture: no family reads model_type {quoted(config.model_type)}{hint} "
         f"(keys found: {config.keys_found()})"

@@ -44,6 +44,10 @@ class Op:
     """Sliding window in tokens; 0: full attention."""
     chunked: bool = False
     """The window is a fixed chunk of the sequence (Llama 4), not the last `window` tokens."""
+    selected: int = 0
+    """Keys that a token attends to at most, chosen by an index among all that are cached (DeepSeek V3.2); 0: no limit."""
+    every: int = 1
+    """Tokens that share one cached key (the compressed attention of DeepSeek V4)."""
 
     def keys(self, seq: int, causal: bool = True) -> float:
         """Return the keys that a token attends to, on average over a sequence; all of them if masked ones are not skipped.
@@ -51,6 +55,8 @@ class Op:
         Worked: seq 4, causal, no window: (1 + 2 + 3 + 4) / 4 = 2.5; window 2: (1 + 2 + 2 + 2) / 4 = 1.75;
         chunks of 3: (1 + 2 + 3 + 1) / 4 = 1.75.
         """
+        if self.selected or self.every > 1:
+            return self._selected(seq, causal)
         if not causal:
             return float(seq)
         reach = min(self.window or seq, seq)
@@ -58,6 +64,26 @@ class Op:
             whole, rest = divmod(seq, reach)
             return (whole * reach * (reach + 1) + rest * (rest + 1)) / 2 / seq
         return reach - reach * (reach - 1) / 2 / seq
+
+    def _selected(self, seq: int, causal: bool) -> float:
+        """Return the keys where several tokens share one, or where only some are selected.
+
+        Worked: seq 8, causal, 4 selected: (1 + 2 + 3 + 4 x 5) / 8 = 3.25; one key per 4 tokens, none selected: (4 x 1 + 1 x 2) / 8 = 0.75,
+        since a key is complete with its fourth token.
+        """
+        most = self.selected or seq
+        if not causal:
+            return float(min(seq // self.every, most))
+        whole = seq // self.every
+        # `every` positions in a row see the same number of complete keys: 0 for the first every - 1, then 1, and so on
+        limited = min(whole, most)
+        below = limited * (limited - 1) / 2 * self.every  # positions that see 1 ... limited - 1 keys
+        at_limit = (seq - limited * self.every + 1) * limited if limited else 0
+        return (below + at_limit) / seq
+
+    def kept(self, context: int) -> int:
+        """Return the keys in the cache of one layer after `context` tokens."""
+        return min(context, self.window or context) // self.every
 
     def flops(self, seq: int, causal: bool = True) -> float:
         """Return the forward FLOPs per token of all instances; a multiply and an add count as two."""
@@ -69,7 +95,7 @@ class Op:
 
     def cached(self, context: int) -> int:
         """Return the elements of KV cache and state for one sequence of `context` tokens, all instances together."""
-        return self.count * (self.cache * min(context, self.window or context) + self.state)
+        return self.count * (self.cache * self.kept(context) + self.state)
 
 
 BY_OUTPUT = ("column", "kv", "heads")

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from meshwise.errors import UserError
 from meshwise.models.architecture import Architecture, TensorNames
 from meshwise.models.families.blocks import EMBEDDING, HEAD, TENSOR_NAMES
-from meshwise.models.model import Model, families
+from meshwise.models.model import Model, family_of
 from meshwise.models.op import Op, Shard
 
 INPUT = -1
@@ -50,22 +50,26 @@ class Slot:
 
 def architecture(model: Model) -> Architecture:
     """Return how llama.cpp stores this model; refuse a model that llama.cpp does not run."""
-    stored_as = _architecture(model.family, model.model_type)
+    stored_as = _architecture(model.model_type)
     if stored_as is None:
         raise UserError(f"llama.cpp does not run {model.name} (model_type '{model.model_type}'), so no GGUF type applies to it")
+    if stored_as.expert_name and any(op.expert for op in model.ops):
+        return replace(stored_as, name=stored_as.expert_name)
     return stored_as
 
 
 @cache
-def _architecture(family: str, model_type: str) -> Architecture | None:
-    known: tuple[Architecture, ...] = getattr(families()[family], "gguf", ())
+def _architecture(model_type: str) -> Architecture | None:
+    module = family_of(model_type)
+    if hasattr(module, "stored_as"):
+        return module.stored_as(model_type)
+    known: tuple[Architecture, ...] = getattr(module, "gguf", ())
     return next((stored_as for stored_as in known if model_type in stored_as.model_types), None)
 
 
 @cache
-def _tensor_names(family: str) -> TensorNames:
-    family_names: TensorNames = getattr(families()[family], "tensor_names", {})
-    return {**TENSOR_NAMES, **family_names}
+def _tensor_names(model_type: str) -> TensorNames:
+    return {**TENSOR_NAMES, **getattr(family_of(model_type), "tensor_names", {})}
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +111,7 @@ def _block(model: Model, arch: Architecture | None, block: str, times: int) -> l
     ops = [replace(op, count=op.count // times) if times else op for op in model.blocks[block]]
     if arch:
         ops = _as_converted(arch, ops)
-    names = _tensor_names(model.family)
+    names = {**_tensor_names(model.model_type), **(arch.names if arch else {})}
     norms = (arch or PLAIN).norms
     slots: list[Slot] = []
     for op in ops:
@@ -156,6 +160,8 @@ def _as_converted(arch: Architecture, ops: list[Op]) -> list[Op]:
         ops = _fused(ops, ("attention.q", "attention.k", "attention.v"), "attention.qkv")
     if arch.fused_gate:
         ops = _fused(ops, ("ffw.gate", "ffw.up"), "ffw.up")
+    if arch.fused_experts:
+        ops = _fused(ops, ("experts.gate", "experts.up"), "experts.gate_up")
     return [part for op in ops for part in arch.split(op, ops)]
 
 

@@ -102,7 +102,7 @@ def read(cls: type[PlanType], path: Path, check: Callable[[PlanType], Iterable[s
         for fault in check(plan):
             raise ValueError(fault)
         return plan
-    except (KeyError, TypeError, ValueError, UserError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, UserError) as error:
         raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
 
 

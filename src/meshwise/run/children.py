@@ -1,7 +1,6 @@
 """Child processes that end with their parent, together with everything they started."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,18 +12,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-PR_SET_PDEATHSIG = 1
-"""Linux, prctl(2)."""
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this process when its parent is killed, which no handler could do."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+from meshwise.workers.trainer.ranks.parent import die_with
 
 
 def with_parent() -> Callable[[], None] | None:
     """Return the `preexec_fn` that ties a child's life to this process, where the system has one."""
-    return _die_with_parent if sys.platform == "linux" else None
+    parent = os.getpid()
+    return (lambda: die_with(parent)) if sys.platform == "linux" else None
 
 
 @contextlib.contextmanager

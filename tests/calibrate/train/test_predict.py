@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwise.calibrate.train.predict import predict
+from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import choose_for
 from support.measured_rows import built_in, read
@@ -19,6 +19,14 @@ def test_rows_evaluated_together_cost_the_same_as_one_by_one(name: str) -> None:
     single = [predict([case], Calibration()) for case in cases]
     np.testing.assert_allclose(together.seconds, [one.seconds[0] for one in single])
     np.testing.assert_allclose(together.memory, [one.memory[0] for one in single])
+
+
+def test_rows_that_repeat_a_run_are_evaluated_once_and_predicted_alike() -> None:
+    cases = built_in("bloom_prequel")[0][:20]
+    once, thrice = Batch.of(cases), Batch.of([*cases, *cases, *cases])
+    assert thrice.size == once.size <= len(cases)
+    np.testing.assert_array_equal(thrice.evaluate().seconds, np.tile(once.evaluate().seconds, 3))
+    np.testing.assert_array_equal(thrice.shares(), np.tile(once.shares(), (3, 1)))
 
 
 def test_each_row_is_evaluated_with_the_calibration_of_its_chip_and_framework() -> None:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from meshwise.calibrate.tables import LONGEST_LINE
 from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.table import NEEDED
+from meshwise.catalogue.files import LARGEST_FILE
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every
@@ -91,6 +93,21 @@ def test_any_cell_content_is_read_skipped_or_refused_in_one_line(tmp_path: Path,
         one_line(error)
     else:
         assert len(used) + len(skipped) == 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_a_table_larger_than_any_other_file_is_read_row_by_row(tmp_path: Path, suffix: str) -> None:
+    row = ROW | {"note": "x" * (LONGEST_LINE // 16)}
+    path, number = tmp_path / f"runs{suffix}", 16 * LARGEST_FILE // LONGEST_LINE + 1
+    with path.open("w") as file:
+        if suffix == ".csv":
+            file.write(",".join(row) + "\n")
+        line = ",".join(row.values()) if suffix == ".csv" else json.dumps(row)
+        file.writelines(f"{line}\n" for _ in range(number))
+    assert path.stat().st_size > LARGEST_FILE
+    used, skipped = read_cases(path)
+    assert (len(used), skipped) == (number, [])
+    assert len({(id(case.layout), id(case.work), id(case.cluster)) for case in used}) == 1, "equal rows must share their objects"
 
 
 # What `meshwise run` keeps.

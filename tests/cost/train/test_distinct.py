@@ -76,7 +76,7 @@ def test_expand_row_takes_the_row_chosen_for_each_layout() -> None:
 def test_layouts_in_the_order_of_a_search_cost_the_same_as_each_alone(model: str, cluster: str, framework: str) -> None:
     """Ranks that share out state on a torus take links from tensor groups: there, cuts that only differ in those are not one."""
     q = question(model, cluster, framework, batch=64)
-    _, block = next(iter(blocks(q, {}, (), {})))
+    _, block, _ = next(iter(blocks(q, {}, (), {})))
     together = evaluate(q, block)
     for row in np.random.default_rng(0).choice(len(block), 60, replace=False).tolist():
         alone = evaluate(q, block.take(np.array([row])))

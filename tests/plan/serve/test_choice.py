@@ -115,13 +115,13 @@ def test_contexts_are_listed_for_the_requested_cache_type_and_smaller_ones() -> 
 
 
 def test_watts_and_dollars_where_they_are_known() -> None:
-    """An RTX 4060 Ti has 165 W and no price to rent; an H100 SXM 700 W and $12.29 an hour (chips/*.toml)."""
+    """An RTX 4060 Ti has 165 W and no price to rent; an H100 SXM 700 W and $6.88 an hour (chips/*.toml)."""
     home = choice(question(), split(found(), "layer", 4))
     assert home.watts == 4 * 165
     assert home.dollars_per_million is None
     best = found("llama-3-8b:bf16", "h100-sxm", users=8).options[0]
     there = choice(question("llama-3-8b:bf16", "h100-sxm", users=8), best)
-    assert there.dollars_per_million == pytest.approx(12.29 / 3600 / best.throughput * 1e6)
+    assert there.dollars_per_million == pytest.approx(6.88 / 3600 / best.throughput * 1e6)
     assert there.kwh_per_million == pytest.approx(700 / best.throughput * 1e6 / 3.6e6)
 
 

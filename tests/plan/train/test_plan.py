@@ -127,10 +127,10 @@ def test_the_interval_is_that_of_the_rows_which_the_calibration_left_out(best: C
 
 
 def test_days_dollars_and_energy_of_a_whole_run(best: Choice) -> None:
-    """15T tokens; an H100 at $12.29 an hour (AWS p5, 2023-07) and 700 W."""
+    """15T tokens; an H100 at $6.88 an hour (AWS p5, 2026-08) and 700 W."""
     hours = 15e12 / best.tokens_per_second / 3600
     assert best.days == pytest.approx(hours / 24)
-    assert best.dollars == pytest.approx(16 * 12.29 * hours)
+    assert best.dollars == pytest.approx(16 * 6.88 * hours)
     assert best.mwh == pytest.approx(16 * 700 * hours / 1e6)
 
 
@@ -209,7 +209,7 @@ def test_a_model_that_fits_nowhere_says_by_how_much_and_what_would_help() -> Non
 def test_rules_that_leave_nothing_are_named() -> None:
     ask = replace(ASK, batch=7, framework="nanotron")
     with pytest.raises(DoesNotFit, match=r"dp divides the batch \(\d") as refused:
-        planned(ask, fix="tp=1,pp=1")
+        planned(ask, fix="tp=1,pp=1,cp=1")
     assert one_line(refused.value)
 
 

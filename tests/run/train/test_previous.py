@@ -1,6 +1,5 @@
 """`run` in a folder of an earlier run, or of one that is still running."""
 
-import json
 import os
 import signal
 import subprocess
@@ -15,14 +14,15 @@ from meshwise.run.train import launch, previous
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch, prepare
-from meshwise.workers.trainer.marker import Trained
+from meshwise.run.train.lock import lock
+from meshwise.workers.trainer.marker import Marker, Trained
 from support.command import Run, one_line, refused
 
 WAIT = "import time; print('held', flush=True); time.sleep(600)"
 HOLD = """
 import os, sys
 from pathlib import Path
-from meshwise.run.train.previous import lock
+from meshwise.run.train.lock import lock
 with lock(Path(sys.argv[1])):
 """
 HOLDERS = {"a launcher": f"{HOLD}    {WAIT}", "a worker": f"{HOLD}    os.execv(sys.executable, [sys.executable, '-c', {WAIT!r}])"}
@@ -44,8 +44,8 @@ def checkpoint(out: Path, step: int, name: str = "step", **changes: Any) -> Path
     settings = ready(out, **changes).settings
     target = out / "checkpoints" / f"{name}-{step}"
     target.mkdir(parents=True)
-    words = {"step": step, "skipped": 0, "trained": Trained.of(settings, step * settings.batch).to_json(), "files": {}}
-    (target / "complete").write_text(json.dumps(words))
+    trained = Trained.of(settings, step * settings.batch)
+    (target / "complete").write_text(Marker(step=step, skipped=0, trained=trained, files={}).text())
     return target
 
 
@@ -75,14 +75,6 @@ def test_weights_beside_a_checkpoint_are_no_reason_to_stop(tmp_path: Path, monke
     monkeypatch.setattr(launch, "check_weights", lambda *_: None)  # whether they fit the model is another question
     checkpoint(tmp_path, 6)
     previous.check(ready(tmp_path, weights="theirs"), tmp_path)
-
-
-def test_a_checkpoint_without_its_batch_can_be_resumed(tmp_path: Path) -> None:
-    marker = checkpoint(tmp_path, 6) / "complete"
-    words = json.loads(marker.read_text())
-    del words["trained"]
-    marker.write_text(json.dumps(words))
-    previous.check(ready(tmp_path, seed=1), tmp_path)
 
 
 def test_a_text_is_recognized_by_its_content(tmp_path: Path) -> None:
@@ -117,7 +109,7 @@ def test_runs_that_leave_no_checkpoints_may_follow_each_other(tmp_path: Path) ->
     (tmp_path / "checkpoints" / "step-3").mkdir(parents=True)  # cut off: nothing was said to be saved
     one = prepare(TrainRun(device="cpu"))
     for _ in range(2):
-        with previous.lock(tmp_path, one):
+        with lock(tmp_path, one):
             previous.check(one, tmp_path)
 
 
@@ -133,7 +125,7 @@ def test_a_run_of_which_every_checkpoint_is_damaged_is_not_started_over(run: Run
 @pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize("more", [(), ("--report",), ("--sweep", "mbs=1,2")])
 def test_a_second_run_in_a_folder_is_refused_with_the_first_one_s_name(run: Run, tmp_path: Path, more: tuple[str, ...]) -> None:
-    with previous.lock(tmp_path):
+    with lock(tmp_path):
         told = asked(run, tmp_path, *more)
         assert f"--out {tmp_path}: process {os.getpid()} on " in told
         assert "is running in it; wait for it to end, or choose another --out" in told
@@ -145,10 +137,10 @@ def test_one_node_or_worker_locks_the_folder_for_the_whole_run(tmp_path: Path) -
     second = Launch(one.settings, one.model, one.on, hosts=Hosts(2, 1, "node-a:29500"))
     worker = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "1"}))
     first = Launch(one.settings, one.model, one.on, hosts=Hosts(worker={"RANK": "0"}))
-    with previous.lock(tmp_path, one):
-        with previous.lock(tmp_path, second), previous.lock(tmp_path, worker):
+    with lock(tmp_path, one):
+        with lock(tmp_path, second), lock(tmp_path, worker):
             pass
-        with pytest.raises(UserError) as error, previous.lock(tmp_path, first):
+        with pytest.raises(UserError) as error, lock(tmp_path, first):
             pass
         assert "is running in it" in one_line(error.value)
 
@@ -158,10 +150,10 @@ def test_a_run_locks_its_folder_until_it_is_killed(tmp_path: Path, kind: str) ->
     holder = subprocess.Popen([sys.executable, "-c", HOLDERS[kind], str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match=f"process {holder.pid} on "), previous.lock(tmp_path):
+    with pytest.raises(UserError, match=f"process {holder.pid} on "), lock(tmp_path):
         pass
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
-    with previous.lock(tmp_path):
+    with lock(tmp_path):
         pass

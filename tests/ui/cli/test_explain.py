@@ -10,6 +10,7 @@ import pytest
 
 from meshwise.plan.train.plan import TrainPlan
 from support.command import BLOOM, Run, flowing, once, refused
+from support.every import check_every
 
 # Explaining a plan.
 
@@ -118,6 +119,19 @@ def test_a_timeline_that_cannot_be_written_is_one_line(run: Run, plan: Path, tmp
 
 def test_json_with_a_trace_or_a_picture_is_refused(run: Run, plan: Path, tmp_path: Path) -> None:
     assert "drop one of them" in refused(run("explain", str(plan), "--json", "--svg", str(tmp_path / "step.svg")))
+
+
+def test_a_plan_with_an_axis_below_its_least_value_is_one_line(run: Run, plan: Path) -> None:
+    whole = json.loads(plan.read_text())
+
+    def check(axis: str, value: int) -> None:
+        edited = json.loads(json.dumps(whole))
+        edited["choices"][0]["layout"][axis] = value
+        plan.write_text(json.dumps(edited))
+        least = "0" if axis == "zero" else "1"
+        assert f"{axis} is {value}, where the least is {least}" in refused(run("explain", str(plan)))
+
+    check_every(check, [("vpp", 0), ("ep", 0), ("etp", -1), ("mbs", 0), ("tp", -8), ("zero", -1)])
 
 
 @pytest.mark.parametrize(

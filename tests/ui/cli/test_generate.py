@@ -42,7 +42,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 OF_A_MODEL: dict[str, tuple[list[str], str]] = {
     "no such text": (["--eval", "nowhere"], "--eval nowhere: no such file"),
     "an empty text": (["--eval", "empty"], "--eval empty: it has 0 tokens, but a loss needs two"),
-    "a text that is none": (["--eval", "weights/model.safetensors"], "not UTF-8 text"),
+    "a text that is none": (["--eval", "weights/model.safetensors"], "not a text file (UTF-8)"),
     "no such tokenizer": (["--tokenizer", "nowhere"], "expected bytes, bpe:N, HF's tokenizer.json or its folder"),
     "a tokenizer that run has yet to learn": (
         ["--tokenizer", "bpe:300"],

@@ -46,7 +46,6 @@ def test_a_plan_shows_the_question_layouts_bars_reasons_and_what_to_type_next() 
         "M matrix products 4",
         "memory WWW",
         "of 80 GiB",
-        "% slower: ",
         "Memory is the limit",
         "With twice the batch",
         "calibration: a100-megatron-deepspeed",
@@ -55,6 +54,7 @@ def test_a_plan_shows_the_question_layouts_bars_reasons_and_what_to_type_next() 
         "--verbose",
     ):
         assert words in output
+    assert re.search(r"- dp\d+ tp\d+ [^:]* is (as fast|[\d.]+% slower): ", output)  # why not the next best
     assert "(assumed" not in output  # the framework was given
 
 
@@ -98,14 +98,14 @@ def test_days_cost_and_energy_are_shown_when_tokens_are_given() -> None:
     assert "days" not in once(*SMALL).out
     table = once(*SMALL, "--tokens", "15T").out
     assert all(column in table for column in ("days", "cost", "MWh"))
-    assert "Cost at $12.29 per device-hour (list price; --price changes it)." in flowing(table)
+    assert "Cost at $6.88 per device-hour (list price; --price changes it)." in flowing(table)
 
 
 def test_another_price_changes_the_cost_in_proportion_and_is_shown() -> None:
     asked = [*SMALL, "--tokens", "1T"]
-    listed, mine = (data(*asked, *more)["choices"][0]["dollars"] for more in ([], ["--price", "$24.58/h"]))
+    listed, mine = (data(*asked, *more)["choices"][0]["dollars"] for more in ([], ["--price", "$13.76/h"]))
     assert mine == pytest.approx(2 * listed, rel=1e-12)
-    assert "Cost at $24.58 per device-hour (--price)." in flowing(once(*asked, "--price", "$24.58/h").out)
+    assert "Cost at $13.76 per device-hour (--price)." in flowing(once(*asked, "--price", "$13.76/h").out)
 
 
 LASTING = [

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from meshwise.workers.trainer import loop
-from meshwise.workers.trainer.ranks.process_group import STOP_FILE
+from meshwise.workers.trainer.ranks.stop import STOP_FILE
 from meshwise.workers.trainer.report.recorder import Recorder
 from meshwise.workers.trainer.report.rows import Step
 from meshwise.workers.trainer.settings import Settings
@@ -18,10 +18,10 @@ record = Recorder.record
 def asking(self: Recorder, step: Step) -> None:
     record(self, step)
     if self.lead and step.step + 1 == after:
-        stop.touch()
+        stop.write_text("stop")
 
 
 if after == 0:
-    stop.touch()
+    stop.write_text("stop")
 Recorder.record = asking
 loop.train(Settings.read(Path(sys.argv[1])))

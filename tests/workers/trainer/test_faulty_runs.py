@@ -164,6 +164,23 @@ def test_a_run_that_is_asked_to_stop_does_at_most_the_step_that_another_rank_is_
     assert complete_steps(tmp_path / "checkpoints") == ([done] if done else [])
 
 
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_lost_saves_and_ends(tmp_path: Path) -> None:
+    """As when ssh is cut: everything that is printed fails, and SIGHUP arrives."""
+    ours, theirs = os.openpty()
+    run = Training(tmp_path / "run", *ENDLESS, output=theirs)
+    os.close(theirs)
+    run.after(3)
+    os.close(ours)
+    run.after(6)
+    family = [run.process.pid, *descendants(run.process.pid)]
+    run.process.send_signal(signal.SIGHUP)
+    assert run.end() == 0
+    run.until_gone(family)
+    assert complete_steps(tmp_path / "run" / "checkpoints")[0] == len(run.losses()) >= 6
+    assert "tokens/s" in (tmp_path / "run" / "report.md").read_text()
+
+
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A disk that is soon full."""

@@ -1,5 +1,7 @@
 """A run that resumes reports what has changed, or refuses."""
 
+import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,9 +9,11 @@ from typing import Any
 import pytest
 
 from meshwise.workers.trainer.marker import (
+    Marker,
     Trained,
     complete_steps,
     damaged_steps,
+    read_marker,
     resume_changes,
     resume_refusal,
     unfinished_steps,
@@ -17,6 +21,8 @@ from meshwise.workers.trainer.marker import (
 from support.tiny_runs import PLAIN
 
 BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
+MARKER = Marker(step=5, skipped=1, trained=BEFORE, files={".metadata": (10, 11), "__0_0.distcp": (12, 13)})
+STRANGE = ("step-old", "step-007", "step-0", "step-٣", "step-99999999999999999999", "step--1")
 
 
 @pytest.mark.parametrize(
@@ -45,15 +51,52 @@ def test_texts_are_compared_by_description_if_there_is_no_fingerprint() -> None:
     assert "different content in a.txt" in resume_refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
 
 
-def test_a_marker_returns_the_settings_that_it_was_given() -> None:
-    assert Trained.read({"trained": BEFORE.to_json() | {"a key of a later version": 1}}) == BEFORE
-    assert Trained.read({"step": 5}) is None
+def written(folder: Path, text: str, name: str = "step-5") -> Path:
+    target = folder / name
+    target.mkdir(exist_ok=True)
+    (target / "complete").write_text(text, encoding="utf-8", errors="surrogateescape")
+    return target
+
+
+def test_a_marker_returns_what_was_written_and_no_flipped_bit_is_believed(tmp_path: Path) -> None:
+    target = written(tmp_path, MARKER.text())
+    assert read_marker(target) == MARKER
+    good = MARKER.text().encode()
+    believed: list[tuple[int, bytes]] = []
+    for bit in range(8 * len(good)):
+        flipped = bytearray(good)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (target / "complete").write_bytes(flipped)
+        if read_marker(target) not in (None, MARKER):
+            believed.append((bit, bytes(flipped)))
+    assert believed == []
+
+
+def test_values_that_no_run_writes_are_damage_even_with_a_right_checksum(tmp_path: Path) -> None:
+    def forged(**changes: Any) -> str:
+        values: dict[str, Any] = json.loads(MARKER.text()) | changes
+        del values["checksum"]
+        return json.dumps(values | {"checksum": zlib.crc32(json.dumps(values, sort_keys=True).encode())})
+
+    assert read_marker(written(tmp_path, forged())) == MARKER
+    before = BEFORE.to_json()
+    changes: list[dict[str, Any]] = [
+        {"trained": 5}, {"trained": None}, {"trained": {}}, {"trained": before | {"samples": -1}}, {"trained": before | {"lr": "x"}},
+        {"trained": before | {"lr": float("nan")}}, {"trained": before | {"text": 3}}, {"trained": before | {"batch": True}},
+        {"skipped": "x"}, {"skipped": 6}, {"skipped": -1}, {"skipped": 0.5}, {"step": 4}, {"step": "5"}, {"step": 10**400},
+        {"files": []}, {"files": {"../x": [1, 2]}}, {"files": {".metadata": 1}}, {"files": {".metadata": [1, 2, 3]}},
+        {"files": {".metadata": [-1, 2]}}, {"files": {"/etc/passwd": [1, 2]}},
+    ]  # fmt: skip
+    assert [change for change in changes if read_marker(written(tmp_path, forged(**change))) is not None] == []
+    texts = ["", "5", "null", "[]", "{}", "{" * 100_000, '{"checksum": 0}', MARKER.text()[:-1], "\udcff"]
+    assert [text[:20] for text in texts if read_marker(written(tmp_path, text)) is not None] == []
+    assert read_marker(tmp_path / "none") is None
 
 
 def test_folders_are_classified_by_name_and_marker(tmp_path: Path) -> None:
-    for name in ("step-3", "step-12", "step-6", "damaged-step-9", "step-old"):
+    for name in ("step-3", "step-12", "step-6", "damaged-step-9", *STRANGE):
         (tmp_path / name).mkdir()
-    for name in ("step-3", "step-12", "damaged-step-9", "step-old"):
+    for name in ("step-3", "step-12", "damaged-step-9", *STRANGE):
         (tmp_path / name / "complete").touch()
     assert (complete_steps(tmp_path), damaged_steps(tmp_path), unfinished_steps(tmp_path)) == ([12, 3], [9], [6])
     assert (complete_steps(tmp_path / "none"), damaged_steps(tmp_path / "none"), unfinished_steps(tmp_path / "none")) == (

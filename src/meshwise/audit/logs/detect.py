@@ -10,6 +10,7 @@ from typing import Protocol, cast
 from meshwise.audit.logs import lines
 from meshwise.audit.logs.lines import Line
 from meshwise.audit.logs.run import Reading
+from meshwise.catalogue.files import unreadable
 from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, unknown
 
@@ -57,11 +58,15 @@ def find_format(name: str) -> Format:
 
 def read_file(path: Path, name: str = "") -> Reading:
     """Read a file in the named format, or in the one that its content matches."""
-    reader = find_format(name) if name else detect(lines.head(path))
-    if reader is None and path.suffix.lower() in PAGES:
-        reader = find_format("markdown")
-    if reader is None:
-        names = ", ".join(module.name for module in formats())
-        raise UserError(f"{path.name}: no known format matches its content; name one with --format ({names})")
-    with lines.open_text(path) as file:
-        return reader.read(lines.lines(file))
+    head, file = lines.open_text(path)
+    with file:
+        reader = find_format(name) if name else detect(head)
+        if reader is None and path.suffix.lower() in PAGES:
+            reader = find_format("markdown")
+        if reader is None:
+            names = ", ".join(module.name for module in formats())
+            raise UserError(f"{path.name}: no known format matches its content; name one with --format ({names})")
+        try:
+            return reader.read(lines.lines(file))
+        except OSError as error:
+            raise unreadable(path, error) from None

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 
 LONGEST = 1 << 16
@@ -25,7 +27,10 @@ class Line(NamedTuple):
 
 def plain(text: str) -> str:
     """Remove colors, control characters and the line break; keep only the last state of a progress bar."""
-    text = _ANSI.sub("", text.rstrip("\r\n"))
+    text = text.rstrip("\r\n")
+    if text.isprintable():  # neither colors nor control characters
+        return text
+    text = _ANSI.sub("", text)
     return _CONTROL.sub("", text.rsplit("\r", 1)[-1])
 
 
@@ -42,22 +47,17 @@ def lines(stream: TextIO) -> Iterator[Line]:
         yield Line(number, plain(text), cut=not text.endswith("\n"))
 
 
-def open_text(path: Path) -> TextIO:
-    """Open a file as UTF-8 (with or without BOM), or UTF-16 with a BOM; invalid bytes become replacement characters."""
+def open_text(path: Path) -> tuple[str, TextIO]:
+    """Open a file as UTF-8 (with or without BOM), or UTF-16 with a BOM; return its head, from which its format is recognized, and the file
+    to read from its beginning. Invalid bytes become replacement characters. A pipe is read once."""
+    if path.is_dir():
+        raise UserError(f"{quoted(str(path), 200)} is a folder; give the files in it, or the folder of a run with --predicted")
+    file = files.open_file(path)
     try:
-        with path.open("rb") as file:
-            mark = file.read(2)
-        coding = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        return path.open(encoding=coding, errors="replace", newline="\n")
-    except IsADirectoryError:
-        raise UserError(
-            f"{quoted(str(path), 200)} is a folder; give the files in it, or the folder of a run with --predicted"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {quoted(str(path), 200)}: {getattr(error, 'strerror', None) or error}") from None
-
-
-def head(path: Path) -> str:
-    """Return the start of a file, from which its format is recognized."""
-    with open_text(path) as file:
-        return file.read(HEAD)
+        begin = file.peek(HEAD)
+    except OSError as error:
+        file.close()
+        raise files.unreadable(path, error) from None
+    coding = "utf-16" if begin[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    head = begin.decode(coding, "replace")[:HEAD].replace("\r\n", "\n")
+    return head, TextIOWrapper(file, encoding=coding, errors="replace", newline="\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from meshwise.audit.profile import trace
+from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
 from meshwise.plan.train import own_run
@@ -15,6 +16,8 @@ from meshwise.plan.train.choice import Choice
 from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, Settings
 
+LARGEST_LOG = 1 << 28
+"""Bytes of a table of runs, at most."""
 PLANNER_PARTS = {
     "matmul": ("matmul", "recompute"),
     "attention": ("attention",),
@@ -71,29 +74,25 @@ def compare(folder: Path) -> PartComparison:
 def _settings(path: Path) -> Settings:
     """Read the settings of a run. Settings of other versions that this one does not know are ignored: no prediction uses them."""
     try:
-        values = cast(dict[str, Any], json.loads(path.read_text(encoding="utf-8")))
+        values = cast(dict[str, Any], json.loads(files.text_of(path)))
         known: dict[str, Any] = {f.name: values[f.name] for f in fields(Settings) if f.name in values}
         layout = {f.name: values["layout"][f.name] for f in fields(Layout) if f.name in values["layout"]}
         known["layout"] = Layout(**layout)
         return Settings(**known)
-    except OSError as error:
-        raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: not the config.json of a run ({error})") from None
 
 
 def _measured(path: Path) -> dict[str, float]:
     """Read the last row, which belongs to the last run into this folder."""
     try:
-        last = path.read_text(encoding="utf-8").splitlines()[-1]
+        last = files.text_of(path, LARGEST_LOG).splitlines()[-1]
         values = cast(dict[str, object], json.loads(last))
         figures = {name: float(str(values[name])) for name in ("sec_per_iter", "mem_gb")}
         if not all(0 < value < math.inf for value in figures.values()):
             raise ValueError("time and memory must be finite and above zero")
         return figures
-    except OSError as error:
-        raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: its last line is not the row of a run ({type(error).__name__})") from None
 
 
@@ -125,10 +124,10 @@ def _traced(folder: Path, settings: Settings, notes: list[str]) -> dict[str, flo
 def _rank_balance(path: Path) -> str:
     """Return the spread of time and memory over the ranks, or '' if the run did not keep them."""
     try:
-        ranks = cast(list[dict[str, float]], json.loads(path.read_text(encoding="utf-8")))
+        ranks = cast(list[dict[str, float]], json.loads(files.text_of(path)))
         seconds = [float(rank["seconds"]) for rank in ranks if rank["seconds"]]
         memory = [float(rank["memory"]) / GIB for rank in ranks]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return ""
     if len(memory) < 2:
         return ""
@@ -139,8 +138,8 @@ def _rank_balance(path: Path) -> str:
 def _steps(folder: Path, spans: list[trace.Span]) -> int:
     """Return the number of steps in a trace: from the run's settings, else the number of optimizer updates."""
     try:
-        stated = cast(dict[str, object], json.loads((folder / "config.json").read_text(encoding="utf-8"))).get("profile_steps")
-    except (OSError, ValueError):
+        stated = cast(dict[str, object], json.loads(files.text_of(folder / "config.json"))).get("profile_steps")
+    except (UserError, ValueError, AttributeError, RecursionError):
         stated = None
     if isinstance(stated, int) and stated > 0:
         return stated

@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from meshwise.errors import UserError, quoted
+from meshwise.catalogue import files
+from meshwise.errors import UserError
 
 PARTS = ("matmul", "attention", "communication", "optimizer", "elementwise", "idle")
 CHUNK = 1 << 18
@@ -84,16 +86,17 @@ def spans(path: Path) -> list[Span]:
     """Return GPU kernels and copies, or CPU operators if there are none."""
     operations: list[Span] = []
     updates: list[Span] = []
+    opened = files.open_file(path)
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with TextIOWrapper(opened, encoding="utf-8", errors="replace") as file:
             for event in events(file):
                 span = _span(event)
-                if span and (event.get("cat") in ON_GPU or event.get("cat") == "cpu_op"):
+                if span and (str(event.get("cat")) in ON_GPU or event.get("cat") == "cpu_op"):
                     operations.append(span)
                 elif span and "annotation" in str(event.get("cat")) and "optimizer" in span.name.lower():
                     updates.append(span)
     except OSError as error:
-        raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
+        raise files.unreadable(path, error) from None
     except UserError as error:
         raise UserError(f"{path.name}: not a trace of torch's profiler: {error}") from None
     kept = [span for span in operations if span.gpu] or operations

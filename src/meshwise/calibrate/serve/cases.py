@@ -12,7 +12,8 @@ from meshwise.calibrate import tables
 from meshwise.calibrate.serve import rates
 from meshwise.calibrate.serve.names import backend_of, format_in, model_of, runtime_of, weights_of
 from meshwise.calibrate.tables import Row, Skipped, number, whole
-from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_card, find_chip
+from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
@@ -122,7 +123,9 @@ class ServeCase:
 
 
 def is_serving_table(path: Path) -> bool:
-    """Return whether a table has columns of served models."""
+    """Return whether a table has columns of served models; rows of JSON are of training runs."""
+    if path.suffix == ".jsonl":
+        return False
     header = tables.read_lines(path)[0]
     return bool({*RATES, *(column for columns in SIZES.values() for column in columns)} & set(header))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 from meshwise.calibrate.tables import Row
-from meshwise.catalogue.chips import find_card
+from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
 from meshwise.errors import UserError, quoted
 from meshwise.models import find

@@ -4,13 +4,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from meshwise.calibrate.tables import Row, number, whole
+from meshwise.calibrate.tables import Row, above_zero, number, whole
 from meshwise.calibrate.train import machine, shapes
 from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.axes import OFFLOAD, RECOMPUTE
-from meshwise.cost.precision import RECIPES
+from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
+from meshwise.cost.precision import RECIPES, Precision
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model
@@ -50,7 +51,12 @@ OFFLOAD_WORDS = {
 }
 
 
-@dataclass(frozen=True)
+MOST_KEPT = 1 << 16
+"""Tasks, layouts and notes of rows that are kept, so that equal ones are one object: a million rows differ in little but their times, and
+`predict` evaluates rows of the same objects once."""
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One measured run: its question, and the measured seconds and bytes, NaN where not stated."""
 
@@ -128,8 +134,39 @@ def case_of(row: Row, row_id: str, heads: dict[int, int] | None = None, table: s
     if ran and math.isnan(seconds) and math.isnan(memory):
         raise UserError("neither a time nor a memory is stated")
     return Case(
-        row_id, model, cluster, work, layout, seconds, memory, ran, row.get("date", ""), table, tuple(assumed), tuple(unstated)
+        row_id,
+        model,
+        cluster,
+        work,
+        layout,
+        seconds,
+        memory,
+        ran,
+        row.get("date", ""),
+        table,
+        _notes(*assumed),
+        _notes(*unstated),
     )
+
+
+@lru_cache(MOST_KEPT)
+def _notes(*words: str) -> tuple[str, ...]:
+    return words
+
+
+@lru_cache(MOST_KEPT)
+def _task(work: Train) -> Train:
+    return work
+
+
+@lru_cache(MOST_KEPT)
+def _axes(*values: int) -> dict[str, int]:
+    return dict(zip(NAMES, values, strict=True))
+
+
+def _shared(layout: Mapping[str, int]) -> dict[str, int]:
+    """Return the layout, as the one object that equal layouts share."""
+    return _axes(*(layout[axis] for axis in NAMES))
 
 
 def _word(row: Row, column: str) -> str:
@@ -199,7 +236,7 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, 
         not row.get("compile") and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
     )
     work = Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled)
-    return replace(work, imbalance=1.0) if balanced else work
+    return _task(replace(work, imbalance=1.0) if balanced else work)
 
 
 def _axis_word(row: Row, column: str, words: Mapping[str, str], values: tuple[str, ...]) -> str:
@@ -230,19 +267,19 @@ def _recompute(row: Row, framework: Framework, assumed: list[str], unstated: lis
 
 def _layout(row: Row, framework: Framework, cluster: Cluster, assumed: list[str], unstated: list[str]) -> dict[str, int]:
     devices = cluster.devices
-    tp, pp, cp = (whole(row, axis, default=1) for axis in ("tp", "pp", "cp"))
-    if not (tp and pp and cp) or devices % (tp * pp * cp):
+    tp, pp, cp = (above_zero(row, axis, default=1) for axis in ("tp", "pp", "cp"))
+    if devices % (tp * pp * cp):
         raise UserError(f"tp {tp}, pp {pp} and cp {cp} do not divide {devices} devices")
-    dp = whole(row, "dp", default=devices // (tp * pp * cp))
+    dp = above_zero(row, "dp", default=devices // (tp * pp * cp))
     if dp * tp * pp * cp != devices:
         raise UserError(f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not multiply to {devices} devices")
     zero = _zero(row, framework, dp * cp, unstated)
     shard = _shard(row, cluster, dp, zero)
-    ep = whole(row, "ep", default=1)
+    ep = above_zero(row, "ep", default=1)
     etp = _expert_tp(row, framework, tp, ep, shard * cp)
-    sequence_parallel, vpp = _word(row, "seq_parallel"), whole(row, "interleave", default=1)
+    sequence_parallel, vpp = _word(row, "seq_parallel"), above_zero(row, "interleave", default=1)
     usual = framework.sequence_parallel == "always" or framework.default("sp") == "yes"
-    return {
+    axes = {
         "dp_replicate": dp // shard,
         "dp_shard": shard,
         "tp": tp,
@@ -251,18 +288,19 @@ def _layout(row: Row, framework: Framework, cluster: Cluster, assumed: list[str]
         "ep": ep,
         "etp": etp,
         "mbs": _micro_batch(row, dp),
-        "vpp": max(1, vpp),
+        "vpp": vpp,
         "zero": zero if shard * cp > 1 else 0,
         "recompute": RECOMPUTE.index(_recompute(row, framework, assumed, unstated)),
         "sp": int(tp > 1 and (machine.is_yes(sequence_parallel) or (not sequence_parallel and usual))),
         "schedule": int(vpp > 1),
         "offload": OFFLOAD.index(_offload(row)),
     }
+    return _shared(axes)
 
 
 def _micro_batch(row: Row, dp: int) -> int:
     """Return the micro-batch; of a row that states the accumulation steps instead, what they leave; 0 where neither is stated."""
-    stated, steps = whole(row, "micro_batch", default=0), whole(row, "grad_accum", default=0)
+    stated, steps = above_zero(row, "micro_batch", default=0), above_zero(row, "grad_accum", default=0)
     batch = whole(row, "global_batch_seqs", default=0)
     return stated or (batch // (dp * steps) if steps and batch % (dp * steps) == 0 else 0)
 
@@ -275,7 +313,7 @@ def _offload(row: Row) -> str:
 
 def _shard(row: Row, cluster: Cluster, dp: int, zero: int) -> int:
     """Return the data-parallel ranks that shard one copy: as stated, inside a node for hybrid sharding, inside a slice for pods, or all."""
-    stated = whole(row, "dp_shard", default=0)
+    stated = above_zero(row, "dp_shard", default=0)
     if stated:
         if dp % stated:
             raise UserError(f"dp_shard {stated} does not divide dp {dp}")
@@ -292,7 +330,7 @@ def _shard(row: Row, cluster: Cluster, dp: int, zero: int) -> int:
 
 def _expert_tp(row: Row, framework: Framework, tp: int, ep: int, ranks: int) -> int:
     """Return the tensor parallelism of experts: as stated; 1 where expert groups must span tensor ranks; else the framework's default."""
-    stated = whole(row, "etp", default=0)
+    stated = above_zero(row, "etp", default=0)
     etp = stated or (1 if ep > ranks or framework.expert_tp == "1" else tp)
     if ranks * tp % (ep * etp):
         raise UserError(f"ep {ep} with etp {etp} does not divide the {ranks * tp} devices of a pipeline stage")
@@ -301,4 +339,9 @@ def _expert_tp(row: Row, framework: Framework, tp: int, ep: int, ranks: int) -> 
 
 def assumed_layout(case: Case, notes: Sequence[str], **axes: int) -> Case:
     """Return a case with axes that were open, and notes on them."""
-    return replace(case, layout=case.layout | axes, assumed=(*case.assumed, *notes))
+    return replace(case, layout=_shared(case.layout | axes), assumed=_notes(*case.assumed, *notes))
+
+
+def with_precision(case: Case, precision: Precision, note: str) -> Case:
+    """Return a case with a precision that was open, and a note on it."""
+    return replace(case, work=_task(replace(case.work, precision=precision)), assumed=_notes(*case.assumed, note))

@@ -4,12 +4,13 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import cast
 
 from meshwise.calibrate.tables import Row, number, whole
 from meshwise.catalogue import files
-from meshwise.catalogue.chips import Chip, Cluster, chip_in_text
+from meshwise.catalogue.cards import chip_in_text
+from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.clusters import find_cluster, slices_in_text
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.precision import Precision, parse_precision
@@ -19,9 +20,21 @@ BF16_MOST = 0.72
 """Share of the 16-bit peak that no training run sustains over a whole step: a faster one used fewer bits."""
 
 
+MACHINE: tuple[str, ...] = ("n_gpus", "cluster", "gpu", "gpus_per_node", "inter_node_gbps_per_gpu", "network", "note")
+"""Columns that `cluster_of` reads."""
+MOST_KEPT = 1 << 12
+"""Machines, and frameworks, of rows that are kept: rows of a table share a few, and equal ones are one object."""
+
+
 def cluster_of(row: Row) -> Cluster:
     """Return the cluster of a row: `cluster`, where it names one, else `gpu` and the number of devices, with the network that it states or
     that of the vendor's system."""
+    return _cluster_of(tuple(row.get(column, "") for column in MACHINE))
+
+
+@lru_cache(MOST_KEPT)
+def _cluster_of(texts: tuple[str, ...]) -> Cluster:
+    row: dict[str, str] = dict(zip(MACHINE, texts, strict=True))
     devices = whole(row, "n_gpus")
     named = row.get("cluster", "")
     if named:
@@ -77,20 +90,24 @@ def _of_size(cluster: Cluster | None, devices: int, text: str) -> Cluster:
 
 def framework_of(row: Row, zero: int | None, kind: str, assumed: list[str]) -> Framework:
     """Find the framework that a row names; an unknown one is replaced by FSDP, DeepSpeed or Megatron, depending on how it shards."""
-    text = row.get("framework", "")
-    framework = _known_framework(text)
+    framework, notes = _framework_of(row.get("framework", ""), row.get("flash_attention", "").lower(), zero, kind)
+    assumed += notes
+    return framework
+
+
+@lru_cache(MOST_KEPT)
+def _framework_of(text: str, flash: str, zero: int | None, kind: str) -> tuple[Framework, tuple[str, ...]]:
+    framework, notes = _known_framework(text), ()
     if framework is None:
         usual = "maxtext" if kind == "tpu" else "fsdp" if zero == 3 else "deepspeed" if zero == 2 else "megatron"
         framework = find_framework(usual)
-        assumed.append(
-            f"framework {quoted(text)} evaluated as {framework.name}" if text else f"framework not stated: {framework.name}"
-        )
-    flash = row.get("flash_attention", "").lower()
+        words = f"framework {quoted(text)} evaluated as {framework.name}" if text else f"framework not stated: {framework.name}"
+        notes = (words,)
     if flash == "no":
-        return replace(framework, attention="unfused", dropout=True)
-    if flash == "yes" and framework.attention == "unfused":
-        return replace(framework, attention="fa2")
-    return framework
+        framework = replace(framework, attention="unfused", dropout=True)
+    elif flash == "yes" and framework.attention == "unfused":
+        framework = replace(framework, attention="fa2")
+    return framework, notes
 
 
 @cache

@@ -54,36 +54,63 @@ class Batch:
     """Cases prepared for repeated evaluation, as a fit needs it."""
 
     blocks: tuple[Block, ...]
+    """Of distinct cases: rows of large tables often repeat a run."""
     size: int
+    """Distinct cases."""
+    which: Ints
+    """The distinct case of each case."""
 
     @staticmethod
     def of(cases: Sequence[Case]) -> "Batch":
-        rows_by_key: dict[tuple[object, ...], list[int]] = {}
-        for i, case in enumerate(cases):
-            node = case.cluster.node
-            network = case.cluster.network.bandwidth if case.cluster.network else 0.0
-            wiring = (node.devices, network, levels.fabric_of(case.cluster.network), case.cluster.torus, case.cluster.tiers)
-            work = case.work
-            chip = (case.chip.key, case.chip.memory)
-            key = (case.model.name, chip, wiring, work.framework, work.seq, work.precision, work.compiled, work.imbalance)
-            rows_by_key.setdefault(key, []).append(i)
-        return Batch(tuple(_block(cases, rows) for rows in rows_by_key.values()), len(cases))
+        distinct, which = _distinct(cases)
+        return Batch(_blocks(distinct), len(distinct), which)
 
     def evaluate(self, calibration: "Calibration | Callable[[Question], Calibration] | None" = None) -> Prediction:
         """Predict all cases with one calibration, with one per question, or each with the one chosen for its chip and framework."""
-        seconds, memory = np.full(self.size, np.nan), np.full(self.size, np.nan)
-        for block in self.blocks:
-            used = calibration(block.question) if callable(calibration) else calibration
-            seconds[block.rows], memory[block.rows], _ = block.evaluate(used)
-        return Prediction(seconds, memory)
+        return self.evaluate_parts(calibration)[0]
 
     def shares(self, calibration: "Calibration | Callable[[Question], Calibration] | None" = None) -> Floats:
         """Return the share of each part of TRAIN_PARTS in each case's seconds, one row per case."""
+        return self.evaluate_parts(calibration)[1]
+
+    def evaluate_parts(
+        self, calibration: "Calibration | Callable[[Question], Calibration] | None" = None
+    ) -> tuple[Prediction, Floats]:
+        """Return the prediction of all cases, and the share of each part of TRAIN_PARTS in each case's seconds."""
+        seconds, memory = np.full(self.size, np.nan), np.full(self.size, np.nan)
         parts = np.zeros((self.size, len(TRAIN_PARTS)))
         for block in self.blocks:
             used = calibration(block.question) if callable(calibration) else calibration
-            parts[block.rows] = block.evaluate(used)[2]
-        return parts / np.sum(parts, axis=1, keepdims=True)
+            seconds[block.rows], memory[block.rows], parts[block.rows] = block.evaluate(used)
+        with np.errstate(invalid="ignore"):
+            shares = parts / np.sum(parts, axis=1, keepdims=True)
+        return Prediction(seconds[self.which], memory[self.which]), shares[self.which]
+
+
+def _distinct(cases: Sequence[Case]) -> tuple[list[Case], Ints]:
+    """Return one of the cases that share model, machine, task and layout as objects, and which of these each case is."""
+    numbers: dict[tuple[int, ...], int] = {}
+    distinct: list[Case] = []
+    which = np.zeros(len(cases), dtype=np.int64)
+    for i, case in enumerate(cases):
+        which[i] = number = numbers.setdefault((id(case.model), id(case.cluster), id(case.work), id(case.layout)), len(distinct))
+        if number == len(distinct):
+            distinct.append(case)
+    return distinct, which
+
+
+def _blocks(cases: Sequence[Case]) -> tuple[Block, ...]:
+    """Return cases with a common question together."""
+    rows_by_key: dict[tuple[object, ...], list[int]] = {}
+    for i, case in enumerate(cases):
+        node = case.cluster.node
+        network = case.cluster.network.bandwidth if case.cluster.network else 0.0
+        wiring = (node.devices, network, levels.fabric_of(case.cluster.network), case.cluster.torus, case.cluster.tiers)
+        work = case.work
+        chip = (case.chip.key, case.chip.memory)
+        key = (case.model.name, chip, wiring, work.framework, work.seq, work.precision, work.compiled, work.imbalance)
+        rows_by_key.setdefault(key, []).append(i)
+    return tuple(_block(cases, rows) for rows in rows_by_key.values())
 
 
 def predict(cases: Sequence[Case], calibration: Calibration | None = None) -> Prediction:

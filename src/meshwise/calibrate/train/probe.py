@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
+from meshwise.calibrate.tables import Text
 from meshwise.catalogue import files
 from meshwise.catalogue.calibrations import Calibration, prior_of
 from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, known_chip
@@ -78,7 +79,7 @@ def _check_row(row: Row, where: str) -> Row:
 
 def is_probe(path: Path) -> bool:
     """Return whether the first line of a file is a row of a probe."""
-    return path.suffix == ".jsonl" and '"kind"' in files.text_of(path).partition("\n")[0]
+    return path.suffix == ".jsonl" and '"kind"' in next(iter(Text(path)), "")
 
 
 def of_kind(rows: Sequence[Row], kind: str, what: str = "") -> list[Row]:

@@ -1,7 +1,6 @@
 """Read a table of training runs as cases, with one assumption per source for whatever its rows do not state."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +8,9 @@ import numpy as np
 from meshwise.calibrate import tables
 from meshwise.calibrate.tables import Skipped
 from meshwise.calibrate.train import machine, shapes
-from meshwise.calibrate.train.cases import Case, assumed_layout, case_of
+from meshwise.calibrate.train.cases import Case, assumed_layout, case_of, with_precision
 from meshwise.calibrate.train.predict import predict
-from meshwise.calibrate.train.table import read_table
+from meshwise.calibrate.train.table import Table
 from meshwise.cost.axes import RECOMPUTE
 
 IMPOSSIBLE = 1.1
@@ -21,7 +20,7 @@ CLOSE_ENOUGH = 0.02
 
 def read_cases(path: Path) -> tuple[list[Case], list[Skipped]]:
     """Read every row of a table of training runs as a Case, or the reason why it is skipped."""
-    rows = read_table(path)
+    rows = Table(path)
     heads = shapes.common_heads(rows)
     cases, skipped = tables.cases(path, rows, lambda row, row_id: case_of(row, row_id, heads, path.stem))
     return settled(cases), skipped
@@ -48,7 +47,7 @@ def _with_precision(cases: Sequence[Case]) -> Iterator[Case]:
     for case in cases:
         if "precision" in case.open:
             note = f"precision not stated: {precision}" + (", since 16 bits cannot be that fast" if precision == "fp8" else "")
-            case = replace(case, work=replace(case.work, precision=precision), assumed=(*case.assumed, note))
+            case = with_precision(case, precision, note)
         yield case
 
 
@@ -69,10 +68,11 @@ def _cheapest(cases: list[Case]) -> list[Case]:
     documented = int(framework.default("zero") or 0)
     stages = [documented, *(z for z in framework.zero if z > documented)] if "zero" in unstated else [first.layout["zero"]]
     ways = _ways(first) if "recompute" in unstated else [RECOMPUTE[first.layout["recompute"]]]
-    tried = [[_with(case, stage, way, unstated) for case in cases] for way in ways for stage in stages]
-    misfits = [_misfit(candidate) for candidate in tried]
-    good = [number for number, misfit in enumerate(misfits) if misfit <= min(misfits) + CLOSE_ENOUGH]
-    return tried[good[0]]
+    settings = [(stage, way) for way in ways for stage in stages]
+    # one copy of the cases at a time
+    misfits = [_misfit([_with(case, stage, way, unstated) for case in cases]) for stage, way in settings]
+    stage, way = next(one for one, misfit in zip(settings, misfits, strict=True) if misfit <= min(misfits) + CLOSE_ENOUGH)
+    return [_with(case, stage, way, unstated) for case in cases]
 
 
 def _misfit(cases: list[Case]) -> float:

@@ -66,7 +66,8 @@ def by_source(
     rows: dict[tuple[str, ...], list[int]] = {}
     for i, case in enumerate(cases):
         rows.setdefault(case.source, []).append(i)
-    return [_source(cases, predicted, ends, calibrated, source, inside) for source, inside in rows.items()]
+    near = set(near_best(cases))
+    return [_source(cases, predicted, ends, calibrated, source, inside, near) for source, inside in rows.items()]
 
 
 def _source(
@@ -76,9 +77,9 @@ def _source(
     calibrated: Sequence[bool],
     source: tuple[str, ...],
     rows: list[int],
+    near: set[int],
 ) -> Score:
     timed = [i for i in rows if cases[i].timed]
-    near = set(near_best(cases))
     ratio = [predicted.seconds[i] / cases[i].seconds for i in timed]
     close = [abs(predicted.seconds[i] / cases[i].seconds - 1) for i in timed if i in near]
     inside = [float(ends[0][i] <= cases[i].seconds <= ends[1][i]) for i in timed]
@@ -167,6 +168,10 @@ def _baseline(cases: Sequence[Case], timed: list[int]) -> dict[str, float | None
 
     With one model in the table this is one number of samples per second and device for all rows.
     """
-    flops = np.array([case.model.flops(float(case.work.batch_tokens), case.work.seq) / case.cluster.devices for case in cases])
+    known: dict[tuple[int, int], float] = {}  # rows share models and tasks
+    for case in cases:
+        if (id(case.model), id(case.work)) not in known:
+            known[id(case.model), id(case.work)] = case.model.flops(float(case.work.batch_tokens), case.work.seq)
+    flops = np.array([known[id(case.model), id(case.work)] / case.cluster.devices for case in cases])
     measured = np.array([case.seconds for case in cases])
     return {"mape_scaled": scaled_error(flops[timed] / measured[timed])}

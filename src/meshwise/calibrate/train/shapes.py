@@ -3,11 +3,11 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-from meshwise.calibrate.tables import Row, number, whole
+from meshwise.calibrate.tables import Row, above_zero, number, whole
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.model import Model, build
@@ -18,7 +18,7 @@ EXPERTS = ("n_experts", "top_k", "d_expert", "shared_experts")
 uses."""
 
 
-def common_heads(rows: Sequence[Row]) -> dict[int, int]:
+def common_heads(rows: Iterable[Row]) -> dict[int, int]:
     """Return the most common number of heads for each width, for rows that do not state theirs."""
     stated: dict[int, Counter[int]] = {}
     for row in rows:
@@ -36,13 +36,13 @@ def model_of(row: Row, heads: dict[int, int], assumed: list[str]) -> Model:
     if math.isnan(number(row, "d_model", "d_model_derived")):
         unknown = f"model {quoted(row['model'])} is unknown, and " if row.get("model") else ""
         raise UserError(f"{unknown}d_model is not stated")
-    hidden, layers = whole(row, "d_model", "d_model_derived"), whole(row, "n_layers", "n_layers_derived")
+    hidden, layers = above_zero(row, "d_model", "d_model_derived"), above_zero(row, "n_layers", "n_layers_derived")
     if math.isnan(number(row, "n_heads")):
         assumed.append("heads not stated: as most rows of that width, or of 128")
-    n_heads = whole(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
-    kv_heads, vocab = whole(row, "n_kv_heads", default=n_heads), whole(row, "vocab", default=51200)
-    head_dim = whole(row, "head_dim", default=max(1, hidden // n_heads))
-    ffn, seq = whole(row, "d_ff", default=4 * hidden), whole(row, "seq_len")
+    n_heads = above_zero(row, "n_heads", default=heads.get(hidden) or max(1, hidden // 128))
+    kv_heads, vocab = above_zero(row, "n_kv_heads", default=n_heads), above_zero(row, "vocab", default=51200)
+    head_dim = above_zero(row, "head_dim", default=max(1, hidden // n_heads))
+    ffn, seq = above_zero(row, "d_ff", default=4 * hidden), above_zero(row, "seq_len")
     experts = (whole(row, column, default=0) for column in EXPERTS)
     shape = Shape(hidden, layers, n_heads, kv_heads, head_dim, vocab, ffn, seq, row.get("gated", "").lower(), *experts)
     candidates = _candidates(shape)

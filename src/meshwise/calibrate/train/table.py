@@ -3,12 +3,12 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 from meshwise.calibrate import tables
 from meshwise.calibrate.tables import Row
-from meshwise.catalogue import files
 from meshwise.errors import UserError, nearest, quoted
 
 VTRAIN = {
@@ -39,29 +39,34 @@ TIMES = ("sec_per_iter", "ms_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gp
 MEASURED = (*TIMES, "mem_gb")
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a CSV file, vTrain's column names translated, or of a JSONL file that `meshwise run` wrote.
+class Table:
+    """The rows of a CSV file, vTrain's column names translated, or of a JSONL file that `meshwise run` wrote. They are read as they are
+    asked for, as often as they are: a table of a million rows is never held as text. A damaged file is refused, with the number of the
+    damaged line."""
 
-    A damaged file is refused, with the number of the damaged line.
-    """
-    if path.suffix == ".jsonl":
-        return _read_objects(path)
-    header, lines = tables.read_lines(path)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.text = tables.Text(path) if path.suffix == ".jsonl" else tables.Lines(path)
+
+    def __iter__(self) -> Iterator[Row]:
+        return _rows(self.path, self.text) if isinstance(self.text, tables.Lines) else _objects(self.path, self.text)
+
+
+def _rows(path: Path, lines: tables.Lines) -> Iterator[Row]:
+    header = lines.header()
     vtrain = "# GPUs" in header
     columns = [VTRAIN.get(name, name) for name in header] if vtrain else header
     _check_columns(path.name, [*columns, *VTRAIN_FACTS] if vtrain else columns)
     if not lines:
         raise UserError(f"{path.name}: no rows below the header")
-    rows: list[dict[str, str]] = []
     for where, row in tables.rows(path, columns, lines):
         _check_measured(where, row)
-        rows.append(VTRAIN_FACTS | row if vtrain else row)
-    return rows
+        yield VTRAIN_FACTS | row if vtrain else row
 
 
-def _read_objects(path: Path) -> list[dict[str, str]]:
-    rows: list[dict[str, str]] = []
-    for line_number, line in enumerate(files.text_of(path).splitlines(), 1):
+def _objects(path: Path, lines: tables.Text) -> Iterator[Row]:
+    line_number = 0
+    for line_number, line in enumerate(lines, 1):
         where = f"{path.name}, line {line_number}"
         try:
             values: object = json.loads(line)
@@ -72,10 +77,9 @@ def _read_objects(path: Path) -> list[dict[str, str]]:
         row = {str(key): str(value) for key, value in cast(dict[object, object], values).items()}
         _check_columns(where, list(row))
         _check_measured(where, row)
-        rows.append(row)
-    if not rows:
+        yield row
+    if not line_number:
         raise UserError(f"{path.name}: empty; expected a JSON object per line")
-    return rows
 
 
 def _check_columns(name: str, columns: list[str]) -> None:

@@ -1,7 +1,8 @@
 """Validate: predict every run of a table and score the predictions, with a given calibration or with fits that leave rows out."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -10,13 +11,14 @@ from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.predict import Batch, Prediction, predict
+from meshwise.calibrate.train.predict import Batch, Prediction
 from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import by_source, score
 from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
 from meshwise.cost.layout import Floats
+from meshwise.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -67,33 +69,60 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
     cases, skipped = read_cases(path)
     if leave_out is None:
         fixed = calibrations.named(calibration) if calibration else None
-        predicted = predict(cases, fixed)
-        low, high = _ends(cases, predicted, fixed)
-        used: Score = {"calibration": ", ".join(dict.fromkeys(_used(case, fixed) for case in cases))}
+        predicted, shares = Batch.of(cases).evaluate_parts(fixed)
+        _check_finite(path.stem, cases, predicted)
+        chosen = [fixed] * len(cases) if fixed else by_machine(cases, _chosen)
+        low, high = _ends(cases, predicted, shares, chosen)
+        used: Score = {"calibration": ", ".join(dict.fromkeys(each.name for each in chosen))}
         scores: Score = {"table": path.stem} | used | score(cases, skipped, predicted)
     else:
         predicted, inside, low, high = _fitted(cases, leave_out)
+        _check_finite(path.stem, cases, predicted)
         fitted_all = score(cases, skipped, inside)
         in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
         scores = {"table": path.stem} | fitted_to_the_rest(leave_out) | score(cases, skipped, predicted) | in_sample
     scores["time"]["coverage"] = intervals.coverage(cases, low, high)
-    rests = [_rests_on(case, calibration, leave_out) for case in cases]
+    rests = by_machine(cases, lambda case: _rests_on(case, calibration, leave_out))
     scores["sources"] = by_source(cases, predicted, (low, high), rests)
     return TrainValidation(
         table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high, calibrated=rests
     )
 
 
-def _ends(cases: list[Case], predicted: Prediction, fixed: Calibration | None) -> tuple[Floats, Floats]:
+Value = TypeVar("Value")
+
+
+def by_machine(cases: Sequence[Case], value: Callable[[Case], Value]) -> list[Value]:
+    """Return a value of every case that depends only on its machine, framework and table: computed once for each of these."""
+    known: dict[tuple[object, ...], Value] = {}
+    values: list[Value] = []
+    for case in cases:
+        key = (id(case.cluster), id(case.work.framework), case.table)
+        if key not in known:
+            known[key] = value(case)
+        values.append(known[key])
+    return values
+
+
+def _check_finite(table: str, cases: Sequence[Case], predicted: Prediction) -> None:
+    """Refuse a table with a row whose axes have no finite prediction."""
+    faulty = np.flatnonzero(~(np.isfinite(predicted.seconds) & np.isfinite(predicted.memory)))
+    if len(faulty):
+        row = cases[int(faulty[0])].row_id
+        raise UserError(f"{table}, row {row}: its layout has no finite prediction; check dp, tp, pp and interleave")
+
+
+def _ends(cases: Sequence[Case], predicted: Prediction, shares: Floats, used: Sequence[Calibration]) -> tuple[Floats, Floats]:
     """Return the ends of every row's interval, by the calibration that predicts it."""
-    waits = interval.waiting(Batch.of(cases).shares(fixed))
-    used = [fixed or _chosen(case) for case in cases]
+    waits = interval.waiting(shares)
     mixed = np.array([any(op.expert for op in case.model.ops) for case in cases])
     low, high = predicted.seconds.copy(), predicted.seconds.copy()
-    for calibration in dict.fromkeys(used):
-        rows = [i for i, row_calibration in enumerate(used) if row_calibration == calibration]
+    rows_of: dict[int, list[int]] = {}
+    for i, calibration in enumerate(used):
+        rows_of.setdefault(id(calibration), []).append(i)
+    for rows in rows_of.values():
         devices = np.array([float(cases[i].cluster.devices) for i in rows])
-        down, up = interval.factors(calibration, waits[rows], devices, mixed[rows])
+        down, up = interval.factors(used[rows[0]], waits[rows], devices, mixed[rows])
         low[rows], high[rows] = low[rows] * down, high[rows] * up
     return low, high
 
@@ -111,10 +140,6 @@ def _fitted_to(calibration: Calibration, case: Case) -> bool:
 def _rests_on(case: Case, calibration: str, leave_out: LeaveOut | None) -> bool:
     """Return whether a row is predicted by a calibration of its chip with its framework: a named one, a fit, or one of the catalogue."""
     return bool(calibration or leave_out or calibrations.fitted_to(case.chip, case.work.framework.key))
-
-
-def _used(case: Case, fixed: Calibration | None) -> str:
-    return (fixed or levels.choose_for(case.cluster, case.work.framework)).name
 
 
 def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Prediction, Floats, Floats]:

@@ -1,9 +1,11 @@
-"""Families: one file per kind of model. A third party's file is used in the same way, through the entry-point group `meshwise.families`.
+"""Families: how the config.json of a type becomes Ops. A third party's file is used in the same way, through the entry-point group
+`meshwise.families`.
 
-    dense.py             attention and one feed-forward per layer: Llama, Qwen, Gemma, GPT-2, BLOOM, ...
-    moe.py               mixtures of experts: Mixtral, Qwen MoE, gpt-oss, Llama 4
-    mla.py               multi-head latent attention: DeepSeek V2, V3, R1
-    ssm.py               Mamba-2 and its hybrids; linear_attention.py  Qwen3-Next; ttt.py  TTT-Linear and TTT-MLP
+    described.py         every type that has a file in data/architectures, which maps its keys onto blocks
+        description.py   reads such a file with everything it is like; expression.py  its expressions, keys.py  checked keys of a config
+        rows.py          constructors of Ops for its rows; assembly.py  standard blocks, and layers between embedding and head
+        nested.py        configs with a language model within; stored.py  how llama.cpp stores a type (data/gguf)
+    ttt.py               TTT-Linear and TTT-MLP, whose inner loop is no block that others share
     blocks.py            shared parts: attention, feed-forward, experts, assemble(); no family itself
 
 A family is a module with
@@ -12,5 +14,6 @@ A family is a module with
 and, if llama.cpp runs its models,
     gguf                 tuple of Architecture: llama.cpp's names for them, and how its converter stores them
     tensor_names         llama.cpp's names for the weights of the family's own Ops
-Imports architecture, config, op. Imported by model.py (through entry points) and tensors.py.
+A new type is one TOML file; only one whose blocks rows of data cannot express needs a module.
+Imports architecture, config, op, catalogue (files). Imported by model.py (through entry points) and tensors.py.
 """

@@ -36,9 +36,47 @@ TENSOR_NAMES: TensorNames = {
     "experts.gate": "ffn_gate_exps",
     "experts.up": "ffn_up_exps",
     "experts.down": "ffn_down_exps",
+    "experts.gate_up": "ffn_gate_up_exps",
     "shared.gate": "ffn_gate_shexp",
     "shared.up": "ffn_up_shexp",
     "shared.down": "ffn_down_shexp",
+    "router.correction": ("exp_probs_b.bias",),
+    "attention.gate": "attn_gate",
+    "attention.q_down": "attn_q_a",
+    "attention.q_up": "attn_q_b",
+    "attention.kv_down": "attn_kv_a_mqa",
+    "attention.kv_norm": "attn_kv_a_norm",
+    "attention.kv_up": "attn_kv_b",
+    "attention.k_up": "attn_k_b",
+    "attention.v_up": "attn_v_b",
+    "attention.sub_norm": "attn_sub_norm",
+    "ffw.sub_norm": "ffn_sub_norm",
+    "index.q": "indexer.attn_q_b",
+    "index.k": "indexer.attn_k",
+    "index.k_norm": "indexer.k_norm",
+    "index.weights": "indexer.proj",
+    "ssm.in": "ssm_in",
+    "ssm.conv": "ssm_conv1d",
+    "ssm.dt_a_d": ("ssm_dt.bias", "ssm_a", "ssm_d"),
+    "ssm.x": "ssm_x",
+    "ssm.dt": "ssm_dt",
+    "ssm.a": ("ssm_a",),
+    "ssm.d": ("ssm_d",),
+    "ssm.dt_norm": "ssm_dt_norm",
+    "ssm.b_norm": "ssm_b_norm",
+    "ssm.c_norm": "ssm_c_norm",
+    "ssm.norm": "ssm_norm",
+    "ssm.out": "ssm_out",
+    "delta.beta_decay": "ssm_ba",
+    "delta.beta": "ssm_beta",
+    "delta.alpha": "ssm_alpha",
+    "delta.conv": "ssm_conv1d",
+    "delta.dt_a": ("ssm_dt.bias", "ssm_a"),
+    "delta.gate": "attn_gate",
+    "delta.norm": "ssm_norm",
+    "delta.out": "ssm_out",
+    "delta.qkv": "attn_qkv",
+    "head.bias": ("output.bias",),
 }
 """llama.cpp's names for the weights of the blocks below. A family adds those of its own Ops in `tensor_names`."""
 
@@ -100,29 +138,35 @@ class Body:
     """Each Op with the name of its block: one in `layers`, or 'embedding' or 'head'."""
     extra: tuple[tuple[str, int], ...] = ()
     """Hyperparameters beyond a plain decoder's, for the table."""
+    family: str = ""
+    """The kind of model, where one module reads several: 'dense', 'moe'; else the name of the module's entry point."""
 
 
-def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False) -> Block:
-    """Return multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V."""
+def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False, value_dim: int = 0) -> Block:
+    """Return multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V.
+
+    `value_dim` is the size of a value where it differs from that of a key (MiMo-V2).
+    """
     wide, narrow = d.heads * d.head_dim, d.kv_heads * d.head_dim
+    value = value_dim or d.head_dim
     qk = {"": (), "head": (d.head_dim, d.head_dim), "all": (wide, narrow)}[d.qk_norm]
     ops = [
         linear("attention.q", "attention", wide, d.hidden, "column", bias=d.qkv_bias),
         linear("attention.k", "attention", narrow, d.hidden, "kv", bias=d.qkv_bias),
-        linear("attention.v", "attention", narrow, d.hidden, "kv", bias=d.qkv_bias),
+        linear("attention.v", "attention", d.kv_heads * value, d.hidden, "kv", bias=d.qkv_bias),
         Op(
             name="attention.scores",
             part="attention",
             kind="attention",
             m=d.heads,
-            n=d.head_dim,
+            n=value,
             k=d.head_dim,
             shard="heads",
-            cache=2 * narrow,
+            cache=d.kv_heads * (d.head_dim + value),
             window=window,
             chunked=chunked,
         ),
-        linear("attention.out", "attention", d.hidden, wide, "row", bias=d.out_bias),
+        linear("attention.out", "attention", d.hidden, d.heads * value, "row", bias=d.out_bias),
         *(norm(f"attention.{which}_norm", width) for which, width in zip("qk", qk, strict=False)),
     ]
     if sinks:
@@ -178,13 +222,16 @@ def assemble(
     if d.norms and d.affine:
         # Every layer has the same norms, so they are counted with its mixer.
         mixer_times = Counter(block.name for block in mixers)
-        inner += [
-            (name, replace(norm("layer_norm", d.hidden, bias=d.norm_bias), count=d.norms * n)) for name, n in mixer_times.items()
-        ]
-    return Body(decoder=d, layers=layers, ops=(*_embedding(d), *inner, *_head(d)), extra=extra)
+        inner += [(name, replace(layer_norm(d), count=d.norms * n)) for name, n in mixer_times.items()]
+    return Body(decoder=d, layers=layers, ops=(*embedding_ops(d), *inner, *head_ops(d)), extra=extra)
 
 
-def _embedding(d: Decoder) -> list[tuple[str, Op]]:
+def layer_norm(d: Decoder) -> Op:
+    """Return one norm of hidden width."""
+    return norm("layer_norm", d.hidden, bias=d.norm_bias)
+
+
+def embedding_ops(d: Decoder) -> list[tuple[str, Op]]:
     width = d.embedded or d.hidden
     ops = [Op(name="embedding", part="vocabulary", kind="lookup", n=d.vocab, k=width, params=d.vocab * width, shard="vocab")]
     if d.positions:
@@ -198,7 +245,7 @@ def _embedding(d: Decoder) -> list[tuple[str, Op]]:
     return [(EMBEDDING, op) for op in ops]
 
 
-def _head(d: Decoder) -> list[tuple[str, Op]]:
+def head_ops(d: Decoder) -> list[tuple[str, Op]]:
     width = d.embedded or d.hidden
     ops: list[Op] = []
     if d.final_norm and d.affine:

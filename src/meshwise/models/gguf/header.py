@@ -14,6 +14,7 @@ from meshwise.catalogue.files import similar
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.architecture import Architecture, Metadata, rename
 from meshwise.models.config import LARGEST
+from meshwise.models.guess import nearest
 from meshwise.models.model import Model, Tensor, build, families
 
 KEYS = {
@@ -28,10 +29,12 @@ KEYS = {
     "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
-    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", "shared_intermediate_size"),
 }
 """Metadata that several architectures share, and HF's names for it. A family adds its own in `Architecture.config`."""
 
+LONGEST = 1 << 27
+"""Bytes of a header, at most: a vocabulary of 256,000 tokens and its merges take 15 MB."""
 _ROPE_TABLES = re.compile(r"rope_(freqs|factors_\w+)\.weight")
 
 
@@ -43,9 +46,12 @@ def read(path: Path) -> Model:
         # The metadata is in the first part and the embedding in any of them, whichever part was named.
         fields = more | fields | {"shapes": more["shapes"] | fields["shapes"]}
         tensors += others
-    architecture, metadata = _architecture(fields, path.name)
     # Tables of rotary frequencies are stored as tensors, but are computed, not learnt.
     stored = tuple(tensor for tensor in tensors if not _ROPE_TABLES.fullmatch(tensor.name))
+    unknown = _unknown(fields, stored, path)
+    if unknown is not None:
+        return unknown
+    architecture, metadata = _architecture(fields, path.name)
     config = _config(architecture, metadata, fields["shapes"], path.name)
     model = replace(build(config, path.name, str(path)), tensors=stored)
     elements = sum(tensor.elements for tensor in stored)
@@ -53,6 +59,17 @@ def read(path: Path) -> Model:
         return model
     note = f"the file stores {elements:,} elements, its metadata describes {model.params:,} parameters"
     return replace(model, notes=(*model.notes, note))
+
+
+def _unknown(fields: Mapping[str, Any], stored: tuple[Tensor, ...], path: Path) -> Model | None:
+    """Return the model of a file whose architecture nobody has described, planned as the nearest one; None for those that are."""
+    name = fields.get("general.architecture")
+    if not isinstance(name, str) or name in readable() or "token_embd.weight" not in fields["shapes"]:
+        return None
+    metadata = {key.removeprefix(f"{name}."): value for key, value in fields.items() if key.startswith(f"{name}.")}
+    config = _config(Architecture(name=name, model_types=(name,)), metadata, fields["shapes"], path.name)
+    model = nearest(config, [tensor.elements for tensor in stored], path.name, str(path))
+    return model and replace(model, tensors=stored)
 
 
 def readable() -> dict[str, list[Architecture]]:
@@ -147,6 +164,8 @@ class _Header:
         if kind != _ARRAY:
             raise ValueError(f"it holds a value of the unknown kind {kind}")
         inner, count = self.number("I"), self.number("Q")
+        if self.at > LONGEST:
+            raise ValueError(f"its header is longer than {LONGEST >> 20} MiB")
         if count > LARGEST:
             raise ValueError(f"it claims an array of {count} values")
         return [self.value(inner) for _ in range(count)]
@@ -202,5 +221,5 @@ def _config(architecture: Architecture, metadata: Metadata, shapes: Mapping[str,
         | rename(metadata, KEYS)
         | {"tie_word_embeddings": "output.weight" not in shapes}
         | {"attention_bias": bias, "bias": bias, "use_bias": bias, "mlp_bias": "blk.0.ffn_up.bias" in shapes}
-        | architecture.config(metadata, shapes.keys())
+        | architecture.config(metadata, shapes)
     )

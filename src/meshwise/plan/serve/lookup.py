@@ -157,7 +157,10 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> 
 
 
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
-    """Return the weights in the requested format, or in the engine's default. UserError where the engine does not run the format."""
+    """Return the weights in the requested format, else in the one that the checkpoint is published in, else in the engine's default.
+
+    UserError where the engine does not run the requested format.
+    """
     if model.tensors:
         if not engine.gguf:
             raise UserError(
@@ -165,7 +168,7 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
                 f"{model.name}:{engine.common_formats[-1]}"
             )
         return weights(model, fmt)
-    chosen = fmt or FORMATS[engine.default_format]
+    chosen = fmt or _published(model, engine) or FORMATS[engine.default_format]
     if engine.formats and chosen.name not in engine.formats:
         raise UserError(f"{engine.name} is planned in {', '.join(engine.formats)}, not in {chosen.name}")
     if engine.gguf:
@@ -173,6 +176,13 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
     if chosen.gguf:
         raise UserError(f"{engine.name} does not run {chosen.name}; {_vllm_format(chosen)} is the nearest format that it runs")
     return weights(model, chosen)
+
+
+def _published(model: Model, engine: Engine) -> Format | None:
+    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8), if it is quantised and the engine runs it as it is."""
+    fmt = FORMATS.get(model.quantization)
+    runs = fmt is not None and not engine.gguf and (not engine.formats or fmt.name in engine.formats)
+    return fmt if runs else None
 
 
 def _vllm_format(fmt: Format) -> str:

@@ -147,7 +147,9 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
             "on several GPUs transformers runs its own layers, which are slower than the calibrated ones: an upper bound"
         )
     if not split_model_name(ask.model)[1] and not q.model.tensors:
-        notes.append(f"no format given: {q.weights.format}, the usual one with {q.engine.name}, is assumed")
+        published = q.weights.format == q.model.quantization
+        why = "which it is published in" if published else f"the usual one with {q.engine.name}"
+        notes.append(f"no format given: {q.weights.format}, {why}, is assumed")
     if not ask.context:
         notes.append(f"no --context given: {q.work.context:,} tokens per request")
     if not on_cards(best):

@@ -7,21 +7,18 @@ from dataclasses import asdict, dataclass, fields, replace
 import numpy as np
 
 from meshwise.catalogue import records
-from meshwise.cost.axes import RECOMPUTE, Bounds
+from meshwise.cost.axes import Bounds
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 from meshwise.plan.shapes.faults import Fault, faults
 from meshwise.plan.shapes.stack import Shapes, Stack, one_model
 from meshwise.plan.train.choice import Choice, choice, too_large
-from meshwise.plan.train.search import BLOCK, InnerChoices, PartialLayouts, completed, partial_layouts, search
+from meshwise.plan.train.floors import ROUNDING, time_floors
+from meshwise.plan.train.search import InnerChoices, PartialLayouts, completed, partial_layouts, search
 
 BATCH = 1 << 10
 """Partial layouts evaluated between two checks of which can still be among the best."""
-ENDLESS = 1 << 30
-"""A number of chunks, or an overlap, so large that its cost vanishes."""
-ROUNDING = 1 + 1e-9
-"""Tolerance of lower bounds, which add up in another order than the values they bound."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
     for partial in partial_layouts(asked, bounds, q.cluster.node_count, choices, rejected):
         candidates += partial.number
         for promising in _in_order(asked, partial, params, best, min(top, len(params))):
-            for block_question, layouts in completed(asked, promising, choices):
+            for block_question, layouts, _ in completed(asked, promising, choices):
                 fits = peak(block_question, layouts) <= _capacity(q)
                 if fits.any():
                     layouts, model = layouts.take(fits), block_question.model.take(fits)
@@ -74,31 +71,10 @@ def _capacity(q: Question) -> float:
     return q.chip.memory * (1 - q.work.reserve)
 
 
-def _lower_bounds(q: Question, partial: PartialLayouts) -> Floats:
-    """Return the lower bound on the time of each partial layout that may fit, with as little recompute as fits; infinity for the
-    others."""
-    shaped = replace(q, model=q.model.take(partial.shape))
-    bounds = np.full(len(partial.shape), np.inf)
-    for how in q.work.framework.recompute:
-        option = RECOMPUTE.index(how)
-        rows = np.flatnonzero(memory_floor(shaped, partial.layouts, option) <= _capacity(q) * ROUNDING)
-        rows = rows[np.isinf(bounds[rows])] if how == "full" else rows  # nothing is slower
-        if len(rows):
-            chosen = np.full(len(rows), option)
-            floor = time_floor(replace(q, model=q.model.take(partial.shape[rows])), partial.layouts.take(rows), chosen)
-            bounds[rows] = np.minimum(bounds[rows], floor)
-    return bounds
-
-
 def _in_order(q: Question, partial: PartialLayouts, params: Floats, best: "_Best", top: int) -> Iterator[PartialLayouts]:
     """Yield partial layouts by their lower bound per parameter, until it exceeds the last of the `top` best; skip those whose
     shape already has a faster layout."""
-    a, code = partial.layouts, partial.shape
-    for axis in (a.tp, a.pp, a.cp, a.mbs):  # the axes that the lower bounds depend on
-        code = code * (int(axis.max()) + 1) + axis
-    _, first, which = np.unique(code, return_index=True, return_inverse=True)
-    bounds = [_lower_bounds(q, partial.take(first[i : i + BLOCK])) for i in range(0, len(first), BLOCK)]
-    least = np.concatenate(bounds)[which]
+    least = time_floors(q, partial.shape, partial.layouts)
     per_parameter = least / params[partial.shape]
     order = np.argsort(per_parameter)
     for rows in np.split(order, range(BATCH, len(order), BATCH)):
@@ -134,43 +110,6 @@ class _Best:
         self.step[which] = fastest[which]
         for name, values in self.axes.items():
             values[which] = axes[name][order[first]]
-
-
-def time_floor(q: Question, a: Layouts, recompute: Ints) -> Floats:
-    """Return a lower bound on the seconds of any layout with these cuts and micro-batches and at least this much recompute: norms
-    and state sharded as far as possible, free gradient reduction, and no bubble where a schedule could avoid it."""
-    f = q.work.framework
-    plain = f.schedules == ("1f1b",)
-    zero = np.where(a.dp * a.cp > 1, max(f.zero, default=0), 0)
-    best = Layouts.of(**_fully_sharded(q, a), zero=zero, recompute=recompute, vpp=1 if plain else ENDLESS)
-    ideal = replace(q.calibration, exposed_stage=q.calibration.exposed_stage if plain else 0.0)
-    cost = evaluate(replace(q, calibration=ideal), best)
-    return cost.step - cost.time["dp"]
-
-
-def memory_floor(q: Question, a: Layouts, recompute: int) -> Floats:
-    """Return a lower bound on the bytes of any layout with these cuts, micro-batches and recompute.
-
-    ZeRO 3 gathers a layer ahead, which in a stage of one or two layers is all of it. The fuller of two stages is chosen before activations
-    are calibrated, so their calibration counts only where it lowers the bound. Sequence parallelism shards activations; it gathers few."""
-    f = q.work.framework
-    stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
-    without_buckets = replace(q.work, framework=replace(f, bucket=0.0))
-    as_computed = replace(q, work=without_buckets, calibration=replace(q.calibration, activations=1.0))
-    axes = _fully_sharded(q, a) | {"recompute": np.array(recompute)}
-    peaks = [
-        peak(as_computed, Layouts.of(**(axes | {"sp": sp}), zero=np.where(a.dp * a.cp > 1, stage, 0)))
-        for stage in stages
-        for sp in (axes["sp"], np.zeros_like(a.tp))
-    ]
-    return np.min(peaks, axis=0) * min(1.0, q.calibration.activations)
-
-
-def _fully_sharded(q: Question, a: Layouts) -> dict[str, Ints]:
-    """Return the axes of partial layouts with state sharded over all data ranks, and norms over all tensor ranks where the
-    framework can."""
-    sp = (a.tp > 1) & (q.work.framework.sequence_parallel != "never")
-    return {"dp_shard": a.dp, "tp": a.tp, "pp": a.pp, "cp": a.cp, "mbs": a.mbs, "sp": sp.astype(np.int64)}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Explain in words why a layout won: the parts of the step that differ, the binding constraint, and what would change the answer."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from meshwise.cost.axes import MODEL_CUTS, RECOMPUTE, SCHEDULES, Bounds, layout_
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS, TRAIN_WORDS
 from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import evaluate, peak
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.roofline import verdicts
 from meshwise.plan.train.choice import Choice, choice
@@ -136,6 +138,15 @@ def _search(q: Question, best: Choice, bounds: Bounds) -> Found:
     return search(q, bounds=bounds, top=1, nodes=(best.devices // q.cluster.node.devices,))
 
 
+def _better(q: Question, best: Choice, bounds: Bounds) -> Found:
+    """Search as `_search` does for another question, without evaluating layouts that must be slower than `best` is there."""
+    layouts = Layouts.from_row(best.layout)
+    fits = peak(q, layouts)[0] <= q.chip.memory * (1 - q.work.reserve)
+    limit = float(evaluate(q, layouts).step[0]) if fits else math.inf
+    found = search(q, bounds=bounds, top=1, nodes=(best.devices // q.cluster.node.devices,), faster_than=limit)
+    return found if len(found.layouts) or math.isinf(limit) else _search(q, best, bounds)
+
+
 def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
     """Return a layout with the given axes; the others are from the best layout, or else the simplest that the framework supports."""
     f = q.work.framework
@@ -176,7 +187,7 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:
     """Return whether memory rules out a faster layout, and which."""
-    free = _search(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
+    free = _better(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
     fastest = choice(q, free.layouts, free.cost, 0)
     if fastest.step >= best.step * 0.995:
         return "Memory is not a limit: no layout that does not fit would be faster."
@@ -203,7 +214,7 @@ def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
     for change, trial in trials.items():
         if trial is None:
             continue
-        found = _search(trial, best, bounds)
+        found = _better(trial, best, bounds)
         if not len(found.layouts):  # a larger batch keeps more micro-batches in flight
             lines[f"With {change}: nothing fits."] = 0.0
             continue

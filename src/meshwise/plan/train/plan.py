@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.records import stored
-from meshwise.cost import goodput
+from meshwise.cost import axes, goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.precision import RECIPES, is_narrow
@@ -174,6 +174,9 @@ def _faults(plan: TrainPlan) -> Iterator[str]:
         yield "it has no layouts, or no batch"
     Reliability(**plan.ask.failures)
     for row in plan.choices:
+        for axis in axes.AXES:
+            if axes.index(axis.name, row.layout[axis.name]) < axis.least:
+                yield f"{axis.name} is {row.layout[axis.name]}, where the least is {axis.least}"
         if min(row.step, row.tokens_per_second, row.capacity) <= 0 or _devices(row.layout) != row.devices:
             yield "a layout takes no time, or its axes do not multiply to its devices"
         if set(row.time) != set(TRAIN_PARTS) or set(row.memory) != set(TRAIN_KINDS):

@@ -4,17 +4,18 @@ under the cost model."""
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 
 import numpy as np
 
 from meshwise.cost.axes import CUTS, INNER, OFFLOAD, RECOMPUTE, SCHEDULES, Bounds
-from meshwise.cost.layout import Ints, Layouts
+from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost, evaluate, host_fits, peak
 from meshwise.errors import UserError
+from meshwise.plan.train.floors import ROUNDING, time_floors
 from meshwise.plan.train.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules, recomputes, saves
 
 BLOCK = 1 << 14
@@ -23,6 +24,8 @@ PAIRS = 1 << 18
 """Pairs of cut and model shape whose rules are checked at once."""
 PARTS_TRIED = 4096
 """Smaller clusters to try where a model cannot be cut over the whole cluster."""
+LARGE = 1 << 18
+"""Layouts from which on lower bounds of partial layouts save more time than they take."""
 TIES = 32
 """Layouts kept per requested one, since near-ties are merged later."""
 ASKED = "--fix or --allow"
@@ -42,23 +45,28 @@ class Found:
     """Smallest peak memory per device of any evaluated layout."""
 
 
-def search(q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: tuple[int, ...] = ()) -> Found:
+def search(
+    q: Question, *, bounds: Bounds | None = None, top: int = 10, nodes: tuple[int, ...] = (), faster_than: float = math.inf
+) -> Found:
     """Return the `top` fastest layouts on the whole cluster, or on any of the node counts in `nodes`. Offload, which costs time, is tried
-    where nothing fits without it, and where `bounds` allow it by name."""
+    where nothing fits without it, and where `bounds` allow it by name. Layouts whose lower bound exceeds `faster_than` seconds are
+    neither evaluated nor counted."""
     limits = dict(bounds or {})
-    found = _search(q, limits, top, nodes, offloads="offload" in limits)
+    found = _search(q, limits, top, nodes, offloads="offload" in limits, faster_than=faster_than)
     if len(found.layouts) or not q.work.framework.offload or "offload" in limits:
         return found
     return _search(q, limits, top, nodes, offloads=True)
 
 
-def _search(q: Question, limits: Bounds, top: int, nodes: tuple[int, ...], *, offloads: bool) -> Found:
+def _search(
+    q: Question, limits: Bounds, top: int, nodes: tuple[int, ...], *, offloads: bool, faster_than: float = math.inf
+) -> Found:
     capacity = q.chip.memory * (1 - q.work.reserve)
     rejected: dict[str, int] = {}
     best = _empty()
     kept = max(top, 1) * TIES
     evaluated, smallest = 0, np.inf
-    for block_question, block in blocks(q, limits, nodes, rejected, offloads=offloads):
+    for block_question, block, floor in blocks(q, limits, nodes, rejected, offloads=offloads, faster_than=faster_than):
         weight = peak(block_question, block)
         evaluated += len(block)
         smallest = min(smallest, float(weight.min()))
@@ -67,6 +75,8 @@ def _search(q: Question, limits: Bounds, top: int, nodes: tuple[int, ...], *, of
         on_host = host_fits(block_question, block)
         _count(rejected, HOST_FITS, fits & ~on_host)
         fits &= on_host
+        if len(best[0]) == kept:
+            fits &= floor <= best[1].step[-1] * ROUNDING
         if not fits.any():
             continue
         block = block.take(fits)
@@ -125,18 +135,29 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def blocks(
-    q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int], *, offloads: bool = False
-) -> Iterator[tuple[Question, Layouts]]:
-    """Yield valid layouts in blocks of about BLOCK, each with its question, whose model has the shape of every layout in the block."""
+    q: Question,
+    limits: Bounds,
+    nodes: tuple[int, ...],
+    rejected: dict[str, int],
+    *,
+    offloads: bool = False,
+    faster_than: float = math.inf,
+) -> Iterator[tuple[Question, Layouts, Floats]]:
+    """Yield valid layouts in blocks of about BLOCK, each with its question, whose model has the shape of every layout in the block, and
+    lower bounds on their seconds. Partial layouts that cannot be `faster_than` this are left out. Offload, which no lower bound covers,
+    and searches so small that bounds cost as much as they save have bounds of 0."""
     choices = InnerChoices(q, limits, offloads=offloads)
     waiting: list[PartialLayouts] = []
     for count in nodes or (q.cluster.node_count,):
         for partial in partial_layouts(q, limits, count, choices, rejected):
+            if not offloads and partial.number >= LARGE:
+                partial = replace(partial, floor=time_floors(q, partial.shape, partial.layouts))
+                partial = partial.take(partial.floor <= faster_than * ROUNDING) if math.isfinite(faster_than) else partial
             waiting.append(partial)
             if sum(part.number for part in waiting) >= BLOCK:
                 yield from completed(q, PartialLayouts.joined(waiting), choices)
                 waiting = []
-    if waiting:
+    if sum(part.number for part in waiting):
         yield from completed(q, PartialLayouts.joined(waiting), choices)
 
 
@@ -150,6 +171,8 @@ class PartialLayouts:
     """Index into `InnerChoices.tables` for each row."""
     size: Ints
     """Number of inner choices of each row."""
+    floor: Floats
+    """Lower bound on the seconds of each row; 0 where it was not computed."""
 
     @property
     def number(self) -> int:
@@ -157,13 +180,13 @@ class PartialLayouts:
         return int(self.size.sum())
 
     def take(self, rows: Ints | Mask) -> "PartialLayouts":
-        return PartialLayouts(self.shape[rows], self.layouts.take(rows), self.kind[rows], self.size[rows])
+        return PartialLayouts(self.shape[rows], self.layouts.take(rows), self.kind[rows], self.size[rows], self.floor[rows])
 
     @staticmethod
     def joined(parts: "list[PartialLayouts]") -> "PartialLayouts":
-        arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shape", "kind", "size"))
-        shape, kind, size = arrays
-        return PartialLayouts(shape, _concatenated([part.layouts for part in parts]), kind, size)
+        arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shape", "kind", "size", "floor"))
+        shape, kind, size, floor = arrays
+        return PartialLayouts(shape, _concatenated([part.layouts for part in parts]), kind, size, floor)
 
 
 class InnerChoices:
@@ -211,7 +234,7 @@ def partial_layouts(
     q: Question, limits: Bounds, nodes: int, choices: InnerChoices, rejected: dict[str, int]
 ) -> Iterator[PartialLayouts]:
     """Yield partial layouts on this many nodes: every cut, shape and micro-batch that satisfies the rules, many at a time."""
-    for shapes, cuts in _paired(q, _cuts(q, nodes * q.cluster.node.devices)):
+    for shapes, cuts in _paired(q, _cuts(nodes * q.cluster.node.devices, any(op.expert for op in q.model.ops))):
         # --fix and --allow first, so that the counts of other rules only cover layouts that the user allows
         rules = _bounded(cuts, limits, BOUNDED_CUTS)
         rules |= _without_node_rule(cut_rules(replace(q, model=q.model.take(shapes)), cuts), limits)
@@ -235,7 +258,8 @@ def partial_layouts(
         size = np.array([len(table["zero"]) for table in choices.tables], dtype=np.int64)[kind]
         kept &= size > 0
         if kept.any():
-            yield PartialLayouts(shapes[kept], layouts.take(kept), kind[kept], size[kept])
+            floor = np.zeros(np.count_nonzero(kept))
+            yield PartialLayouts(shapes[kept], layouts.take(kept), kind[kept], size[kept], floor)
 
 
 def _pair_with_choices(sizes: Ints, kinds: Ints) -> tuple[Ints, Ints]:
@@ -255,8 +279,8 @@ def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
         yield np.repeat(chosen, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(chosen)))
 
 
-def completed(q: Question, partial: PartialLayouts, choices: InnerChoices) -> Iterator[tuple[Question, Layouts]]:
-    """Yield partial layouts completed with all their inner choices, in blocks of about BLOCK."""
+def completed(q: Question, partial: PartialLayouts, choices: InnerChoices) -> Iterator[tuple[Question, Layouts, Floats]]:
+    """Yield partial layouts completed with all their inner choices, in blocks of about BLOCK, with their lower bounds."""
     columns = {axis: np.concatenate([table[axis] for table in choices.tables]) for axis in INNER}
     sizes = np.array([len(table["zero"]) for table in choices.tables], dtype=np.int64)
     ends: Ints = np.cumsum(partial.size)
@@ -267,7 +291,7 @@ def completed(q: Question, partial: PartialLayouts, choices: InnerChoices) -> It
         outer += first
         axes = {axis: getattr(partial.layouts, axis)[outer] for axis in (*CUTS, "mbs")}
         layouts = Layouts(**axes, **{axis: values[inner] for axis, values in columns.items()})
-        yield replace(q, model=q.model.take(partial.shape[outer])), layouts
+        yield replace(q, model=q.model.take(partial.shape[outer])), layouts, partial.floor[outer]
         first, before = last, int(ends[last - 1])
 
 
@@ -303,11 +327,11 @@ def _bounded(a: Layouts, limits: Mapping[str, tuple[int, int]], axes: tuple[str,
     return masks
 
 
-def _cuts(q: Question, devices: int) -> Layouts:
+@lru_cache(maxsize=4)
+def _cuts(devices: int, mixture: bool) -> Layouts:
     """Return every factorization of `devices` into dp_replicate x dp_shard x tp x pp x cp, with every ep that divides dp_shard x cp x tp /
     etp, for experts that are whole (etp 1) or cut like the other layers (etp = tp)."""
     rows: list[tuple[int, ...]] = []
-    mixture = any(op.expert for op in q.model.ops)
     for tp in divisors(devices):
         for pp in divisors(devices // tp):
             for cp in divisors(devices // (tp * pp)):
@@ -335,9 +359,17 @@ def usable_part(q: Question) -> tuple[int, int] | None:
     for count, devices in parts[:PARTS_TRIED]:
         node = replace(q.cluster.node, chips=((devices, q.chip),))
         part = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))
-        if np.logical_and.reduce(list(cut_rules(part, _cuts(part, count * devices)).values())).any():
+        if np.logical_and.reduce(list(cut_rules(part, _copied(count * devices)).values())).any():
             return count, devices
     return None
+
+
+def _copied(devices: int) -> Layouts:
+    """Return every cut of the devices whose data ranks are copies, without expert parallelism: it satisfies the rules on cuts wherever one
+    does that shards its state or its experts in another way."""
+    rows = [(tp, pp, cp) for tp in divisors(devices) for pp in divisors(devices // tp) for cp in divisors(devices // (tp * pp))]
+    tp, pp, cp = np.array(rows, dtype=np.int64).T
+    return Layouts.of(dp_replicate=devices // (tp * pp * cp), tp=tp, pp=pp, cp=cp)
 
 
 def _inner(

@@ -87,7 +87,7 @@ class BenchAsk(Ask):
     )
     model: str = asked(default="", converter=TEXT, help="Model to ask for.", shown="the first it lists", group=ENDPOINT)
     key_env: str = asked(default="", converter=TEXT, help="Environment variable that holds its API key.", group=ENDPOINT)
-    patience: float = asked(default="120s", converter=TIME, help="Give up after this long without a byte.")
+    patience: float = asked(default="10min", converter=TIME, help="Give up on a request after this long.")
     seed: int = asked(default=0, converter=whole(0, 10**10), help="Seed of the prompts.")
     on: str = asked(
         default="",

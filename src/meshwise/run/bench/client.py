@@ -1,6 +1,7 @@
 """An HTTP client for token streams: while one arrives, only timestamps are recorded. Uses the standard library only."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import socket
@@ -8,13 +9,13 @@ import ssl
 import struct
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from meshwise.errors import UserError, quoted
-from meshwise.run.bench.stream import Arrival, Reply, reply
+from meshwise.run.bench.stream import MOST_HEAD, Arrival, Malformed, Reply, head_of, reply
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -23,6 +24,12 @@ ENDS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n", b"\r\n0\r\n\r\n")
 """The last bytes of a stream, whether or not the endpoint then closes the connection."""
 LAST = (b"\n\n", b"\n\r\n")
 """The last bytes of every entry of ENDS: a quick test that most arrivals fail."""
+
+
+BASE, PER_TOKEN = 1 << 23, 1 << 12
+"""Bytes that a reply may have at most, and more for each token that was asked for: an event of a token has 200 to 400."""
+OVERHEAD = 160
+"""Bytes that an arrival takes beside its data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +49,32 @@ class Address:
         return f"http{'s' if self.secure else ''}://{host}:{self.port}{self.base}"
 
     def redact(self, text: str) -> str:
-        """Return the text without the key."""
-        return text.replace(self.key, "***") if self.key else text
+        """Return the text, or what stands for it if it repeats part of the key: as it is, reversed or encoded."""
+        plain = _letters(text)
+        if any(piece in plain for form, size in _forms(self.key) for piece in _pieces(_letters(form), size)):
+            return "(not shown: it repeats part of the key)"
+        return text
+
+
+PIECE = 4
+"""Letters and digits in a row that count as part of a key."""
+
+
+def _letters(text: str) -> str:
+    return "".join(c for c in text.lower() if c.isalnum())
+
+
+def _forms(key: str) -> list[tuple[str, int]]:
+    """Return a key as an endpoint may echo it (as it is, reversed, in hex, in base64 from three offsets), and the length of a part."""
+    data = key.encode("utf-8", "replace")
+    # the first and the last letters of base64 depend on the bytes beside the key
+    encoded = [base64.b64encode(bytes(offset) + data).decode()[4:-4] for offset in range(3)]
+    return [(key, PIECE), (key[::-1], PIECE), (data.hex(), 2 * PIECE), *((text, PIECE + 2) for text in encoded)]
+
+
+def _pieces(text: str, size: int) -> set[str]:
+    size = min(size, len(text))
+    return {text[i : i + size] for i in range(len(text) - size + 1)} if size else set()
 
 
 def address(url: str, key: str = "") -> Address:
@@ -106,18 +137,53 @@ class _Stamped(socket.socket):
 
 
 class _Stream(asyncio.Protocol):
-    """One connection: all bytes and when they arrived."""
+    """One connection: all bytes and when they arrived, up to a limit."""
 
-    def __init__(self, over: "asyncio.Future[bool]", source: _Stamped) -> None:
+    def __init__(self, over: "asyncio.Future[bool]", source: _Stamped, most: int) -> None:
         self.arrivals: list[Arrival] = []
-        self.over = over
-        self.source = source
+        self.over, self.source, self.left = over, source, most
         self.tail = b""
+        self.head: bytearray | None = bytearray()
+        """The beginning of the reply, until its headers are complete."""
+        self.missing: int | None = None
+        """Bytes of the body that have not arrived, if the headers state its length."""
+
+    @property
+    def flooded(self) -> bool:
+        return self.left < 0
 
     def data_received(self, data: bytes) -> None:
+        self.left -= len(data) + OVERHEAD
+        if self.over.done():
+            return
+        if self.left < 0:
+            self.over.set_result(False)
+            return
         self.arrivals.append((self.source.arrived, data))
+        self._count(data)
         self.tail = data[-32:] if len(data) >= 32 else (self.tail + data)[-32:]
         if self.tail.endswith(LAST) and any(end in self.tail for end in ENDS) and not self.over.done():
+            self.over.set_result(True)
+
+    def _count(self, data: bytes) -> None:
+        """End the wait when a body of stated length is complete: not every endpoint closes the connection."""
+        if self.head is not None:
+            self.head += data
+            if b"\n" not in data and len(self.head) <= MOST_HEAD:
+                return
+            try:
+                head = head_of(self.head)
+            except Malformed:
+                self.over.set_result(False)
+                return
+            if head is None:
+                return
+            if head.length is not None:
+                self.missing = head.length - (len(self.head) - head.end)
+            self.head = None
+        elif self.missing is not None:
+            self.missing -= len(data)
+        if self.missing is not None and self.missing <= 0 and not self.over.done():
             self.over.set_result(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,19 +198,22 @@ def _request(where: Address, method: str, path: str, body: bytes) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
-async def ask(where: Address, method: str, path: str, values: dict[str, Any] | None = None, *, patience: float) -> Reply:
-    """Send one request and return the whole reply. Gives up when nothing has arrived for `patience` seconds."""
+async def ask(
+    where: Address, method: str, path: str, values: dict[str, Any] | None = None, *, patience: float, tokens: int = 0
+) -> Reply:
+    """Send one request and return the whole reply. Give up after `patience` seconds, or when more arrives than `tokens` tokens need."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[bool] = loop.create_future()
     body = json.dumps(values).encode() if values is not None else b""
-    begun = perf_counter()
+    begun, most = perf_counter(), BASE + PER_TOKEN * tokens
+    deadline = begun + patience
     context = ssl.create_default_context() if where.secure else None
     try:
         async with asyncio.timeout(patience):
             source = await _connect(where)
             name = where.host if where.secure else None
             transport, stream = await loop.create_connection(
-                lambda: _Stream(over, source), sock=source, ssl=context, server_hostname=name
+                lambda: _Stream(over, source, most), sock=source, ssl=context, server_hostname=name
             )
     except TimeoutError:
         return Reply(begun=begun, ended=perf_counter(), fault="silent", message=f"no connection within {patience:g} s")
@@ -154,12 +223,18 @@ async def ask(where: Address, method: str, path: str, values: dict[str, Any] | N
     except (OSError, ssl.SSLError) as error:
         return Reply(begun=begun, ended=perf_counter(), fault="refused", message=error.strerror or type(error).__name__)
     begun = perf_counter()
-    transport.write(_request(where, method, path, body))
-    late = await _wait_for_end(stream, begun, patience)
+    try:
+        transport.write(_request(where, method, path, body))
+        await asyncio.wait([over], timeout=max(0.0, deadline - begun))
+    finally:
+        transport.abort()
     ended = perf_counter()
-    transport.abort() if late else transport.close()
-    closed = over.done() and over.result()
-    return reply(begun, ended, stream.arrivals, closed=closed, late=late)
+    if stream.flooded:
+        return Reply(begun=begun, ended=ended, fault="flooded", message=f"more than {most / 2**20:.0f} MiB for one request")
+    received = reply(begun, ended, stream.arrivals, closed=over.done() and over.result(), late=not over.done())
+    if received.complete and not received.arrivals and values and values.get("stream"):
+        return replace(received, fault="malformed", message="JSON, and no stream of events")
+    return received
 
 
 async def _connect(where: Address) -> _Stamped:
@@ -183,18 +258,7 @@ async def _connect(where: Address) -> _Stamped:
     raise problem
 
 
-async def _wait_for_end(stream: _Stream, begun: float, patience: float) -> bool:
-    """Wait for the end of a stream; return True if nothing arrived for too long."""
-    while True:
-        last = stream.arrivals[-1][0] if stream.arrivals else begun
-        left = last + patience - perf_counter()
-        if left <= 0:
-            return True
-        done, _ = await asyncio.wait([stream.over], timeout=left)
-        if done:
-            return False
-
-
 async def ask_all(where: Address, path: str, requests: Sequence[dict[str, Any]], *, patience: float) -> list[Reply]:
     """Send all requests at once, each on its own connection."""
-    return list(await asyncio.gather(*(ask(where, "POST", path, request, patience=patience) for request in requests)))
+    asked = [ask(where, "POST", path, request, patience=patience, tokens=int(request["max_tokens"])) for request in requests]
+    return list(await asyncio.gather(*asked))

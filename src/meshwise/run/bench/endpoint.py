@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 from meshwise.errors import DoesNotFit, UserError
@@ -25,6 +26,7 @@ FAULTS = {
     "silent": "did not answer in time",
     "refused": "could not be reached",
     "empty": "sent no text",
+    "flooded": "sent far more than was asked for",
 }
 
 
@@ -55,15 +57,20 @@ class Endpoint:
 
 async def probe(where: Address, model: str, patience: float, rng: random.Random) -> Endpoint:
     """Find the model that it serves, the path and fields that it accepts, and the number of tokens per word."""
-    models = await client.ask(where, "GET", "/v1/models", patience=patience)
+    deadline = perf_counter() + patience  # of all these requests together
+
+    async def ask(method: str, path: str, values: dict[str, Any] | None = None) -> Reply:
+        return await client.ask(where, method, path, values, patience=max(0.0, deadline - perf_counter()), tokens=2)
+
+    models = await ask("GET", "/v1/models")
     _check_reached(where, models)
     endpoint = Endpoint(where=where, model=model or _first_model(models), patience=patience)
     for path in ("/v1/completions", "/v1/chat/completions"):
         for extras in (True, False):
             trial = replace(endpoint, path=path, extras=extras)
-            reply = await client.ask(where, "POST", path, trial.request(PROBES[0], 2, rng), patience=patience)
+            reply = await ask("POST", path, trial.request(PROBES[0], 2, rng))
             if reply.complete:
-                more = await client.ask(where, "POST", path, trial.request(PROBES[1], 2, rng), patience=patience)
+                more = await ask("POST", path, trial.request(PROBES[1], 2, rng))
                 return replace(trial, words=_words(reply, more))
             _check_reached(where, reply)
             if reply.fault != "status" or reply.status in (404, 405):
@@ -99,7 +106,7 @@ def _words(few: Reply, many: Reply) -> tuple[float, float]:
 
 
 def describe_fault(where: Address, reply: Reply) -> str:
-    """Return a fault in a few words, without the key even if the endpoint echoes it."""
+    """Return a fault in a few words; none of the endpoint's own if they hold part of the key."""
     status = f" with HTTP {reply.status}" if reply.fault == "status" and reply.status != 200 else ""
     words = f": {where.redact(reply.message)}" if reply.message else ""
     return f"the endpoint {FAULTS.get(reply.fault, reply.fault)}{status}{words}"

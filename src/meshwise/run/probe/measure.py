@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Timer
 
 from meshwise.calibrate.train import probe
@@ -19,6 +17,7 @@ from meshwise.run.callbacks import Progress
 from meshwise.run.children import end_tree, interrupt_on_sigterm, with_parent
 from meshwise.run.packages import require_torch
 from meshwise.run.probe.ask import ProbeAsk
+from meshwise.run.scratch import ScratchFile
 
 TOGETHER = 0.35
 """Share of the time for several processes on a CPU, which share its cores; before them, one process is measured alone."""
@@ -72,9 +71,8 @@ def usual_ranks(device: str, gpus: int) -> int:
 
 def measure(session: Session, device: str, update: Callable[[str, int], None]) -> list[Row]:
     """Run the program and read its rows. `update` gets the name of the current measurement and the percentage that is done."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "rows.jsonl")
-        words = ["-m", "meshwise.workers.probe", str(file), f"{session.seconds:g}", device]
+    with ScratchFile() as file:
+        words = ["-m", "meshwise.workers.probe", str(file.path), f"{session.seconds:g}", device]
         if session.ranks > 1:
             words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(session.ranks), *words]
         lines: list[str] = []
@@ -86,10 +84,10 @@ def measure(session: Session, device: str, update: Callable[[str, int], None]) -
                 else:
                     lines.append(line.rstrip())
             code = worker.wait()
-        if code or not file.is_file():
+        if code or not file.path.stat().st_size:
             reason = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no reason given")
             raise DoesNotFit(f"the probe stopped with exit code {code}: {reason.strip()}")
-        return probe.read(file)
+        return probe.read(file.path)
 
 
 @contextlib.contextmanager

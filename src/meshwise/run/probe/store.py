@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwise.calibrate import probe_rows
 from meshwise.calibrate.train import probe
 from meshwise.calibrate.train.probe import Machine, Row
 from meshwise.catalogue import files, records
@@ -44,7 +45,7 @@ def probe_machine(ask: ProbeAsk, *, progress: Progress = ignore) -> Probed:
         rows = stored()
         machines = {key: probe.machine(chip_rows, key) for key, chip_rows in rows.items()}
     else:
-        rows = {HERE: probe.read(Path(ask.read))} if ask.read else measure.measure_all(ask, progress)
+        rows = {HERE: read_probe(Path(ask.read))} if ask.read else measure.measure_all(ask, progress)
         machines = {key: install(chip_rows, key) for key, chip_rows in rows.items()}
     return Probed(rows, machines, files.user_folder())
 
@@ -81,4 +82,11 @@ def stored() -> dict[str, list[Row]]:
     paths = files.files(FOLDER, ".jsonl")
     if not paths:
         raise UserError("this machine has not been measured yet: run 'meshwise probe'")
-    return {key: probe.read(path) for key, path in paths.items()}
+    return {key: read_probe(path) for key, path in paths.items()}
+
+
+def read_probe(path: Path) -> list[Row]:
+    """Read the rows of a probe, all of whose keys are there and in range."""
+    rows = probe.read(path)
+    probe_rows.check(rows, path.name)
+    return rows

@@ -14,6 +14,7 @@ from meshwise.plan.serve.plan import ServePlan, read
 from meshwise.run.bench import client, endpoint
 from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.bench.speeds import Measured, Setting
+from meshwise.run.bench.stream import printable
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.serve import llama_bench, memory, programs, report, transformers
 from meshwise.run.serve.allocations import from_log
@@ -187,7 +188,7 @@ class _Work:
             points[0]["notes"].append("the endpoint does not accept ignore_eos: outputs may end early, and prompts may be cached")
         return {
             "endpoint": where.url,
-            "model": up.model,
+            "model": where.redact(printable(up.model)),
             "engine": planned.question.engine.name if planned else "an endpoint",
         }, points
 

@@ -20,6 +20,7 @@ from meshwise.run.serve.deployment import Deployment
 from meshwise.workers.decoder.rows import COLUMNS
 
 FORMAT, KIND = 1, "bench"
+SETTING = ("prompt", "output", "users", "gpus")
 RATES = {"decode": "generation", "prefill": "prompts", "per_user": "one request"}
 
 Report = dict[str, Any]
@@ -77,16 +78,28 @@ def read(path: Path) -> Report:
     points = table.get("points")
     if table.get("kind") != KIND or table.get("format") != FORMAT or not isinstance(points, list):
         raise UserError(f"{path}: not a report of 'meshwise bench --out'")
+    for number, point in enumerate(cast(list[object], points), 1):
+        if not isinstance(point, dict) or not all(_is_point_value(*item) for item in cast(Report, point).items()):
+            raise UserError(f"{path}: point {number} is not one of 'meshwise bench --out'")
     return table
+
+
+def _is_point_value(name: str, value: object) -> bool:
+    """Return whether a point may have this value: positive rates that were measured, whole numbers that were asked for."""
+    if name in SETTING:
+        return value is None or (isinstance(value, int) and 0 <= value < 2**53)
+    if name not in ("decode_values", "prefill_values"):
+        return True
+    rates = cast(list[object], value) if isinstance(value, list) else [None]
+    return all(isinstance(rate, int | float) and 0 < rate < 1e15 for rate in rates)
 
 
 def against(earlier: Report, now: Report) -> list[str]:
     """Compare the settings that both reports have: return for each rate whether it differs by more than noise."""
-    key = ("prompt", "output", "users", "gpus")
-    before = {tuple(point.get(name) for name in key): point for point in earlier["points"]}
+    before = {tuple(point.get(name) for name in SETTING): point for point in earlier["points"]}
     lines: list[str] = []
     for point in now["points"]:
-        old = before.get(tuple(point.get(name) for name in key))
+        old = before.get(tuple(point.get(name) for name in SETTING))
         if old is None:
             continue
         for name in ("decode", "prefill"):

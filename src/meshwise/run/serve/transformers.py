@@ -5,13 +5,12 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models import find
 from meshwise.run.bench.speeds import Measured, Setting, steady_run
+from meshwise.run.scratch import ScratchFile
 from meshwise.run.serve.process import Program, run_to_end
 from meshwise.workers.decoder.settings import Job, Point
 
@@ -55,11 +54,9 @@ def timed(job: Job, done: Callable[[], None]) -> Timed:
             lines.append(json.loads(text))
             done()
 
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "job.json")
-        file.write_text(job.to_json(), encoding="utf-8")
+    with ScratchFile(job.to_json()) as file:
         several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.tp)) if job.tp > 1 else ()
-        command = (sys.executable, *several, "-m", "meshwise.workers.decoder", str(file))
+        command = (sys.executable, *several, "-m", "meshwise.workers.decoder", str(file.path))
         running = run_to_end(Program(name="transformers", command=command), read)
     error = next((str(line["error"]) for line in lines if "error" in line), "")
     if error.endswith("is not installed"):

@@ -3,8 +3,10 @@
 import codecs
 import glob
 import gzip
+import itertools
 import json
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, cast
@@ -16,6 +18,8 @@ TEXT, LINES, TABLES = (".txt",), (".jsonl", ".json", ".ndjson"), (".parquet",)
 KEYED = LINES + TABLES
 PIECE = 1 << 20
 """Bytes of a text file per read, extended to the end of a line."""
+LONGEST = 1 << 26
+"""Bytes of a line of JSON, at most."""
 Piece = tuple[str, bool]
 """Text, and whether its document ends there."""
 
@@ -58,7 +62,7 @@ def pieces(path: Path, key: str) -> Iterator[Piece]:
         else:
             with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as opened:
                 yield from _whole(opened, path) if kind in TEXT else _lines(opened, path, key)
-    except (OSError, EOFError) as error:  # EOFError: an incomplete .gz
+    except (OSError, EOFError, zlib.error) as error:  # EOFError: an incomplete .gz
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -79,7 +83,12 @@ def _whole(opened: "IO[bytes]", path: Path) -> Iterator[Piece]:
 
 
 def _lines(opened: "IO[bytes]", path: Path, key: str) -> Iterator[Piece]:
-    for number, line in enumerate(opened, 1):
+    for number in itertools.count(1):
+        line = opened.readline(LONGEST + 1)
+        if len(line) > LONGEST:
+            raise UserError(f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so it is no document")
+        if not line:
+            return
         if not line.strip():
             continue
         try:

@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 
 if TYPE_CHECKING:
     import numpy as np
 
 BYTES = 256
+LARGEST = 1 << 28
+"""Bytes of a tokenizer.json, at most."""
 END = "<|endoftext|>"
 ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Names of the end-of-document token in well-known tokenizers, tried where no file names it."""
@@ -72,10 +75,10 @@ def _from_file(file: Path) -> Tokenizer:
     from tokenizers import Tokenizer as Library
 
     try:
-        source = file.read_text(encoding="utf-8")
+        source = files.text_of(file, LARGEST)
         vocabulary = Library.from_str(source).get_vocab(with_added_tokens=True)
-    except OSError as error:
-        raise UserError(f"--tokenizer {file}: cannot be read ({error.strerror})") from None
+    except UserError as error:
+        raise UserError(f"--tokenizer: {error}") from None
     except Exception as error:  # the library raises Exception itself
         raise UserError(f"--tokenizer {file}: not HF's tokenizer.json ({str(error).splitlines()[0][:80]})") from None
     name = file.parent.resolve().name if file.name == "tokenizer.json" else file.stem
@@ -88,8 +91,8 @@ def _from_file(file: Path) -> Tokenizer:
 def _end(folder: Path, vocabulary: dict[str, int]) -> int | None:
     """Return the end-of-document token: as tokenizer_config.json in the same folder names it, or one with a well-known name."""
     try:
-        named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("eos_token")
-    except (OSError, ValueError, AttributeError):
+        named = json.loads(files.text_of(folder / "tokenizer_config.json")).get("eos_token")
+    except (UserError, ValueError, AttributeError, RecursionError):
         named = None
     named = cast(dict[str, Any], named).get("content") if isinstance(named, dict) else named
     return next((vocabulary[name] for name in (named, *ENDS) if isinstance(name, str) and name in vocabulary), None)

@@ -8,6 +8,7 @@ from meshwise.cost.axes import BY_NAME
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
+from meshwise.run.train.hosts import node_range
 from meshwise.workers.trainer.settings import DEVICES, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES
 
 LAYOUT = "Layout"
@@ -47,6 +48,13 @@ def _profile(value: str) -> str:
     return value
 
 
+def _nodes(value: str | int) -> str:
+    text = str(value)
+    if text:
+        node_range(text)
+    return text
+
+
 def _sweep(value: str | None) -> str | None:
     return value
 
@@ -56,6 +64,7 @@ _TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value,
 _PROFILE: Kind[str, str] = Kind(_profile, str, "START:COUNT")
 _SWEEP: Kind[str | None, str | None] = Kind(_sweep, str, "AXIS=VALUES...")
 _AXIS = optional(whole())
+_NODES: "Kind[str | int, str | int]" = Kind(_nodes, str, "N|MIN:MAX")
 
 
 @question
@@ -152,7 +161,10 @@ class TrainRun(Ask):
         group=FAILURES,
     )  # fmt: skip
 
-    nodes: int | None = asked(default=None, converter=_AXIS, flag="--nodes,--nnodes", help="Number of machines.", group=MACHINES)
+    nodes: str | int = asked(
+        default="", converter=_NODES, flag="--nodes,--nnodes", group=MACHINES,
+        help="Number of machines; MIN:MAX goes on with fewer when some are lost, in a layout planned for them.",
+    )  # fmt: skip
     node_rank: int | None = asked(
         default=None, converter=optional(whole(0)), help="Rank of this machine, from 0.", group=MACHINES
     )
@@ -174,6 +186,13 @@ class TrainRun(Ask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        elastic = ":" in str(self.nodes)
+        if elastic and (self.report or self.sweep is not None):
+            raise UserError(
+                f"--nodes {self.nodes} does not apply to --{'report' if self.report else 'sweep'}: give a single number"
+            )
+        if elastic and not self.checkpoint_every and not self.dry_run:
+            raise UserError(f"--nodes {self.nodes} goes on from a checkpoint when a node is lost: it needs --checkpoint-every")
         if self.report_lengths and not self.report:
             raise UserError("--report-lengths requires --report")
         used = [name for name in _SINGLE if getattr(self, name)] if self.sweep is not None else []

@@ -4,10 +4,11 @@ import json
 import resource
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from meshwise.catalogue import here
+from meshwise.catalogue import files, here
 from meshwise.cost.train.memory import Parameters
+from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from meshwise.run.train.advice import layout_of
@@ -25,9 +26,10 @@ CUTS = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 def failure(out: Path) -> dict[str, Any]:
     """Return the content of failure.json, which workers write; empty if there is none."""
     try:
-        return json.loads((out / "failure.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        written: object = json.loads(files.text_of(out / "failure.json"))
+    except (UserError, ValueError, RecursionError):
         return {}
+    return cast("dict[str, Any]", written) if isinstance(written, dict) else {}
 
 
 def reason(failed: dict[str, Any], code: int, checkpoint_every: int) -> str:

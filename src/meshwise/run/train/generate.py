@@ -1,22 +1,27 @@
 """Generate text, or compute the loss of one, with a model that `run --save` trained."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from meshwise.catalogue import here
+from meshwise.catalogue import files, here
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.run import packages
 from meshwise.run.callbacks import Say, ignore
+from meshwise.run.children import with_parent
 from meshwise.run.packages import require_torch
+from meshwise.run.scratch import ScratchFile
 from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.tokenizer import Tokenizer
 from meshwise.run.train import launch
 from meshwise.run.train.ask import GenerateAsk
+
+LARGEST_TEXT = 1 << 28
+"""Bytes of a text to evaluate, at most."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +54,19 @@ def generate(ask: GenerateAsk, *, say: Say = ignore) -> Generated:
 
 def _answer(ask: GenerateAsk, values: dict[str, Any], read: list[int], device: str, say: Say) -> dict[str, Any]:
     """Run the worker and return its answer; raise its error message if it fails."""
-    with TemporaryDirectory() as folder:
-        config, given, answer = (Path(folder, name) for name in ("config.json", "read.json", "answer.json"))
-        config.write_text(json.dumps(values), encoding="utf-8")
-        given.write_text(json.dumps(read), encoding="utf-8")
-        command = [sys.executable, "-m", "meshwise.workers.trainer.generate", str(config), "--weights", ask.weights]
-        command += ["--read", str(given), "--write", str(answer), "--tokens", str(ask.tokens)]
+    with ScratchFile(json.dumps(values)) as config, ScratchFile(json.dumps(read)) as given, ScratchFile() as answer:
+        command = [sys.executable, "-m", "meshwise.workers.trainer.generate", str(config.path), "--weights", ask.weights]
+        command += ["--read", str(given.path), "--write", str(answer.path), "--tokens", str(ask.tokens)]
         command += ["--temperature", str(ask.temperature), "--seed", str(ask.seed), "--device", device]
         command += ["--eval", "--seq", str(ask.seq)] if ask.text else []
-        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True, preexec_fn=with_parent())
         lines = done.stderr.strip().splitlines()
         if done.returncode:
             reason = lines[-1] if lines else f"the worker ended with exit code {done.returncode}"
             raise (UserError if done.returncode == 2 else DoesNotFit)(reason)
         for line in lines:
             say(line)
-        return json.loads(answer.read_text(encoding="utf-8"))
+        return json.loads(answer.path.read_text(encoding="utf-8"))
 
 
 def _tokenizer(given: str, weights: Path, model: str, vocabulary: int) -> Tokenizer:
@@ -89,12 +91,12 @@ def _tokens(tokenizer: Tokenizer, ask: GenerateAsk) -> list[int]:
         tokens = tokenizers.encoder(tokenizer)([(ask.prompt or "\n", False)]).tolist()
         return [tokenizer.end] if not ask.prompt and tokenizer.source and tokenizer.end is not None else tokens
     text = Path(ask.text)
-    if not text.is_file():
+    if not os.path.exists(text):
         raise UserError(f"--eval {text}: no such file")
     try:
-        tokens = tokenizers.encoder(tokenizer)([(text.read_text(encoding="utf-8"), False)]).tolist()
-    except UnicodeDecodeError:
-        raise UserError(f"--eval {text}: not UTF-8 text") from None
+        tokens = tokenizers.encoder(tokenizer)([(files.text_of(text, LARGEST_TEXT), False)]).tolist()
+    except UserError as error:
+        raise UserError(f"--eval {error}") from None
     if len(tokens) < 2:
         raise UserError(f"--eval {text}: it has {len(tokens)} tokens, but a loss needs two")
     return tokens

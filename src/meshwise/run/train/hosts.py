@@ -8,15 +8,17 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.run.callbacks import Say
 from meshwise.run.children import handle_signals
+from meshwise.workers.trainer.ranks.stop import stop_signals
 
 PORT = 29500
 """Default port of the rendezvous: torchrun's default for a master."""
+RANGE = re.compile(r"([0-9]{1,6})(?::([0-9]{1,6}))?", re.ASCII)
 PLACEHOLDER = f"NODE_0:{PORT}"
 """Stands for the rendezvous in a dry run."""
 JOIN = 600
@@ -35,20 +37,35 @@ class Hosts:
     """HOST:PORT on node 0; '' for one machine."""
     worker: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables of this worker, if another program started every worker; empty if this process starts them."""
+    least: int = 0
+    """Nodes with which an elastic run goes on, at least; 0 if it needs all."""
+    labels: tuple[int, ...] = ()
+    """Ranks of the nodes as the user numbered them, if some are missing."""
+
+
+def node_range(text: str) -> tuple[int, int]:
+    """Read '4', or '2:4' as torchrun has it: the least and the most nodes of a run."""
+    match = RANGE.fullmatch(text.strip())
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 0 < least <= most:
+        raise UserError(f"{quoted(text)}: expected a number of nodes, such as 4, or MIN:MAX, such as 2:4")
+    return least, most
 
 
 def find(
-    environment: Mapping[str, str], devices: int, *, nodes: int | None = None, node_rank: int | None = None, rendezvous: str = ""
+    environment: Mapping[str, str], devices: int, *, nodes: str | int = "", node_rank: int | None = None, rendezvous: str = ""
 ) -> Hosts:
     """Return the hosts of a run on `devices` devices. Flags take precedence over the environment."""
     if nodes or node_rank is not None or rendezvous:
-        hosts = _from_flags(nodes or 1, node_rank, rendezvous)
+        least, most = node_range(str(nodes or 1))
+        hosts = _elastic(_from_flags(most, node_rank, rendezvous), least)
     elif "WORLD_SIZE" in environment and "RANK" in environment:
         hosts = _from_torchrun(environment, devices)
     elif "PET_NNODES" in environment:  # torchrun's names for its own options, which Kubeflow sets
         port = environment.get("PET_MASTER_PORT", str(PORT))
         endpoint = environment.get("PET_RDZV_ENDPOINT") or f"{environment.get('PET_MASTER_ADDR', '')}:{port}"
-        hosts = _nodes_at(_number(environment, "PET_NNODES"), _number(environment, "PET_NODE_RANK"), endpoint)
+        least, most = node_range(environment["PET_NNODES"])
+        hosts = _elastic(_nodes_at(most, _number(environment, "PET_NODE_RANK"), endpoint), least)
     elif "SLURM_STEP_ID" in environment:
         hosts = _from_slurm(environment, devices)
     else:
@@ -56,6 +73,10 @@ def find(
     if devices % hosts.nodes:
         raise UserError(f"the layout is for {devices} devices, which {hosts.nodes} nodes cannot share evenly")
     return hosts
+
+
+def _elastic(hosts: Hosts, least: int) -> Hosts:
+    return replace(hosts, least=least) if least < hosts.nodes else hosts
 
 
 def _from_flags(nodes: int, rank: int | None, rendezvous: str) -> Hosts:
@@ -173,10 +194,11 @@ def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
         "MESHWISE_STORE": hosts.rendezvous,
         "MESHWISE_NODE_RANK": str(hosts.rank),
         "MESHWISE_NODES": str(hosts.nodes),
+        "MESHWISE_NODE_LABELS": " ".join(map(str, hosts.labels)),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a restarted node would wait for an address that is published only once
     }
     if "TORCH_CPP_LOG_LEVEL" not in environment:
-        variables["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # no warnings about peers without a DNS name
+        variables["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # what torch reports in C++ frames is reported in words
     interface = interface_of(address_towards(hosts.rendezvous))
     sockets = {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and name not in environment}
     return variables | sockets
@@ -207,23 +229,24 @@ def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN) -> None:
     if not hosts.rendezvous:
         return
     host, _, port = hosts.rendezvous.rpartition(":")
+    first = f"node {hosts.labels[0] if hosts.labels else 0}"
     if hosts.rank == 0:
         _check_free(hosts.rendezvous, int(port))
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise DoesNotFit(
-            f"{signal.Signals(number).name} while waiting for node 0 at {hosts.rendezvous}: stopped, nothing was started"
+            f"{signal.Signals(number).name} while waiting for {first} at {hosts.rendezvous}: stopped, nothing was started"
         )
 
     begun, reported = time.monotonic(), False
-    with handle_signals(stop, signal.SIGTERM, signal.SIGINT):
+    with handle_signals(stop, *stop_signals()):
         while not _answers(host.strip("[]"), int(port)):
             waited = time.monotonic() - begun
             if waited > patience:
-                raise DoesNotFit(f"node 0 did not answer at {hosts.rendezvous} within {patience:g} s; is its command running?")
+                raise DoesNotFit(f"{first} did not answer at {hosts.rendezvous} within {patience:g} s; is its command running?")
             if waited > SILENCE and not reported:
-                say(f"waiting for node 0 at {hosts.rendezvous}, up to {patience:g} s")
+                say(f"waiting for {first} at {hosts.rendezvous}, up to {patience:g} s")
                 reported = True
             time.sleep(0.2)
 

@@ -133,6 +133,10 @@ def prepare(run: TrainRun) -> Launch:
     on = run.on or (planned.on if planned else here.cluster_text(device, layout.devices // nodes.nodes, nodes.nodes))
     # without a checkpoint a restart would begin at the first step
     restarts = (RESTARTS if settings.checkpoint_every else 0) if run.max_restarts is None else run.max_restarts
+    if nodes.least and not settings.checkpoint_every and not run.dry_run:
+        raise UserError(
+            f"{nodes.least}:{nodes.nodes} nodes go on from a checkpoint when one is lost: this needs --checkpoint-every"
+        )
     assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
     return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, nodes, restarts, assumed=assumed)
 
@@ -148,11 +152,11 @@ def _device(run: TrainRun, planned: TrainAsk | None) -> str:
 def _hosts(run: TrainRun, layout: Layout, planned: TrainAsk | None) -> Hosts:
     """Return the machines of the run. A dry run takes its cluster's, with placeholders for rank and address."""
     if not run.dry_run:
-        given = {"nodes": run.nodes, "node_rank": run.node_rank, "rendezvous": run.rendezvous}
+        given = {"nodes": str(run.nodes), "node_rank": run.node_rank, "rendezvous": run.rendezvous}
         return hosts.find(os.environ, layout.devices, **cast(Any, given))
     on = run.on or (planned.on if planned else "")
     each = clusters.find_cluster(on).node.devices if on else layout.devices
-    nodes = run.nodes or max(1, -(-layout.devices // each))
+    nodes = hosts.node_range(str(run.nodes))[1] if run.nodes else max(1, -(-layout.devices // each))
     if layout.devices % nodes:
         raise UserError(f"the layout is for {layout.devices} devices, which {nodes} nodes cannot share evenly")
     return Hosts(nodes, run.node_rank or 0, run.rendezvous or hosts.PLACEHOLDER) if nodes > 1 else Hosts()

@@ -5,21 +5,27 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Thread
 from types import FrameType
 from typing import IO, Any
 
 from meshwise.errors import UserError
 from meshwise.run.callbacks import Progress, Say, ignore
-from meshwise.run.children import handle_signals
-from meshwise.run.train import hosts, launch
+from meshwise.run.children import end_tree, handle_signals, with_parent
+from meshwise.run.scratch import ScratchFile
+from meshwise.run.train import hosts, launch, lock
 from meshwise.run.train.launch import Launch
+from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
 from meshwise.workers.trainer.ranks.output import say as say_to
+from meshwise.workers.trainer.ranks.stop import STOP_FILE, stop_signals
 
-STOP_FILE = "MESHWISE_STOP"
+Watch = Callable[[], str]
+"""Returns why the workers should stop after the current step, END to end them at once, or ''."""
+END = "end"
 STEP = re.compile(r"step +(\d+)/\d+ ")
 
 
@@ -28,6 +34,7 @@ def write_settings(ready: Launch, out: Path) -> Path:
     try:
         out.mkdir(parents=True, exist_ok=True)
         ready.settings.write(out / "config.json")
+        reach("launcher wrote settings")
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
     return out / "config.json"
@@ -47,7 +54,12 @@ def environment(ready: Launch) -> dict[str, str]:
 
 
 def follow(
-    command: Sequence[str], environment: Mapping[str, str], steps: int, say: Say, progress: Progress | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    steps: int,
+    say: Say,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> tuple[int, bool]:
     """Run a command to its end; return its exit code, and whether a signal stopped it.
 
@@ -55,8 +67,8 @@ def follow(
     `say` instead.
     """
     if progress is None and sys.stdout is sys.__stdout__:
-        return supervise(command, environment)
-    update = progress or ignore
+        return supervise(command, environment, watch=watch)
+    update, say = ignore_broken_pipe(progress or ignore), ignore_broken_pipe(say)
     # standard error is kept apart where it was redirected
     errors = None if sys.stderr is sys.__stderr__ and not sys.stderr.isatty() else subprocess.PIPE
 
@@ -76,7 +88,7 @@ def follow(
             reader.join()
 
     update("training", 0, steps)
-    return supervise(command, environment, read, stdout=subprocess.PIPE, stderr=errors)
+    return supervise(command, environment, read, watch, stdout=subprocess.PIPE, stderr=errors)
 
 
 def run_quietly(command: Sequence[str], environment: Mapping[str, str], log: Path) -> tuple[int, bool]:
@@ -89,38 +101,61 @@ def supervise(
     command: Sequence[str],
     environment: Mapping[str, str],
     read: Callable[["subprocess.Popen[str]"], None] | None = None,
+    watch: Watch | None = None,
     **streams: Any,
 ) -> tuple[int, bool]:
     """Return the exit code of a command, and whether a signal stopped it. It runs in its own session: a terminal's Ctrl-C only reaches this
     process.
 
-    `streams` say where its output goes; `read` reads it if that is a pipe.
+    `streams` say where its output goes; `read` reads it if that is a pipe. `watch` is called about twice a second, and may ask it to stop
+    or end it.
     """
-    with TemporaryDirectory(prefix="meshwise-") as folder:
-        stop = Path(folder, "stop")
+    asked = False
+    with ScratchFile() as stop:
         process = subprocess.Popen(
             command,
-            env=dict(environment) | {STOP_FILE: str(stop)},
+            env=dict(environment) | {STOP_FILE: str(stop.path)},
             start_new_session=True,
+            preexec_fn=with_parent(),
+            pass_fds=lock.descriptors(),
             text=True,
             errors="replace",
             **streams,
         )
+        reach("launcher started agent")
 
         def request_stop(number: int, frame: FrameType | None) -> None:
-            if stop.exists():
+            nonlocal asked
+            if asked:
                 process.kill()
                 return
-            stop.touch()
+            asked = True
+            stop.append(b"stop")
             name = signal.Signals(number).name
             say_to(f"meshwise: {name}: stopping after the current step; a second signal ends it at once", sys.stderr)
 
-        with handle_signals(request_stop, signal.SIGTERM, signal.SIGINT):
+        with handle_signals(request_stop, *stop_signals()):
             try:
+                if watch is not None:
+                    Thread(target=_watch, args=(process, stop, watch), daemon=True).start()
                 if read is not None:
                     read(process)
-                return process.wait(), stop.exists()
+                return process.wait(), asked
             finally:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
+
+
+def _watch(process: "subprocess.Popen[str]", stop: ScratchFile, watch: Watch) -> None:
+    """Stop or end a process when `watch` says so."""
+    asked = False
+    while process.poll() is None:
+        reason = watch()
+        if reason == END:
+            end_tree(process, 0.0)
+            return
+        if reason and not asked:
+            asked = True
+            stop.append(reason.encode())
+        time.sleep(0.5)

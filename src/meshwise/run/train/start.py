@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,19 +10,32 @@ from typing import Any, NoReturn
 
 from meshwise.catalogue import files
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.packages import require_torch
-from meshwise.run.train import dry_run, failure, hosts, launch, lengths, previous, processes, report, sections, sweep
+from meshwise.run.train import (
+    attempt,
+    dry_run,
+    elastic,
+    failure,
+    hosts,
+    launch,
+    lengths,
+    lock,
+    previous,
+    processes,
+    report,
+    sections,
+    sweep,
+)
 from meshwise.run.train.advice import Forecast, forecast
 from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.attempt import Attempt, with_prediction
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.report import Measured
 from meshwise.run.train.sections import Section
 from meshwise.run.train.sweep import Outcome, Point
-from meshwise.units import GIB
 from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
-from meshwise.workers.trainer.report.rows import PREDICTED, add_row, read_rows
+from meshwise.workers.trainer.report.rows import add_row, read_rows
 from meshwise.workers.trainer.report.rows import failure as failure_row
 
 OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", "exitcode: -9", "exitcode  : -9")
@@ -86,17 +98,34 @@ def start(run: TrainRun, *, say: Say, progress: Progress | None = None) -> "Trai
     if run.dry_run:
         return dry_run.describe(run, ready)
     require_torch("run")
-    others = lengths.points(run, ready, lengths.parse(run.report_lengths or lengths.LENGTHS)) if run.report else []
-    with previous.lock(run.folder, ready):
+    points = lengths.points(run, ready, lengths.parse(run.report_lengths or lengths.LENGTHS)) if run.report else []
+
+    def end(ready: Launch, done: Attempt) -> TrainResult | None:
+        return _end(ready, done, run.folder, points, say)
+
+    if ready.hosts.least:
+        return elastic.train(ready, run.folder, say, progress, end)
+    with lock.lock(run.folder, ready, say):
         previous.check(ready, run.folder)
         if ready.hosts.worker and not run.report:
             _become_worker(ready, run.folder, say)
-        done = _train(ready, run.folder, say, progress)
-        if done is None:
-            return None
-        measured, predicted, stopped = done
-        more = _other_lengths(ready, run.folder, measured, predicted, others, say) if others and not stopped else []
-        return finish(ready, run.folder, measured, predicted, more, say)
+        ready = attempt.write(ready, run.folder, say)
+        done = attempt.run(ready, run.folder, say, progress)
+        if done.code:
+            _raise_failure(ready, run.folder, done.code, done.measured, say)
+        return end(ready, done)
+
+
+def _end(ready: Launch, done: Attempt, out: Path, points: list[Point], say: Say) -> TrainResult | None:
+    """Report what was measured, if this node reports, and measure short runs at other sequence lengths if asked for."""
+    measured = done.measured
+    if measured is None:
+        if ready.hosts.rank == 0 and not done.stopped:
+            say(f"all {ready.settings.steps} steps were done before: no step was measured")
+        return None
+    predicted = forecast(ready, measured.earlier) if ready.on else None
+    more = _other_lengths(ready, out, measured, predicted, points, say) if points and not done.stopped else []
+    return finish(ready, out, measured, predicted, more, say)
 
 
 def _become_worker(ready: Launch, out: Path, say: Say) -> NoReturn:
@@ -105,38 +134,6 @@ def _become_worker(ready: Launch, out: Path, say: Say) -> NoReturn:
     command = launch.command(ready, processes.write_settings(ready, out))
     sys.stdout.flush()
     os.execve(command[0], command, processes.environment(ready))
-
-
-def with_prediction(ready: Launch) -> tuple[Launch, Choice | None]:
-    """Add the planner's prediction to the run's facts, so that the measurement row carries both."""
-    if not ready.on:
-        return ready, None
-    predicted = ready.predicted()
-    facts = ready.settings.facts | dict(zip(PREDICTED, (predicted.step, predicted.peak / GIB), strict=True))
-    return replace(ready, settings=replace(ready.settings, facts=facts)), predicted
-
-
-def _train(ready: Launch, out: Path, say: Say, progress: Progress | None) -> tuple[Measured, Forecast | None, bool] | None:
-    """Train once. Return the measurements, the forecast, and whether a signal stopped it; None if there is nothing to report."""
-    ready, predicted = with_prediction(processes.tokenize(ready, out, say))
-    s, file = ready.settings, processes.write_settings(ready, out)
-    lead = ready.hosts.rank == 0
-    for line in _announcement(ready) if lead else ():
-        say(line)
-    if predicted and (warning := failure.memory_warning(ready, predicted)):
-        say(warning)
-    hosts.wait_for_node_0(ready.hosts, say)
-    started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
-    (out / "failure.json").unlink(missing_ok=True)
-    code, stopped = processes.follow(launch.command(ready, file), processes.environment(ready), s.steps, say, progress)
-    measured = report.read(s, out, started, before) if lead else None
-    if code:
-        _raise_failure(ready, out, code, measured, say)
-    if measured is None:
-        if lead and not stopped:
-            say(f"all {s.steps} steps were done before: no step was measured")
-        return None
-    return measured, forecast(ready, measured.earlier) if ready.on else None, stopped
 
 
 def _raise_failure(ready: Launch, out: Path, code: int, measured: Measured | None, say: Say) -> NoReturn:
@@ -151,22 +148,6 @@ def _raise_failure(ready: Launch, out: Path, code: int, measured: Measured | Non
         except DoesNotFit as error:
             why = f"{why}; {error}"
     raise DoesNotFit(why)
-
-
-def _announcement(ready: Launch) -> list[str]:
-    """Return the model, batch, precision and devices of a run, and its notes."""
-    s = ready.settings
-    workers, parts = _plural(s.layout.devices, f"{s.device} process"), _plural(s.microbatches, "micro-batch")
-    nodes = f" on {ready.hosts.nodes} nodes" if ready.hosts.nodes > 1 else ""
-    return [
-        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
-        f"{s.precision} on {workers}{nodes}",
-        *ready.notes,
-    ]
-
-
-def _plural(number: int, what: str) -> str:
-    return f"{number} {what}{'es' if number > 1 else ''}"
 
 
 def finish(
@@ -208,6 +189,7 @@ def _measure_one(point: Point, out: Path) -> Outcome:
     assert point.ready
     folder = out / point.folder
     ready = replace(point.ready, settings=replace(point.ready.settings, out=str(folder)))
+    lock.wait_for_workers(folder)
     ready, choice = with_prediction(processes.tokenize(ready, folder, ignore))
     s, file = ready.settings, processes.write_settings(ready, folder)
     log, before = folder / "output.txt", len(read_rows(folder / "measurement.jsonl"))
@@ -227,7 +209,7 @@ def _sweep(run: TrainRun, text: str, say: Say) -> SweepResult:
     """Measure every combination, and compare with the planner's order."""
     points, out = sweep.points(run, sweep.parse(text)), run.folder
     require_torch("run")
-    with previous.lock(out):
+    with lock.lock(out, say=say):
         outcomes = measure(points, out, say)
         report_sections = sweep.table(outcomes, [point for point in points if not point.ready])
         (out / "report.md").write_text(sections.as_markdown(f"Sweep: {text}", report_sections), encoding="utf-8")
@@ -242,7 +224,7 @@ def _other_lengths(
     """Measure short runs at other sequence lengths; return the sections that `--report` adds."""
     _make_folder(out / "lengths")
     outcomes = measure(points, out / "lengths", say)
-    environment = json.loads((out / "environment.json").read_text(encoding="utf-8"))
+    environment = json.loads(files.text_of(out / "environment.json"))
     same = lengths.equal_tokens(ready, [int(point.values["seq"]) for point in points]) > 0
     return [
         lengths.configuration(measured, predicted, ready.model.params, environment),

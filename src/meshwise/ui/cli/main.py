@@ -1,15 +1,17 @@
 """The program `meshwise`: runs a verb, and reports an error that a user can fix in one line on standard error."""
 
+import io
+import os
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from meshwise.errors import UserError
 from meshwise.ui.cli.help import EVERY, Verbs
-from meshwise.workers.trainer.ranks.output import flush, say
+from meshwise.workers.trainer.ranks.output import flush, say, silence
 
 TWINS = {"plan": "serve", "serve": "plan"}
 """Verbs whose options are easily mixed up."""
@@ -41,6 +43,7 @@ def root(
 
 def main() -> None:
     """Run a verb, and report an error that a user can fix in one line on standard error."""
+    open_closed_streams()
     try:
         code = app(standalone_mode=False, prog_name="meshwise") or 0
         if code == STOPPED:  # typer turns Ctrl-C into an exit code
@@ -52,8 +55,30 @@ def main() -> None:
         fail(_usage(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         fail("stopped", STOPPED)
+    except BrokenPipeError:  # head or less has read enough
+        silence(sys.stdout)
+        sys.exit(1)
+    except OSError as error:  # no output, or a disk or file system that fails
+        where = f"{error.filename}: " if error.filename else "cannot write the output: "
+        fail(f"{where}{error.strerror or error}", 1)
     finally:
         flush()
+
+
+def open_closed_streams() -> None:
+    """Open standard streams that are closed (`>&-`): the next file to be opened would take their numbers, and get what is printed."""
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # takes the lowest free number
+    # what is written to an output that can only be read is an error, as on a full disk: a result must not be lost in silence
+    sys.stdout = sys.stdout or _writer(1)
+    sys.stderr = sys.stderr or _writer(2)
+
+
+def _writer(number: int) -> TextIO:
+    return io.TextIOWrapper(io.FileIO(number, "w", closefd=False), encoding="utf-8")
 
 
 def _usage(error: Any) -> str:

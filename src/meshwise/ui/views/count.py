@@ -70,7 +70,11 @@ def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
     parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
     mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)
     tokens = units.show(tallies[0]["training_flops"]["tokens"], "count")
-    active: list[Row] = [("active per token", _share("parameters/active"))] if mixture else []
+    used: list[Row] = [
+        ("active per token", _share("parameters/active")),
+        ("  with the embedding", _share("parameters/active_with_embedding")),
+    ]
+    active = used if mixture else []
     return [
         ("hyperparameters", [(name, whole_at(f"hyperparameters/{name}")) for name in names]),
         (

@@ -108,25 +108,35 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def chip_facts(chip: Chip) -> Table:
+    """Return the facts of a chip, each with the number of its source where there are several."""
+
+    def sourced(label: str, fact: str, text: str) -> tuple[str, str]:
+        number = chip.sources.index(chip.source_of(fact)) + 1
+        return label, f"{text} [{number}]" if text and len(chip.sources) > 1 else text
+
+    several = len(chip.sources) > 1
     rows = [
         ("name", chip.name),
         ("also called", ", ".join(chip.aliases)),
         ("kind", f"{chip.vendor} {chip.architecture}, {chip.kind}, {chip.year}"),
-        ("memory", units.show(chip.memory, "bytes", binary=True)),
-        ("memory bandwidth", units.show(chip.bandwidth, "bytes/s")),
-        *((f"{dtype}, dense", units.show(rate, "FLOP/s")) for dtype, rate in chip.flops.items()),
-        ("SMs, CUs or cores", str(chip.sms or "")),
+        sourced("memory", "memory", units.show(chip.memory, "bytes", binary=True)),
+        sourced("memory bandwidth", "bandwidth", units.show(chip.bandwidth, "bytes/s")),
+        *(sourced(f"{dtype}, dense", f"flops.{dtype}", units.show(rate, "FLOP/s")) for dtype, rate in chip.flops.items()),
+        sourced("SMs, CUs or cores", "sms", str(chip.sms or "")),
         ("GEMM tile", " x ".join(map(str, chip.tile))),
-        ("clock", units.show(chip.clock, "hertz") if chip.clock else ""),
-        ("last-level cache", units.show(chip.cache, "bytes", binary=True) if chip.cache else ""),
-        ("power", units.show(chip.tdp, "watts") if chip.tdp else ""),
-        ("link", link_text(chip.link)),
-        ("optional bridge", link_text(chip.bridge)),
-        ("host", link_text(chip.host)),
-        ("network per device", link_text(chip.network)),
-        ("largest pod", " x ".join(map(str, chip.torus.pod)) if chip.torus else ""),
+        sourced("clock", "clock", units.show(chip.clock, "hertz") if chip.clock else ""),
+        sourced("last-level cache", "cache", units.show(chip.cache, "bytes", binary=True) if chip.cache else ""),
+        sourced("power", "tdp", units.show(chip.tdp, "watts") if chip.tdp else ""),
+        sourced("link", "link", link_text(chip.link)),
+        sourced("optional bridge", "bridge", link_text(chip.bridge)),
+        sourced("host", "host", link_text(chip.host)),
+        sourced("network per device", "network", link_text(chip.network)),
+        sourced("largest pod", "torus", " x ".join(map(str, chip.torus.pod)) if chip.torus else ""),
         *(("price", f"{price.price} ({price.date}, {price.source})") for price in chip.prices),
-        *(("source", f"{source.title}, {source.url}") for source in chip.sources),
+        *(
+            (f"source [{number}]" if several else "source", f"{source.title}, {source.url}")
+            for number, source in enumerate(chip.sources, 1)
+        ),
     ]
     return facts(chip.key, rows)
 
@@ -148,7 +158,7 @@ def model_facts(model: Model) -> Table:
         *((name, f"{value:,}") for name, value in hyperparameters(model).items()),
         ("layer pattern", layer_runs(model)),
         ("parameters", f"{model.params:,}"),
-        ("active per token", f"{model.active_params:,}" if model.active_params != model.params else ""),
+        ("active per token", f"{model.active_without_embedding:,}" if model.active_params != model.params else ""),
         *(("note", note) for note in model.notes),
         ("source", model.source),
     ]

@@ -3,11 +3,12 @@
 import csv
 import io
 import json
+import math
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from rich import box
 from rich.cells import cell_len
@@ -38,8 +39,19 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def as_json(value: Any) -> str:
-    """Return indented JSON."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    """Return indented JSON. It has no NaN and no infinity: such a number, the score of an absurd measurement, is null."""
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in cast(dict[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in cast(list[Any], value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def at_path(row: Mapping[str, Any], path: str) -> Any:

@@ -7,6 +7,7 @@
     parallel.py    mesh, tensor parallelism, FSDP; gradients.py: tied weights, gradient norm
     optimizer.py   AdamW and the learning rate
     checkpoint.py  writes and resumes checkpoints; marker.py: the settings that a checkpoint records (no torch)
+    dcp_metadata.py  reads DCP's pickle without running code in it
     weights.py     random weights, HF safetensors in and out
     generate.py    continues a text; shapes.py: prints the shapes on each rank
     models/ ops/ data/ hf/ ranks/ report/

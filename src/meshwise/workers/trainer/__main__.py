@@ -1,14 +1,22 @@
 """`torchrun -m meshwise.workers.trainer settings.json`: run one worker of a training run."""
 
-import os
 import sys
 from pathlib import Path
 
-from meshwise.workers.trainer.loop import train
-from meshwise.workers.trainer.ranks.faults import die_with_parent
+from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.ranks.parent import die_with_agent
 from meshwise.workers.trainer.settings import Settings
 
+
+def main(settings: Path) -> None:
+    # before torch is imported, which takes seconds: an agent that is killed meanwhile must take this worker with it
+    die_with_agent()
+    reach("worker begins")
+    from meshwise.workers.trainer.loop import train
+
+    reach("worker imported")
+    train(Settings.read(settings))
+
+
 if __name__ == "__main__":
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # started by torchrun
-        die_with_parent()
-    train(Settings.read(Path(sys.argv[1])))
+    main(Path(sys.argv[1]))

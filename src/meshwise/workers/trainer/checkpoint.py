@@ -6,12 +6,12 @@ every file with its size and checksum and is written last, after all ranks have 
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import errno
-import json
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,10 +23,12 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as read_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from meshwise.workers.trainer.dcp_metadata import METADATA, CheckedReader, find_problem
 from meshwise.workers.trainer.gradients import NamedParameters
 from meshwise.workers.trainer.marker import (
     DAMAGED,
     MARKER,
+    Marker,
     Trained,
     all_damaged,
     complete_steps,
@@ -39,6 +41,7 @@ from meshwise.workers.trainer.marker import (
 from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.optimizer import MOMENTS, StepOptimizer
 from meshwise.workers.trainer.ranks.faults import TrainingError, kind_of
+from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.settings import Settings
 
@@ -58,20 +61,21 @@ def _key(name: str, tied: str) -> str:
     return tied if tied and name == HEAD else name
 
 
-def checksum(path: Path) -> list[int]:
+def checksum(path: Path) -> tuple[int, int]:
     """Return the size of a file in bytes, and its CRC-32."""
     size = crc = 0
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-    return [size, crc]
+    return size, crc
 
 
 def find_damage(target: Path, part: int = 0, parts: int = 1) -> str:
     """Check every `parts`-th file of a checkpoint, starting at `part`; return the first problem, empty if there is none."""
-    files: Mapping[str, list[int]] = read_marker(target).get("files", {})
-    if not files:
-        return "its marker cannot be read"
+    marker = read_marker(target)
+    if marker is None or METADATA not in marker.files:
+        return "its marker cannot be read, or has changed since it was written"
+    files = marker.files
     for name in sorted(files)[part::parts]:
         path = target / name
         if not path.is_file():
@@ -80,6 +84,8 @@ def find_damage(target: Path, part: int = 0, parts: int = 1) -> str:
             return f"{name} has {path.stat().st_size:,} of {files[name][0]:,} bytes"
         if checksum(path) != files[name]:
             return f"{name} has changed since it was written"
+        if name == METADATA and (problem := find_problem(target, files)):
+            return problem
     return ""
 
 
@@ -140,15 +146,17 @@ class Checkpoints:
 
     def _resume_from(self, target: Path, step: int) -> ResumePoint:
         marker = read_marker(target)
-        before = Trained.read(marker)
+        if marker is None:
+            raise TrainingError("error", f"{target} changed while the run started")
+        before = marker.trained
         if refused := resume_refusal(self.folder, before, self.settings):
             raise TrainingError("error", refused)
-        self._load(target, step)
+        self._load(target, marker)
         self._remove_unfinished()
         self._say(f"resuming after step {step} from {self.folder}")
         for line in resume_changes(before, self.settings, step):
             self._say(line)
-        self.resumed = ResumePoint(step, int(marker["skipped"]), before.samples - step * self.settings.batch if before else 0)
+        self.resumed = ResumePoint(step, marker.skipped, before.samples - step * self.settings.batch)
         return self.resumed
 
     def _set_aside(self, target: Path, step: int, damage: str) -> None:
@@ -161,6 +169,7 @@ class Checkpoints:
     def save(self, step: int, skipped: int) -> None:
         """Copy the state to the CPU and write it to `step-N` in the background; waits for the previous checkpoint first."""
         self.wait()
+        reach("checkpoint begins")
         target = self.folder / f"step-{step}"
         if self.writer is None:
             # keep the pinned memory: copies from a GPU are fast, and memory is allocated only once
@@ -191,10 +200,11 @@ class Checkpoints:
 
     def _finish(self, written: "Future[Any]", target: Path, step: int, skipped: int) -> str:
         """Checksum the written files, write the marker and drop old checkpoints; return the first problem, the same on all ranks."""
-        problem, files = "", dict[str, list[int]]()
+        problem, files = "", dict[str, tuple[int, int]]()
         try:
             written.result()
-            names = [*target.glob(f"__{self.rank}_*"), *([target / ".metadata"] if self.rank == 0 else [])]
+            reach("checkpoint files written")
+            names = [*target.glob(f"__{self.rank}_*"), *([target / METADATA] if self.rank == 0 else [])]
             files = {path.name: checksum(path) for path in names}
         except BaseException as error:
             if kind_of(error) == "lost":
@@ -206,10 +216,11 @@ class Checkpoints:
         dist.all_gather_object(results, (problem, files), group=self.group)
         problem = next((reason for reason, _ in results if reason), "")
         if self.rank == 0:
+            reach("checkpoint unmarked")
             if not problem:
                 trained = Trained.of(self.settings, step * self.settings.batch + self.resumed.ahead)
                 listed = {name: file for _, rank_files in results for name, file in rank_files.items()}
-                problem = self._mark(target, {"step": step, "skipped": skipped, "trained": trained.to_json(), "files": listed})
+                problem = self._mark(target, Marker(step=step, skipped=skipped, trained=trained, files=listed))
             if problem:
                 shutil.rmtree(target, ignore_errors=True)
             self._say_outcome(target, step, problem)
@@ -217,22 +228,26 @@ class Checkpoints:
         dist.broadcast_object_list(box, src=0, group=self.group)
         return box[0]
 
-    def _mark(self, target: Path, values: dict[str, Any]) -> str:
+    def _mark(self, target: Path, marker: Marker) -> str:
         """Write the marker atomically, synced to the disk, then drop the oldest checkpoints."""
         try:
             partial = target / f"{MARKER}.part"
             with partial.open("w", encoding="utf-8") as file:
-                json.dump(values, file)
+                file.write(marker.text())
                 file.flush()
                 os.fsync(file.fileno())
+            reach("checkpoint marker partial")
             partial.replace(target / MARKER)
             for folder in (target, target.parent):
                 _sync_folder(folder)
         except OSError as error:
             return _reason(error, self.rank)
+        reach("checkpoint marked")
         for step in complete_steps(self.folder)[self.settings.keep :]:
             old = self.folder / f"step-{step}"
-            (old / MARKER).unlink()  # first: half a checkpoint must not look complete
+            with suppress(OSError):
+                (old / MARKER).unlink()  # first: half a checkpoint must not look complete
+            reach("checkpoint unmarking")
             shutil.rmtree(old, ignore_errors=True)
         return ""
 
@@ -247,15 +262,15 @@ class Checkpoints:
         then = "training continues" if step < self.settings.steps else "trying once more"
         self._say(f"the checkpoint after step {step} could not be written ({problem}) and was removed; {kept}; {then}")
 
-    def _load(self, target: Path, step: int) -> None:
+    def _load(self, target: Path, marker: Marker) -> None:
         state = _state(self.parameters, self.optimizer, self.tied)
         try:
-            read_state(state, checkpoint_id=target, process_group=self.group)
+            read_state(state, storage_reader=CheckedReader(target, marker.files), process_group=self.group)
         except CheckpointException as error:
             raise TrainingError(
                 "error", f"{target} belongs to another model: {_reason(error, self.rank)}; choose another --out"
             ) from None
-        done = step - int(read_marker(target)["skipped"])
+        done = marker.step - marker.skipped
         for name, parameter in self.parameters:
             key = _key(name, self.tied)
             self.optimizer.restore(parameter, {kind: state[f"{kind}.{key}"] for kind in ("weight", *MOMENTS)}, done)

@@ -20,6 +20,7 @@ from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.ranks.faults import SkippedSteps, TrainingError
 from meshwise.workers.trainer.ranks.heartbeat import Heartbeat, guarded
+from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.report.lines import peak_memory
 from meshwise.workers.trainer.report.recorder import Recorder, memory_history
@@ -45,6 +46,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     tied = tied_embedding(settings.model)
     checkpoints = Checkpoints(settings, parameters, optimizer, tied, heart.progress) if settings.checkpoint_every else None
     first, skipped, ahead = checkpoints.resume() if checkpoints else ResumePoint()
+    reach("worker resumed")
     recorder = Recorder(settings, ranks, device, passes.phases, first)
     skips, done = SkippedSteps(settings, skipped), first
     stepper = Stepper(settings, ranks, passes, optimizer, parameters)
@@ -61,7 +63,9 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
                 results.read()
                 checkpoints.save(done, skips.total)
     results.read()
-    problems = [checkpoints.end(done, skips.total) if checkpoints and done else "", _write_measurements(recorder)]
+    problems = [checkpoints.end(done, skips.total) if checkpoints and done else ""]
+    reach("steps done")
+    problems.append(_write_measurements(recorder))
     if settings.save and done == settings.steps:
         problems.append(save_weights(settings, ranks, passes))
     _raise_problems(problems, done)
@@ -112,6 +116,7 @@ class DelayedResults:
         phases = done.phases
         step = Step(done.step, loss, total, seconds, peak_memory(self.device), phases.seconds(), phases.cpu_seconds())
         self.recorder.record(step)
+        reach("step done")
         note = self.skips.check(done.step, loss, total)
         if note and dist.get_rank() == 0:
             say(note)

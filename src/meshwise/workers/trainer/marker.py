@@ -1,6 +1,9 @@
 """Checkpoint markers: the settings a checkpoint was trained with, and whether a run can resume from it. No torch: launchers read them."""
 
 import json
+import math
+import re
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -10,6 +13,14 @@ from meshwise.workers.trainer.settings import Settings
 
 MARKER = "complete"
 """Name of the marker file; a checkpoint folder without it was never finished."""
+CHECKSUM = "checksum"
+LONGEST = 1 << 26
+"""Bytes of a marker at most: those of a million files."""
+MOST = 2**62
+"""No count in a marker is larger."""
+PART = re.compile(r"\.metadata|__[0-9]{1,9}_[0-9]{1,9}\.distcp", re.ASCII)
+"""Names of the files that DCP writes."""
+STEP = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
 DAMAGED = "damaged-"
 """Prefix of a checkpoint that was found damaged."""
 
@@ -34,15 +45,80 @@ class Trained:
         same = {f.name: getattr(settings, f.name) for f in fields(Trained) if f.name != "samples"}
         return Trained(samples=samples, **same)
 
-    @staticmethod
-    def read(values: Mapping[str, Any]) -> "Trained | None":
-        """Read the settings from a marker; None if it has none, like markers of earlier versions."""
-        trained = cast("dict[str, Any]", values.get("trained") or {})
-        names = {f.name for f in fields(Trained)}
-        return Trained(**{name: trained[name] for name in names}) if names <= set(trained) else None
-
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marker:
+    """What the marker of a finished checkpoint records. Its file has a checksum of its own: one flipped bit would train other samples."""
+
+    step: int
+    """Steps done."""
+    skipped: int
+    """Steps among them that were not applied."""
+    trained: Trained
+    files: Mapping[str, tuple[int, int]]
+    """Size in bytes and CRC-32 of every file, by name."""
+
+    def text(self) -> str:
+        """Return the content of the marker's file."""
+        values: dict[str, Any] = {"step": self.step, "skipped": self.skipped, "trained": self.trained.to_json()}
+        values["files"] = {name: list(file) for name, file in self.files.items()}
+        return json.dumps(values | {CHECKSUM: _checksum(values)})
+
+
+def read_marker(target: Path) -> Marker | None:
+    """Return the marker of a checkpoint `step-N`; None if it cannot be read, is damaged, or belongs to another step."""
+    try:
+        with (target / MARKER).open("rb") as file:
+            text = file.read(LONGEST + 1)
+        values: object = json.loads(text) if len(text) <= LONGEST else None
+        if not isinstance(values, dict):
+            return None
+        marker = _marker(cast("dict[str, Any]", values))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return marker if target.name in (f"step-{marker.step}", f"{DAMAGED}step-{marker.step}") else None
+
+
+def _marker(values: dict[str, Any]) -> Marker:
+    """Check the types and ranges of a marker's values; raise ValueError, KeyError or TypeError for those that no run writes."""
+    stated = values.pop(CHECKSUM)
+    if stated != _checksum(values):
+        raise ValueError("the checksum differs")
+    step = _whole(values["step"], 1)
+    return Marker(
+        step=step,
+        skipped=_whole(values["skipped"], 0, step),
+        trained=_trained(values["trained"]),
+        files={_plain_name(name): (_whole(size), _whole(crc)) for name, (size, crc) in values["files"].items()},
+    )
+
+
+def _trained(values: dict[str, Any]) -> Trained:
+    least = {"samples": 0, "batch": 1, "seq": 1, "seed": 0, "warmup": 0, "steps": 1}
+    numbers = {name: _whole(values[name], low) for name, low in least.items()}
+    rate, words = values["lr"], {name: values[name] for name in ("text", "fingerprint")}
+    if not isinstance(rate, int | float) or not math.isfinite(rate) or not all(isinstance(word, str) for word in words.values()):
+        raise ValueError("settings of a wrong type")
+    return Trained(lr=rate, **numbers, **words)
+
+
+def _whole(value: object, least: int = 0, most: int = MOST) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ValueError("not a whole number in its range")
+    return value
+
+
+def _plain_name(name: str) -> str:
+    if not PART.fullmatch(name):
+        raise ValueError("a file that no checkpoint has")
+    return name
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(values, sort_keys=True).encode())
 
 
 def complete_steps(folder: Path) -> list[int]:
@@ -63,16 +139,8 @@ def unfinished_steps(folder: Path) -> list[int]:
 def _steps(folder: Path, pattern: str, prefix: str) -> list[int]:
     paths = (path if path.is_dir() else path.parent for path in folder.glob(pattern))
     names = [path.name.removeprefix(prefix) for path in paths]
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-
-
-def read_marker(target: Path) -> dict[str, Any]:
-    """Return the values of a checkpoint's marker; empty if it cannot be read."""
-    try:
-        marker = cast("dict[str, Any]", json.loads((target / MARKER).read_text(encoding="utf-8")))
-        return marker if {"step", "skipped", "files"} <= set(marker) else {}
-    except (OSError, ValueError, TypeError):
-        return {}
+    # step-007 and a step in Arabic digits are folders of others
+    return sorted((int(name) for name in names if STEP.fullmatch(name)), reverse=True)
 
 
 def all_damaged(folder: Path, damaged: list[int]) -> str:
@@ -81,10 +149,8 @@ def all_damaged(folder: Path, damaged: list[int]) -> str:
     return f"every checkpoint in {folder} is damaged ({names}): remove them to start from step 1, or choose another --out"
 
 
-def resume_refusal(folder: Path, before: Trained | None, now: Settings) -> str:
+def resume_refusal(folder: Path, before: Trained, now: Settings) -> str:
     """Return why a run cannot resume from a checkpoint in this folder; empty if it can."""
-    if before is None:
-        return ""
     differences = [
         f"{name} {old} (now {new})"
         for name, old, new in (("seed", before.seed, now.seed), ("sequences of", before.seq, now.seq))
@@ -100,13 +166,11 @@ def resume_refusal(folder: Path, before: Trained | None, now: Settings) -> str:
     return f"{folder} holds a run with {listed}, which orders samples differently: repeat its settings to resume, or choose another --out"
 
 
-def resume_changes(before: Trained | None, now: Settings, step: int) -> list[str]:
+def resume_changes(before: Trained, now: Settings, step: int) -> list[str]:
     """Describe how a run that resumes after `step` differs from before, one line per change."""
     if step >= now.steps:
         return []
     lines = [f"--weights {now.weights} is not used: the run resumes from its checkpoint"] if now.weights else []
-    if before is None:
-        return [*lines, f"the checkpoint does not record its settings: assuming {now.batch} samples per step, as now"]
     if before.batch != now.batch:
         lines.append(
             f"{now.batch} samples per step, {before.batch} before: {before.samples:,} were read, and reading continues after them"

@@ -20,6 +20,7 @@ from meshwise.workers.trainer.hf.expected import stored_name
 from meshwise.workers.trainer.hf.safetensors import INDEX, SINGLE_FILE, TensorEntry, WeightsError, contents, format_shape, table
 from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.ranks.faults import TrainingError
+from meshwise.workers.trainer.ranks.kill_points import reach
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -115,6 +116,7 @@ def save(
     file = folder / (SINGLE_FILE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
     partial = file.with_name(f"{file.name}.part")
     problem = _first_problem(_try_write(partial, gathered) if writes else "", parts)
+    reach("weights partial")
     if writes and problem:
         partial.unlink(missing_ok=True)
     elif writes:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import pickle
 import random
 import re
 import threading
@@ -13,14 +14,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.metadata import Metadata
 
 from meshwise.workers.trainer.checkpoint import checksum, find_damage
 from meshwise.workers.trainer.data.grammar import sentence
-from meshwise.workers.trainer.marker import complete_steps
+from meshwise.workers.trainer.marker import Marker, Trained, complete_steps
 from meshwise.workers.trainer.ranks.agent import current_step
 from meshwise.workers.trainer.ranks.faults import Failure, SkippedSteps, TrainingError, failure_of, is_finite, kind_of
 from meshwise.workers.trainer.ranks.heartbeat import Beat, _where, find_stragglers  # pyright: ignore[reportPrivateUsage]
-from support.tiny_runs import PLAIN
+from support.tiny_runs import PLAIN, WHOLE
 
 
 @pytest.mark.parametrize(
@@ -124,19 +126,21 @@ def test_a_thread_that_hangs_is_named_by_its_innermost_line_of_the_trainer() -> 
 def test_any_change_of_a_checkpoint_is_detected(tmp_path: Path) -> None:
     target = tmp_path / "step-5"
     target.mkdir()
-    (target / "a").write_bytes(b"weights")
-    (target / "b").write_bytes(b"moments")
-    marker = {"step": 5, "skipped": 0, "files": {name: checksum(target / name) for name in "ab"}}
+    part = target / "__0_0.distcp"
+    part.write_bytes(b"moments")
+    (target / ".metadata").write_bytes(pickle.dumps(Metadata(state_dict_metadata={}, storage_data={})))
     assert complete_steps(tmp_path) == []
-    (target / "complete").write_text(json.dumps(marker))
+    files = {path.name: checksum(path) for path in target.iterdir()}
+    marker = Marker(step=5, skipped=0, trained=Trained.of(WHOLE, 40), files=files)
+    (target / "complete").write_text(marker.text())
     assert complete_steps(tmp_path) == [5]
     assert find_damage(target) == ""
-    (target / "b").write_bytes(b"momentS")
-    assert find_damage(target) == "b has changed since it was written"
+    part.write_bytes(b"momentS")
+    assert find_damage(target) == "__0_0.distcp has changed since it was written"
     assert find_damage(target, part=0, parts=2) == ""  # another rank reads it
-    (target / "b").write_bytes(b"mom")
-    assert find_damage(target) == "b has 3 of 7 bytes"
-    (target / "b").unlink()
-    assert find_damage(target) == "b is missing"
+    part.write_bytes(b"mom")
+    assert find_damage(target) == "__0_0.distcp has 3 of 7 bytes"
+    part.unlink()
+    assert find_damage(target) == "__0_0.distcp is missing"
     (target / "complete").write_text('{"step": 5')
-    assert find_damage(target) == "its marker cannot be read"
+    assert find_damage(target) == "its marker cannot be read, or has changed since it was written"

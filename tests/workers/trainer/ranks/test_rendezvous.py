@@ -12,8 +12,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from meshwise.workers.trainer.ranks.agent import rendezvous_failure
-from meshwise.workers.trainer.ranks.process_group import STOP_FILE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
+from meshwise.workers.trainer.ranks.stop import STOP_FILE
 from support.trainer_process import Training, alive, descendants
 
 
@@ -62,7 +62,7 @@ def test_a_request_to_stop_ends_the_wait_even_before_the_store_is_reached(
     monkeypatch.setenv(STOP_FILE, str(tmp_path / "stop"))
     why: list[str] = []
     second = RendezvousMonitor(1, 2, "127.0.0.1:1", never, why.append)  # pyright: ignore[reportArgumentType]
-    (tmp_path / "stop").touch()
+    (tmp_path / "stop").write_text("stop")
     until(lambda: why)
     second.end()
     assert why[0] == "stopped by a signal while waiting for node 0 at 127.0.0.1:1"

@@ -4,6 +4,7 @@ training_log in megatron/training prints these lines; later versions added TFLOP
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from meshwise.audit.logs.arguments import read_arguments
 from meshwise.audit.logs.lines import Line
@@ -45,6 +46,12 @@ def matches(head: str) -> bool:
     )
 
 
+@lru_cache(maxsize=256)
+def _known(key: str) -> tuple[str, float] | None:
+    """Return the field of a key as it is printed, with its factor."""
+    return _KEYS.get(" ".join(key.lower().split()))
+
+
 def step_of(text: str) -> tuple[int, dict[str, float]] | None:
     """Return the number and the figures of an iteration line; None if it is not one, or was cut off before its time."""
     match = _ITERATION.search(text)
@@ -53,7 +60,7 @@ def step_of(text: str) -> tuple[int, dict[str, float]] | None:
     numbers: dict[str, float] = {}
     for part in match[3].split("|"):
         key, _, value = part.rpartition(":")
-        known = _KEYS.get(" ".join(key.lower().split()))
+        known = _known(key)
         number = amount(value, "plain") if known else None
         if known and number is not None and not number.rest:
             numbers[known[0]] = number.value * known[1]

@@ -4,6 +4,7 @@ The format: eight bytes of length, a JSON table (type, shape and offsets of ever
 """
 
 import json
+import os
 import struct
 from dataclasses import dataclass
 from math import prod
@@ -19,12 +20,17 @@ WIDTHS = {
     **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
 }
 """Bytes of an element by the format's type names."""
-LONGEST_TABLE = 100_000_000
-"""Most bytes of a table: the format's own limit."""
+LONGEST_TABLE = 1 << 25
+"""Most bytes of a table or an index: of 200,000 tensors. The format's own limit is 100 MB, which would take gigabytes to parse."""
+LARGEST = 1 << 60
+"""No tensor has as many elements, and no file as many bytes."""
 
 
 class WeightsError(ValueError):
     """Files that cannot be read, or that hold other weights than the model's; one line that begins with the path."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(c if c.isprintable() else " " for c in message))  # names come from files
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,8 @@ def files(given: Path) -> list[Path]:
         return [given / SINGLE_FILE]
     parts = _indexed(given / INDEX)
     for name in parts:
-        if not (given / name).is_file():
-            raise WeightsError(f"{given / INDEX} names {name}, which does not exist")
+        if not os.path.isfile(given / name):  # unlike Path's, it is False for a name that is too long
+            raise WeightsError(f"{given / INDEX} names {name[:100]}, which does not exist")
     paths = [given / name for name in parts] or sorted(given.glob("*.safetensors"))
     if not paths:
         raise WeightsError(f"{given}: holds no .safetensors file")
@@ -68,9 +74,16 @@ def _indexed(path: Path) -> list[str]:
     if not path.is_file():
         return []
     try:
-        return sorted({str(name) for name in json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        with path.open("rb") as file:
+            names = {str(name) for name in json.loads(file.read(LONGEST_TABLE))["weight_map"].values()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise WeightsError(f"{path} is not an index of safetensors files: it has no readable weight_map") from None
+    outside = next(
+        (name for name in sorted(names) if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name), None
+    )
+    if outside is not None:
+        raise WeightsError(f"{path} names {outside[:100]!r}, which is not a file of its folder")
+    return sorted(names)
 
 
 def table(path: Path) -> dict[str, TensorEntry]:
@@ -105,9 +118,10 @@ def table(path: Path) -> dict[str, TensorEntry]:
 
 
 def _entry(path: Path, row: dict[str, Any], base: int) -> TensorEntry:
-    shape, (start, end) = tuple(int(size) for size in row["shape"]), cast(list[int], row["data_offsets"])
-    if min((*shape, start, end - start)) < 0:
-        raise ValueError(row)
+    shape, (start, end) = tuple(cast(list[int], row["shape"])), cast(list[int], row["data_offsets"])
+    whole = all(type(number) is int and 0 <= number < LARGEST for number in (*shape, start, end))
+    if not whole or start > end or prod(shape) >= LARGEST:
+        raise ValueError("numbers that no file has")
     return TensorEntry(path, str(row["dtype"]), shape, base + start, base + end)
 
 

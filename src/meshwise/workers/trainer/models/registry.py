@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from meshwise.workers.trainer.models.tensors import Tensors
 
@@ -105,11 +105,47 @@ def unsupported(config: Config) -> str:
     kind = config.get("model_type")
     if kind is None:
         return f"it has no model_type; the trainer supports {', '.join(families())}"
-    if kind not in families():
-        return f"model_type {str(kind)!r} is not supported; the trainer supports {', '.join(families())}"
+    if not isinstance(kind, str) or kind not in families():
+        return f"model_type {str(kind)[:60]!r} is not supported; the trainer supports {', '.join(families())}"
+    if problem := next(
+        filter(None, (*(_not_whole(config, key) for key in WHOLE), *(_not_real(config, key) for key in REAL))), ""
+    ):
+        return problem
     if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout")):
         return "the trainer does not support dropout"
     return family_of(config).unsupported(config)
+
+
+WHOLE = (
+    "hidden_size", "n_embed", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head", "num_key_value_heads",
+    "intermediate_size", "n_inner", "vocab_size", "n_positions", "head_dim", "mini_batch_size",
+)  # fmt: skip
+"""Keys that families read as whole numbers."""
+REAL = (
+    "attention_dropout", "hidden_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "rope_theta", "rms_norm_eps", "layer_norm_epsilon",
+    "initializer_range", "ttt_base_lr",
+)  # fmt: skip
+"""Keys that families read as numbers."""
+LARGEST = 2**40
+
+
+def _not_whole(config: Config, key: str) -> str:
+    value = config.get(key)
+    fits = value is None or (type(value) is int and 0 <= value < LARGEST)
+    return "" if fits else f"{key} is {_shown(value)}; expected a whole number"
+
+
+def _not_real(config: Config, key: str) -> str:
+    return "" if config.get(key) is None or is_real(config[key]) else f"{key} is {_shown(config[key])}; expected a number"
+
+
+def is_real(value: object) -> bool:
+    """Return whether a value of a config.json is a number that float32 holds: neither NaN nor one of 400 digits."""
+    return type(value) in (int, float) and 0 <= abs(cast(float, value)) < 1e30
+
+
+def _shown(value: object) -> str:
+    return repr(value if not isinstance(value, int) or abs(value) < LARGEST else "a huge number")[:60]
 
 
 def first_of(config: Config, *keys: str, default: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun, with its own arguments, that ends with its parent.
+"""`python -m meshwise.workers.trainer.ranks.agent`: torchrun, with its own arguments, whose workers end with it.
 
 It leaves signals to the workers, and does not restart a run that would fail again.
 """
@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -24,11 +25,17 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 from torch.distributed.run import parse_args, run
 
-from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, die_with_parent, say_error
-from meshwise.workers.trainer.ranks.process_group import NODE_RANK, NODES, STORE
+from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
+from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.ranks.parent import AGENT
+from meshwise.workers.trainer.ranks.process_group import LABELS, NODE_RANK, NODES, STORE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
+from meshwise.workers.trainer.ranks.stop import LOST_TERMINAL, STOPS
 from meshwise.workers.trainer.report.rows import read_rows
 from meshwise.workers.trainer.settings import Settings
+
+ANSWER = 3.0
+"""Seconds in which a node that can be reached accepts a connection."""
 
 
 def oom_kills() -> int:
@@ -67,7 +74,10 @@ class Agent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         (self.out / FAILURE).unlink(missing_ok=True)
         self.started = time.time()
-        return super()._start_workers(worker_group)
+        reach("agent ready")
+        started = super()._start_workers(worker_group)
+        reach("agent started workers")
+        return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result = super()._monitor_workers(worker_group)
@@ -101,14 +111,42 @@ class Agent(LocalElasticAgent):
         return failure
 
 
+def answers(endpoint: str) -> bool:
+    """Return whether something accepts connections at HOST:PORT."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except OSError:
+        return False
+    return True
+
+
+def watch_store(endpoint: str, node: int, out: Path, timeout: float) -> None:
+    """End this agent, and its workers with it, when the node that has the store cannot be reached for the timeout.
+
+    torchrun asks that store while its workers run, and would wait for an answer for minutes.
+    """
+    labels = os.environ.get(LABELS, "").split()
+    first, own = (labels[i] if i < len(labels) else str(i) for i in (0, node))
+    since = time.monotonic()
+    while True:
+        if answers(endpoint):
+            since = time.monotonic()
+        silent = time.monotonic() - since
+        if silent > timeout:
+            name = f"node {own} ({socket.gethostname()})"
+            _failed(f"node {first} at {endpoint} could not be reached from {name} for {silent:.0f} s").exit(out)
+        time.sleep(min(2.0, timeout / 5))
+
+
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Leave a signal to the workers: they stop once they have agreed on a step, and torchrun after them."""
 
 
 def main(arguments: list[str]) -> int:
-    die_with_parent()
+    os.environ[AGENT] = str(os.getpid())  # a worker that finds another parent is an orphan
     logging.disable(logging.ERROR)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (*STOPS, *LOST_TERMINAL):
         signal.signal(number, _ignore)
     given: Any = parse_args(arguments)
     given.log_dir = given.log_dir or os.devnull  # nothing is logged there, but torchrun would create a folder in /tmp
@@ -117,6 +155,9 @@ def main(arguments: list[str]) -> int:
     launcher.LocalElasticAgent = Agent  # torchrun has no option for another agent
     processes._terminate_process_handler = _ignore
     Agent.monitor = _monitor()
+    if Agent.monitor and Agent.monitor.node:
+        watched = (Agent.monitor.endpoint, Agent.monitor.node, Agent.out, settings.timeout)
+        threading.Thread(target=watch_store, args=watched, name="store", daemon=True).start()
     try:
         run(given)
     except ChildFailedError:

@@ -1,12 +1,10 @@
 """Failures of a worker: reported in one line, kept in `failure.json` of the run's folder, with a traceback only where it helps."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-import ctypes
 import errno
 import json
 import math
 import os
-import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from meshwise.workers.trainer.ranks.output import flush, say
-from meshwise.workers.trainer.ranks.process_group import STOP_FILE
+from meshwise.workers.trainer.ranks.stop import STOP_FILE
 from meshwise.workers.trainer.settings import Settings
 
 FAILURE = "failure.json"
@@ -32,6 +30,9 @@ LOST = (
     "Broken pipe",
     "NCCL error",
     "remote process exited",
+    "wait timeout after",
+    "failed to recv",
+    "failed to connect to any network address",
 )
 """Messages of a collective whose peer is gone."""
 
@@ -130,13 +131,6 @@ class SkippedSteps:
         if self.row == IN_A_ROW:
             raise TrainingError("nan", f"{facts}: stopped after {IN_A_ROW} such steps in a row; try a lower --lr", step=step + 1)
         return f"{facts}: skipped ({self.total} so far)"
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process with its parent, so that no worker is left behind. Linux only."""
-    if sys.platform == "linux":
-        set_death_signal = 1  # PR_SET_PDEATHSIG of <linux/prctl.h>
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 def say_error(text: str) -> None:

@@ -23,8 +23,12 @@ import torch
 import torch.distributed as dist
 
 from meshwise.workers.trainer.ranks.faults import Failure, TrainingError, exit_now, failure_of
+from meshwise.workers.trainer.ranks.kill_points import reach
+from meshwise.workers.trainer.ranks.lease import share
 from meshwise.workers.trainer.ranks.output import say
-from meshwise.workers.trainer.ranks.process_group import STOP_FILE, Worker, connect, init_process_group
+from meshwise.workers.trainer.ranks.parent import orphaned
+from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group, store_address
+from meshwise.workers.trainer.ranks.stop import reason, requested, stop_file, stop_signals
 from meshwise.workers.trainer.settings import Settings
 
 GRACE = 1.5
@@ -52,7 +56,7 @@ class Heartbeat:
         self.settings, self.worker, self.folder = settings, worker, Path(settings.out)
         self.done = self.first = self.count = 0
         self.interval = min(1.0, settings.timeout / 10)
-        self.store = connect(worker, max(settings.timeout, 60.0))
+        self.store = connect(worker, settings.timeout)
         self.moved = time.monotonic()
         self.stop = ""
         self.agreed = threading.Condition()
@@ -60,17 +64,20 @@ class Heartbeat:
         self.last: int | None = None
         self.before: dict[int, Beat] | None = None
         self.main = threading.main_thread().ident or 0
-        self.stop_file = Path(os.environ[STOP_FILE]) if STOP_FILE in os.environ else None
+        self.stop_file = stop_file()
         self.signals, self.wake = os.pipe()
         os.set_blocking(self.wake, False)
         signal.set_wakeup_fd(self.wake, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             signal.signal(number, _ignore)  # the wake-up pipe gets a byte even while the main thread waits in a collective
         self.closed = self.inside = False
         """Whether the run is over, and whether a step is in progress."""
         self._beat()
+        self.answered = time.monotonic()
+        """When the store last answered."""
         self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.thread.start()
+        threading.Thread(target=self._check_store, name="store", daemon=True).start()
 
     # called by the training loop
 
@@ -82,7 +89,7 @@ class Heartbeat:
         """Note that `done` steps are done and the next begins; return False if all ranks agreed to stop."""
         with self.agreed:
             self.done, self.moved, self.before, self.inside = done, time.monotonic(), None, False
-            asked = self.stop_file is not None and self.last is None and self.stop_file.exists()
+            asked = self.stop_file is not None and self.last is None and requested(self.stop_file)
             if asked:
                 os.write(self.wake, b"\0")  # the thread may sleep for a second, long enough for many small steps
             # no rank goes beyond its limit until all ranks have published theirs
@@ -102,6 +109,8 @@ class Heartbeat:
             raise TrainingError("stopped", words, step=done)
         if self.worker.rank == 0 and not done:
             say("stopped by a signal before the first step; run the same command to start again")
+        elif self.worker.rank == 0 and self.stop not in ("", "a signal"):
+            say(f"stopped after step {done}, which is saved: {self.stop}")
         elif self.worker.rank == 0:
             say(f"stopped by a signal after step {done}, which is saved; run the same command to resume")
 
@@ -126,9 +135,12 @@ class Heartbeat:
             if select.select([self.signals], [], [], 0.05 if agreeing else self.interval)[0]:
                 os.read(self.signals, 64)
                 self._handle_signal()
+            if orphaned():
+                exit_now()
             try:
                 for task in (self._beat, self._agree, self._watch):
                     task()
+                self.answered = time.monotonic()
             except Exception as error:
                 # the store ends with the run: another rank may have finished first
                 time.sleep(5 * self.interval)
@@ -138,6 +150,16 @@ class Heartbeat:
                     self._failure("lost", f"the run's store no longer answers rank {self.worker.rank} ({_first_line(error)})")
                 )
 
+    def _check_store(self) -> None:
+        """End this worker when the store has not answered for the timeout: where a link is cut, a call to it does not return."""
+        while not self.closed:
+            time.sleep(self.interval)
+            silent = time.monotonic() - self.answered
+            if silent > self.settings.timeout and not self.closed:
+                where = f"node {self.worker.first_label}" if self.worker.nodes > 1 else "the run's store"
+                words = f"{where} at {store_address()} has not answered rank {self.worker.rank} on {self.worker.host} for {silent:.0f} s"
+                self._failure("lost", words).exit(self.folder)
+
     def _beat(self) -> None:
         self.count += 1
         where = _where(self.main) if time.monotonic() - self.moved > self.settings.timeout / 3 else ""
@@ -145,18 +167,18 @@ class Heartbeat:
         self.store.set(f"beat/{self.worker.rank}", json.dumps(asdict(beat)))
 
     def _handle_signal(self) -> None:
-        """Handle SIGTERM and SIGINT: if torchrun sent them because another worker died, exit at once; else stop."""
+        """Handle a signal that asks to stop: if torchrun sent them because another worker died, exit at once; else stop."""
         until = time.monotonic() + GRACE
-        while self.stop_file and not self.stop_file.exists():
+        while self.stop_file and not requested(self.stop_file):
             if time.monotonic() > until:
                 exit_now(128 + signal.SIGTERM)
             time.sleep(0.05)
-        self.stop = "a signal"
+        self.stop = reason(self.stop_file) if self.stop_file else "a signal"
 
     def _agree(self) -> None:
         """Agree on the last step: each rank publishes the step it is in as its limit, and the largest limit is the last step for all."""
-        if self.stop_file and not self.stop and self.stop_file.exists():
-            self.stop = "a signal"
+        if self.stop_file and not self.stop and requested(self.stop_file):
+            self.stop = reason(self.stop_file)
         if self.last is not None:
             return
         if self.stop:
@@ -307,8 +329,11 @@ def guarded(settings: Settings, device: torch.device) -> Generator[Heartbeat]:
             raise TrainingError(
                 "error", f"the layout needs {settings.layout.devices} devices, but {worker.world} workers were started"
             )
-        init_process_group(worker, device, settings.timeout)
-        heart = Heartbeat(settings, worker)
+        store = connect(worker, settings.timeout, serve=True)
+        heart = Heartbeat(settings, worker)  # first: ranks that never meet are named too
+        init_process_group(worker, store, device, settings.timeout)
+        share(Path(settings.out))
+        reach("worker connected")
         yield heart
         dist.barrier()  # the store may be on rank 0: no rank leaves while another still uses it
         heart.close()

@@ -1,9 +1,9 @@
-"""Printing that survives a closed pipe: a run goes on when `head` or `less` has ended. No torch."""
+"""Printing that survives a closed pipe, a lost terminal or a full disk: a run goes on when `head` or a connection has ended. No torch."""
 
 import os
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
@@ -11,33 +11,37 @@ def say(text: str, stream: TextIO | None = None) -> None:
     out = stream or sys.stdout
     try:
         print(text, file=out, flush=True)
-    except BrokenPipeError:
+    except (OSError, ValueError):  # ValueError: the stream was closed
         silence(out)
 
 
 def flush() -> None:
-    """Flush both streams; a closed pipe would raise an error when Python exits."""
+    """Flush both streams; what cannot be written would raise an error when Python exits."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None if it was closed from the start
         try:
             stream.flush()
-        except BrokenPipeError:
+        except (OSError, ValueError):
             silence(stream)
 
 
 def silence(stream: TextIO) -> None:
     """Redirect a stream to nowhere, including the content of its buffer."""
+    try:
+        target = stream.fileno()
+    except (OSError, ValueError):  # a stream of a notebook or a test, or a closed one
+        return
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
+    os.dup2(nowhere, target)
     os.close(nowhere)
 
 
-def ignore_broken_pipe(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Wrap `say` so that a closed pipe (head, less) does not end the run."""
+def ignore_broken_pipe(call: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a function that prints, so that output that is closed, lost or full does not end the run."""
 
-    def wrapped(text: str) -> None:
+    def wrapped(*values: Any) -> None:
         try:
-            say(text)
-        except BrokenPipeError:
+            call(*values)
+        except OSError:
             silence(sys.stdout)
 
     return wrapped

@@ -17,8 +17,8 @@ STORE = "MESHWISE_STORE"
 """HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts."""
 NODE_RANK = "MESHWISE_NODE_RANK"
 NODES = "MESHWISE_NODES"
-STOP_FILE = "MESHWISE_STOP"
-"""Path of a file that the launcher creates when it is asked to stop."""
+LABELS = "MESHWISE_NODE_LABELS"
+"""Ranks of the nodes as the user numbered them, if some of them are missing."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Worker:
     start: str
     """A name that all workers of one start share; after a restart it is another."""
     nodes: int
+    first_label: str = "0"
+    """The rank of the first node, as the user numbered it."""
 
     @staticmethod
     def here() -> "Worker":
@@ -44,15 +46,23 @@ class Worker:
         # torchrun counts restarts per host; on several hosts its new port tells one start from the next
         restarts = "" if STORE in e else f"/{e.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         start = f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}{restarts}"
-        return Worker(
-            rank, int(e["WORLD_SIZE"]), rank // each, f"node {rank // each} ({host})" if nodes > 1 else host, start, nodes
-        )
+        labels = e.get(LABELS, "").split()
+        label = labels[rank // each] if rank // each < len(labels) else str(rank // each)
+        where = f"node {label} ({host})" if nodes > 1 else host
+        return Worker(rank, int(e["WORLD_SIZE"]), rank // each, where, start, nodes, (labels or ["0"])[0])
+
+
+def store_address() -> str:
+    """Return HOST:PORT of the store."""
+    e = os.environ
+    return e.get(STORE, f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}")
 
 
 def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
-    """Connect to the store, with keys private to this start. If no other process hosts it, rank 0 does with `serve`."""
+    """Connect to the store, with keys private to this start. If no other process hosts it, rank 0 does with `serve`: others wait a minute
+    for it at least, since it may start later."""
     e = os.environ
-    host, _, port = e.get(STORE, f"{e['MASTER_ADDR']}:{e['MASTER_PORT']}").rpartition(":")
+    host, _, port = store_address().rpartition(":")
     hosted = STORE in e or e.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(
         host.strip("[]"),
@@ -60,17 +70,17 @@ def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
         is_master=serve and not hosted and worker.rank == 0,
         wait_for_workers=False,
         multi_tenant=True,
-        timeout=timedelta(seconds=timeout),
+        timeout=timedelta(seconds=timeout if hosted else max(timeout, 60.0)),
     )
     return PrefixStore(f"meshwise/{worker.start}", store)
 
 
-def init_process_group(worker: Worker, device: torch.device, timeout: float) -> None:
+def init_process_group(worker: Worker, store: Store, device: torch.device, timeout: float) -> None:
     """Create the process group of all workers. Collectives time out later than the heartbeat, which names the rank that hangs."""
     cuda = device.type == "cuda"
     dist.init_process_group(
         "nccl" if cuda else "gloo",
-        store=connect(worker, max(timeout, 60.0), serve=True),
+        store=store,
         rank=worker.rank,
         world_size=worker.world,
         timeout=timedelta(seconds=2 * timeout + 60),

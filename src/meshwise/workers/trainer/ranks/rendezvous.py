@@ -2,17 +2,15 @@
 
 # pyright: reportUnknownMemberType=false
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import NoReturn
 
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from meshwise.workers.trainer.ranks.process_group import STOP_FILE
+from meshwise.workers.trainer.ranks.stop import requested, stop_file
 
 PATIENCE = 3.0
 """Seconds before missing nodes are reported; a node that writes nothing new for as long counts as missing."""
@@ -37,7 +35,7 @@ class RendezvousMonitor:
         self.node, self.nodes, self.endpoint, self.say, self.stop, self.patience = node, nodes, endpoint, say, stop, patience
         self.missing: list[int] = [] if node == 0 else [0]
         """Nodes that were missing at the last look; before the first one only node 0 can be."""
-        self.stop_file = Path(os.environ[STOP_FILE]) if STOP_FILE in os.environ else None
+        self.stop_file = stop_file()
         self.since, self.connected, self.waiting = time.monotonic(), False, True
         self.store: TCPStore | None = None
         self.seen: dict[int, tuple[bytes, float]] = {}
@@ -63,7 +61,7 @@ class RendezvousMonitor:
     def _run(self) -> None:
         reported, ticks = list[int](), 0
         while self.waiting:
-            if self.stop_file and self.stop_file.exists():
+            if self.stop_file and requested(self.stop_file):
                 self.stop(f"stopped by a signal while waiting for {format_nodes(self.missing)} at {self.endpoint}")
             if self.connected and ticks % LOOK == 0:
                 self._look()

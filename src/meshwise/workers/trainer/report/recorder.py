@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.ranks.faults import kind_of
+from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
 from meshwise.workers.trainer.report.phases import Phases
@@ -133,8 +134,15 @@ class Recorder:
 
 def open_step_log(path: Path, first: int) -> FileIO:
     """Open steps.jsonl to append from step `first` on; later rows of an earlier run are dropped, since those steps run again."""
-    rows = [json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first]
-    path.write_text("".join(rows), encoding="utf-8")
+    before = path.read_bytes() if path.is_file() else b""
+    kept = "".join(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first).encode()
+    if kept != before:
+        partial = path.with_name(f"{path.name}.part")  # a run that is killed here must not lose the rows before
+        partial.write_bytes(kept)
+        partial.replace(path)
+    else:
+        path.touch()  # its time tells that the rows are of this start
+    reach("log trimmed")
     return path.open("ab", buffering=0)
 
 

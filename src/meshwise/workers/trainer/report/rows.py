@@ -2,13 +2,14 @@
 
 import json
 import math
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, cast
 
 from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.settings import Settings
@@ -148,18 +149,25 @@ def failure(settings: Settings, per_node: int, outcome: str, note: str) -> dict[
 
 
 def add_row(path: Path, row: dict[str, object]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+    """Append a row. A line that a full disk or a killed run cut short stays a line of its own."""
+    with path.open("ab+") as file:
+        end = file.seek(0, os.SEEK_END)
+        if end:
+            file.seek(end - 1)
+        cut_short = bool(end) and file.read(1) != b"\n"
+        file.write(b"\n" * cut_short + json.dumps(row).encode() + b"\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a .jsonl file; a truncated last line is ignored."""
+    """Return the objects of a .jsonl file; lines that were cut short are ignored."""
     rows: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
         try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
+            row: object = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            rows.append(cast("dict[str, Any]", row))
     return rows
 
 

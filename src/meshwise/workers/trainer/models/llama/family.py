@@ -2,10 +2,12 @@
 
 from typing import Any
 
-from meshwise.workers.trainer.models.registry import Config, Family, Sizes, first_of
+from meshwise.workers.trainer.models.registry import Config, Family, Sizes, first_of, is_real
 from meshwise.workers.trainer.models.tensors import Shapes, Tensors, linear
 
 EMBEDDING = "model.embed_tokens.weight"
+LLAMA_3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+"""Keys of Llama 3's scaling of rotary positions."""
 
 
 def sizes(config: Config, tied: bool = False) -> Sizes:
@@ -40,9 +42,16 @@ def unsupported(config: Config) -> str:
     size = head_dim_of(config)
     if size % 2:
         return f"heads of {size} features: rotary positions rotate pairs, so the head size must be even"
+    tables = [config.get(key) for key in ("rope_parameters", "rope_scaling")]
+    if any(table is not None and not isinstance(table, dict) for table in tables):
+        return "rope_parameters and rope_scaling must be tables"
     rope = rope_of(config)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    return "" if kind in ("default", "llama3") else f"rope_type {kind!r} is not supported; the trainer has default and llama3"
+    if kind not in ("default", "llama3"):
+        return f"rope_type {str(kind)[:60]!r} is not supported; the trainer has default and llama3"
+    needed = ("rope_theta", *(LLAMA_3 if kind == "llama3" else ()))
+    wrong = next((key for key in needed if not is_real(rope.get(key)) or rope[key] <= 0), "")
+    return f"{wrong} of its rotary positions is missing or not a number above zero" if wrong else ""
 
 
 def tensors(config: Config, m: Sizes) -> Tensors:

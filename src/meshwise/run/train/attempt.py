@@ -1,0 +1,72 @@
+"""One start of a run's workers, from its settings to its measurements."""
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshwise.plan.train.choice import Choice
+from meshwise.run.callbacks import Progress, Say
+from meshwise.run.train import failure, hosts, launch, processes, report
+from meshwise.run.train.launch import Launch
+from meshwise.run.train.processes import Watch
+from meshwise.run.train.report import Measured
+from meshwise.units import GIB
+from meshwise.workers.trainer.report.rows import PREDICTED, read_rows
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How the workers of this node ended."""
+
+    code: int
+    """Exit code."""
+    stopped: bool
+    """Whether a signal to this launcher stopped them."""
+    measured: Measured | None
+    """What they measured; None on nodes that do not report, or if no step was done."""
+
+
+def with_prediction(ready: Launch) -> tuple[Launch, Choice | None]:
+    """Add the planner's prediction to the run's facts, so that the measurement row carries both."""
+    if not ready.on:
+        return ready, None
+    predicted = ready.predicted()
+    facts = ready.settings.facts | dict(zip(PREDICTED, (predicted.step, predicted.peak / GIB), strict=True))
+    return replace(ready, settings=replace(ready.settings, facts=facts)), predicted
+
+
+def write(ready: Launch, out: Path, say: Say) -> Launch:
+    """Tokenize the data and write the settings that workers read; print what will be trained, on the first node."""
+    ready, predicted = with_prediction(processes.tokenize(ready, out, say))
+    processes.write_settings(ready, out)
+    for line in _announcement(ready) if ready.hosts.rank == 0 else ():
+        say(line)
+    if predicted and (warning := failure.memory_warning(ready, predicted)):
+        say(warning)
+    return ready
+
+
+def run(ready: Launch, out: Path, say: Say, progress: Progress | None, watch: Watch | None = None) -> Attempt:
+    """Start the workers of this node with the settings in `out`, and wait for their end."""
+    hosts.wait_for_node_0(ready.hosts, say)
+    started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
+    (out / "failure.json").unlink(missing_ok=True)
+    command, environment = launch.command(ready, out / "config.json"), processes.environment(ready)
+    code, stopped = processes.follow(command, environment, ready.settings.steps, say, progress, watch)
+    return Attempt(code, stopped, report.read(ready.settings, out, started, before) if ready.hosts.rank == 0 else None)
+
+
+def _announcement(ready: Launch) -> list[str]:
+    """Return the model, batch, precision and devices of a run, and its notes."""
+    s = ready.settings
+    workers, parts = _plural(s.layout.devices, f"{s.device} process"), _plural(s.microbatches, "micro-batch")
+    nodes = f" on {ready.hosts.nodes} nodes" if ready.hosts.nodes > 1 else ""
+    return [
+        f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
+        f"{s.precision} on {workers}{nodes}",
+        *ready.notes,
+    ]
+
+
+def _plural(number: int, what: str) -> str:
+    return f"{number} {what}{'es' if number > 1 else ''}"

@@ -1,0 +1,301 @@
+"""`make torture`: kill, damage and cut real runs many times, check that nothing is lost, and write docs/reliability.md.
+
+    python tools/torture.py [--kills 100] [--damages 20] [--seed 0]
+
+Network namespaces need root; without it, the faults of several hosts are left out. `make fuzz` writes the figures of the parsers.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from meshwise.workers.trainer.marker import complete_steps
+from meshwise.workers.trainer.ranks.kill_points import POINTS
+from support.hostile_endpoints import FAULTS, KEY, Hostile
+from support.scripted_endpoint import serving
+from support.three_hosts import ThreeHosts, Unavailable, three_hosts
+from support.trainer_process import PROGRAM, Training, alive, descendants
+
+STEPS = 40
+RUN = ("--steps", str(STEPS), "--checkpoint-every", "5", "--dp-shard", "2", "--timeout", "20s")
+ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s", "--batch", "12")
+PATIENCE = 2.0
+PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+
+
+@dataclass
+class Row:
+    """A row of docs/reliability.md."""
+
+    fault: str
+    happens: str
+    tried: int
+    result: str
+    failures: int = 0
+
+
+def until(holds: Callable[[], Any], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def unbroken(folder: Path) -> list[float]:
+    run = Training(folder / "unbroken", *RUN)
+    assert run.end() == 0, run.printed()
+    return run.losses()
+
+
+def kills(folder: Path, count: int, rng: random.Random, expected: list[float]) -> Row:
+    """Kill the launcher, the agent or a rank at random moments and at named points; run the same command again until it is done."""
+    failures: list[str] = []
+    orphans = 0
+    out, number = folder / "killed-0", 0
+    for kill in range(count):
+        point = rng.choice(list(POINTS)) if kill % 2 else ""
+        moment = rng.uniform(0, 3) if kill % 4 < 2 else rng.uniform(3, 7)
+        token = folder / "token"
+        token.touch()
+        run = Training(out, *RUN, MESHWISE_KILL_AT=f"{point}:{token}" if point else "")
+        family = {run.process.pid}
+        end = time.monotonic() + (20 if point else moment)
+        while time.monotonic() < end and run.process.poll() is None and (not point or token.exists()):
+            family |= set(descendants(run.process.pid))
+            time.sleep(0.01)
+        if not point and run.process.poll() is None:
+            family |= set(descendants(run.process.pid))
+            os.kill(run.process.pid if rng.random() < 0.6 else rng.choice(sorted(family)), signal.SIGKILL)
+        if run.process.poll() is None and rng.random() < 0.7:
+            run.process.kill()
+        if run.process.poll() is not None:  # the launcher is gone: so must be everything it started
+            run.process.wait()
+            if not until(lambda family=family: not alive(sorted(family)), 10):
+                orphans += len(alive(sorted(family)))
+                failures.append(f"kill {kill}: orphans {alive(sorted(family))}")
+        else:
+            run.end()  # it restarts its workers, and goes on
+        token.unlink(missing_ok=True)
+        rows = [row["step"] for row in run.rows()]
+        if rows != list(range(len(rows))):
+            failures.append(f"kill {kill} ({point or moment}): rows {rows}")
+        if rng.random() < 0.25 or kill == count - 1 or len(rows) == STEPS:
+            last = Training(out, *RUN)
+            code = last.end()
+            if code or last.losses() != expected:
+                failures.append(f"kill {kill} ({point or moment}): exit {code}, losses differ: {last.printed()[-800:]}")
+            shutil.rmtree(out)
+            number += 1
+            out = folder / f"killed-{number}"
+        print(f"kill {kill + 1}/{count}: {point or f'{moment:.1f} s'}, {len(failures)} failures", flush=True)
+    for line in failures:
+        print(line)
+    result = f"{orphans} orphans after 10 s, 0 doubled rows, losses bit-equal"
+    return Row("SIGKILL of the launcher, the agent or a rank, half of them at named points of a start or a checkpoint, the rest at random "
+        "moments, half of these in the first 3 s", "all its processes end; the same command goes on from the newest checkpoint", count,
+        result if not failures else f"{len(failures)} failures", len(failures))  # fmt: skip
+
+
+def damages(folder: Path, count: int, rng: random.Random, expected: list[float]) -> Row:
+    """Damage the newest checkpoint at random; the one before must be used, with the same losses."""
+    base = Training(folder / "base", "--steps", str(STEPS), "--checkpoint-every", "5", "--dp-shard", "2")
+    assert base.until(lambda: "saved after step 25" in base.printed())
+    base.process.kill()
+    base.process.wait()
+    until(lambda: False, 2)
+    failures = 0
+    for number in range(count):
+        out = folder / f"damaged-{number}"
+        shutil.copytree(folder / "base", out)
+        newest = complete_steps(out / "checkpoints")[0]
+        path = rng.choice(sorted((out / "checkpoints" / f"step-{newest}").iterdir()))
+        data = bytearray(path.read_bytes())
+        kind = rng.choice(("flip", "cut", "empty", "missing"))
+        if kind == "flip":
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        elif kind == "cut":
+            del data[rng.randrange(len(data)) :]
+        path.write_bytes(b"" if kind == "empty" else bytes(data))
+        if kind == "missing":
+            path.unlink()
+        run = Training(out, *RUN)
+        well = run.end() == 0 and run.losses() == expected and "Traceback" not in run.printed()
+        failures += not well
+        print(f"damage {number + 1}/{count}: {kind} {path.name}, {'well' if well else run.printed()[-800:]}", flush=True)
+        shutil.rmtree(out)
+    return Row("a bit flipped, a file cut, emptied or removed in the newest checkpoint, its marker included",
+        "it is renamed to `damaged-step-N`, and the one before it is used", count,
+        "losses bit-equal" if not failures else f"{failures} failures", failures)  # fmt: skip
+
+
+def endpoints() -> Row:
+    """Measure hostile endpoints, each by a process of its own: it must end within its patience, in little memory."""
+    failures, longest, most = 0, 0.0, 0
+    for fault in FAULTS:
+        for late in (False, True):
+            with serving(Hostile(fault, late=late).serve) as port:
+                words = ["bench", f"http://127.0.0.1:{port}", "--prompt", "20", "--output", "8", "--repeats", "1"]
+                words += ["--patience", f"{PATIENCE:g}s", "--key-env", "MY_KEY"]
+                # measured inside: the start of Python and the imports are not the endpoint's
+                clock = (
+                    "import atexit, resource, sys, time; import meshwise.run.serve.bench; t = time.monotonic(); atexit.register(lambda: "
+                    "print('\\n', time.monotonic() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)); "
+                )
+                done = subprocess.run(
+                    [sys.executable, "-c", clock + PROGRAM, *words],
+                    env=os.environ | {"MY_KEY": KEY}, capture_output=True, text=True, check=False, errors="replace",
+                )  # fmt: skip
+            seconds, memory = done.stderr.split()[-2:]
+            printed = done.stdout + "\n".join(done.stderr.splitlines()[:-1])
+            pieces = [KEY[i : i + 5] for i in range(len(KEY) - 4)]
+            leaks = "\x1b" in printed or any(piece in printed for piece in pieces)
+            bad = float(seconds) > PATIENCE + 2 or int(memory) * 1024 > 300e6 or "Traceback" in printed or leaks
+            failures += bad
+            longest, most = max(longest, float(seconds)), max(most, int(memory) * 1024)
+            if bad:
+                print(f"{fault}, late={late}: {seconds} s, {memory} kB: {printed[-600:]}", flush=True)
+    print(f"endpoints: {failures} failures, {longest:.1f} s, {most / 1e6:.0f} MB", flush=True)
+    return Row("endpoints of `bench` that trickle, flood, deceive or break, at once or while they are measured",
+        "one line, without escape codes and without any part of the key", 2 * len(FAULTS),
+        f"{failures} failures" if failures else f"all end within {longest:.1f} s of a patience of {PATIENCE:g} s, in {most / 1e6:.0f} MB",
+        failures)  # fmt: skip
+
+
+def node(hosts: ThreeHosts, out: Path, rank: int, nodes: str) -> Training:
+    dp = ("--dp-shard", nodes.split(":")[-1])
+    where = ("--nodes", nodes, "--node-rank", str(rank), "--rendezvous", "10.79.0.1:29500")
+    return Training(out, *ENDLESS, *dp, *where, before=hosts.before(rank))
+
+
+def lost_node(folder: Path, lost: int) -> Row:
+    """Kill one of three nodes: the others go on in a layout planned for two, with the losses of a run resumed by hand."""
+    out = folder / f"elastic-{lost}"
+    with three_hosts() as hosts:
+        runs = [node(hosts, out, rank, "2:3") for rank in range(3)]
+        leader = runs[1 if lost == 0 else 0]
+        runs[0].until(lambda: "saved after step 10" in runs[0].printed())
+        hosts.kill(lost)
+        begun = time.monotonic()
+        leader.until(lambda: "resuming after step" in leader.printed())
+        resumed = int(leader.printed().split("resuming after step ")[1].split()[0])
+        leader.until(lambda: len(leader.rows()) >= resumed + 6)
+        seconds = time.monotonic() - begun
+        shutil.copytree(out, folder / f"by-hand-{lost}")
+        layout = json.loads((out / "config.json").read_text())["layout"]
+        leader.process.send_signal(signal.SIGTERM)
+        codes = [run.end() for run in runs if run is not runs[lost]]
+        losses = leader.losses()
+    by_hand = folder / f"by-hand-{lost}"
+    for step in complete_steps(by_hand / "checkpoints"):
+        if step > resumed:
+            shutil.rmtree(by_hand / "checkpoints" / f"step-{step}")
+    axes = ("--dp-shard", str(layout["dp_shard"]), "--mbs", str(layout["mbs"]), "--zero", str(layout["zero"]))
+    again = Training(by_hand, *ENDLESS, *axes)
+    again.until(lambda: len(again.rows()) >= resumed + 6)
+    again.process.send_signal(signal.SIGTERM)
+    again.end()
+    same = again.losses()[: resumed + 6] == losses[: resumed + 6]
+    print(f"node {lost} lost: {seconds:.0f} s, exit codes {codes}, losses {'equal' if same else 'differ'}, {layout}", flush=True)
+    bad = (not same) + any(codes) + (seconds > 70)
+    return Row(f"node {lost} of three lost (`--nodes 2:3`, network namespaces)",
+        "the other two go on from the checkpoint in a layout planned for two nodes", 1,
+        f"{seconds:.0f} s to the sixth step after it, losses as of a run resumed by hand" if not bad else "failed", bad)  # fmt: skip
+
+
+def cut_link(folder: Path) -> Row:
+    """Cut the cable of node 1 of two for good: both end with the name of the other."""
+    out = folder / "cut"
+    with three_hosts() as hosts:
+        runs = [node(hosts, out, rank, "2") for rank in range(2)]
+        runs[0].until(lambda: len(runs[0].rows()) >= 12)
+        hosts.cut(1)
+        begun = time.monotonic()
+        ended = until(lambda: runs[1].process.poll() is not None, 60)
+        seconds = time.monotonic() - begun
+        named = until(lambda: "rank 1 on node 1" in runs[0].printed(), 30)
+        words = runs[1].printed().splitlines()[-1:]
+        hosts.kill(0)
+    print(f"cut link: {seconds:.0f} s, {words}", flush=True)
+    bad = (not ended) + (not named) + ("node 0 at 10.79.0.1" not in "".join(words)) + (seconds > 30)
+    return Row("the link of one of two nodes cut for good", "each names the other: node 1 ends within `--timeout`, node 0 waits for it to "
+        "come back, as after any loss", 1, f"named and ended {seconds:.0f} s after the cut with `--timeout 10s`" if not bad else "failed",
+        bad)  # fmt: skip
+
+
+def page(rows: list[Row], fuzz: Path, seed: int) -> str:
+    fuzzed = json.loads(fuzz.read_text()) if fuzz.is_file() else []
+    lines = [
+        "# Reliability",
+        "",
+        "What was done to meshwise, and what happened. `make torture` and `make fuzz` do it again and write this page; "
+        "[SECURITY.md](../SECURITY.md) has what is trusted, and [trainer.md](trainer.md#failures) the words that users see.",
+        "",
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Python {sys.version.split()[0]}, seed {seed}.",
+        "",
+        "| fault | what happens | times tried | result |",
+        "| --- | --- | --- | --- |",
+        *(f"| {row.fault} | {row.happens} | {row.tried} | {row.result} |" for row in rows),
+    ]
+    if fuzzed:
+        lines += [
+            "", "## Mutated inputs", "",
+            "Each parser gets valid files with bits, numbers, lines and members changed. It returns a result or one line for the user: no "
+            "traceback, at most 10 s of CPU and 1 GB per input.", "",
+            "| parser | inputs | failures | slowest input | memory |", "| --- | --- | --- | --- | --- |",
+            *(f"| {r['target']} | {r['inputs']:,} | {r['failures']} | {r['slowest']:.2f} s | {r['peak'] >> 20} MiB |" for r in fuzzed),
+        ]  # fmt: skip
+    lines += ["", "## Points of a start and of a checkpoint at which a process is killed", ""]
+    lines += [
+        "Each one once in CI (`tests/workers/trainer/ranks/test_kill_points.py`).",
+        "",
+        "| point | state |",
+        "| --- | --- |",
+    ]
+    lines += [f"| {name} | {words} |" for name, words in POINTS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--damages", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fuzz", type=Path, default=Path("build/fuzz.json"), help="results of tools/fuzz.py")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    given = parser.parse_args()
+    rng, rows = random.Random(given.seed), list[Row]()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with TemporaryDirectory(prefix="meshwise-torture-") as name:
+        folder = Path(name)
+        rows.append(endpoints())
+        try:
+            rows += [lost_node(folder, 2), lost_node(folder, 0), cut_link(folder)]
+        except Unavailable as error:
+            print(f"faults of several hosts are left out: {error}")
+        expected = unbroken(folder)
+        rows.append(damages(folder, given.damages, rng, expected))
+        rows.insert(0, kills(folder, given.kills, rng, expected))
+    given.page.write_text(page(rows, given.fuzz, given.seed), encoding="utf-8")
+    failures = sum(row.failures for row in rows)
+    print(f"{failures} failures; {given.page} is written")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
