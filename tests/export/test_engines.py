@@ -63,9 +63,9 @@ def test_commands_are_as_in_the_golden_files() -> None:
     check_every(check, [(name,) for name in CASES])
 
 
-def test_every_engine_of_the_catalogue_has_commands() -> None:
+def test_every_engine_that_meshwise_starts_has_commands() -> None:
     engines = {find_engine(path.stem).name for path in (BUILT_IN / "engines").glob("*.toml")}
-    assert engines <= set(writers())
+    assert {"llama.cpp", "ollama", "transformers", "vllm"} <= engines & set(writers())
 
 
 def test_an_engine_of_another_package_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def load_of(ask: ServeAsk) -> Load:
     return Load(
         prompt=prompt,
         output=output,
-        users=ask.users or (0 if ask.rate else 1),
+        users=0 if ask.rate and ask.users == 1 else ask.users,
         rate=ask.rate,
         burst=ask.burst,
         depth=ask.depth,
