@@ -5,6 +5,7 @@ from typing import Protocol, cast
 from meshwise.catalogue.plugins import load_plugins
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import UserError
 
 GROUP = "meshwise.export"
 
@@ -34,11 +35,10 @@ def writers() -> dict[str, Writer]:
 
 
 def commands(q: ServeQuestion, layout: ServeLayout) -> dict[str, tuple[str, ...]]:
-    """Return shell lines by engine: the planned one first, then others that can run the same layout; none for an engine that no plugin of
-    GROUP writes for."""
+    """Return shell lines by engine: the planned one first, then others that can run the same layout."""
     known, engine = writers(), q.engine.name
     if engine not in known:
-        return {}
+        raise UserError(f"no commands are known for the engine {engine!r}; expected one of {', '.join(known)} ({GROUP} plugins)")
     lines = {engine: tuple(known[engine].lines(q, layout))}
     for name, writer in known.items():
         if getattr(writer, "RUNS_LAYOUTS_OF", "") == engine and cast(SharingWriter, writer).can(q, layout):

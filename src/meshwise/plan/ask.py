@@ -264,9 +264,8 @@ class ServeAsk(Ask):
         default="", converter=TEXT, help="Devices: 4xrtx4060ti-16gb, 2x(2xrtx3090)@10Gbps, 8xh100-sxm.", complete="clusters"
     )
     users: int = asked(
-        default=0,
+        default=1,
         converter=whole(1, 999_999),
-        shown="1",
         vary="1..64",
         help="Users who each wait for an answer before they ask again.",
     )

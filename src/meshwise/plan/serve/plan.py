@@ -10,7 +10,7 @@ from meshwise.catalogue import calibrations, records
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.layouts import ServeLayout, unit
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.errors import DoesNotFit
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.formats import split_model_name
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import ServeAsk
@@ -86,6 +86,10 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
     best = found.options[0]
     reasons = explain.reasons(q, found, bool(ask.engine))
     reasons += explain.measured(q, found, ask.measured, ask.of) if ask.measured else []
+    try:
+        commands, untold = export(q, best.layout), ()
+    except UserError as error:  # an engine that no exporter writes for
+        commands, untold = Commands(), (str(error),)
     chip = q.cards[best.layout.cards[0]].chip
     fitted, rent = calibrations.choose_serve(chip, q.engine.runtime), q.cluster.rent
     return ServePlan(
@@ -98,9 +102,9 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
         misses=tuple(Miss(name=option.layout.name, missing=-option.spare) for option in found.misses[:3]),
         most=most_within(q, best) if q.targets else 0.0,
         contexts=contexts(q, best),
-        commands=export(q, best.layout),
+        commands=commands,
         reasons=tuple(reasons),
-        notes=tuple(_notes(ask, q, best)),
+        notes=(*_notes(ask, q, best), *untold),
         serving={
             "name": fitted.name,
             "fitted_on": fitted.fitted_on,
