@@ -33,7 +33,8 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
 def _serve(q: ServeQuestion, layout: ServeLayout, copies: int) -> str:
     fmt = q.weights.format
     words = ["vllm", "serve", find.hub_id(q.model.name) if fmt in CONVERTED else f"path/to/{q.model.name}-{fmt}"]
-    words += ["--tensor-parallel-size", str(layout.tp)]
+    words += ["--tensor-parallel-size", str(1 if layout.apart else layout.tp)]
+    words += ["--data-parallel-size", str(layout.tp), "--enable-expert-parallel"] if layout.apart else []
     words += ["--pipeline-parallel-size", str(layout.pp)] if layout.pp > 1 else []
     words += ["--data-parallel-size", str(copies)] if copies > 1 else []
     words += ["--max-model-len", str(q.work.context), "--max-num-seqs", str(-(-q.work.users // layout.replicas))]

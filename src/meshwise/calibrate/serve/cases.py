@@ -20,7 +20,7 @@ from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches
 from meshwise.cost.serve.demand import Demand, Rig, demand
 from meshwise.cost.serve.load import Limits, Load
-from meshwise.cost.serve.placement import Placement, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_rows, split_tensors
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted
 from meshwise.models.formats import Weights
@@ -34,6 +34,7 @@ NEEDED = ("model", "quant")
 SHORTEST = 512
 """The context of a run that states none and did not start: llama.cpp's default at the time."""
 
+ATTENTION_DP = re.compile(r"attention[ _-]?dp|dp[ _-]?attention|enable_attention_dp", re.IGNORECASE)
 SLOW_PROMPT = 3.0
 """A prompt this many times slower than in another format on the same devices shows a fault of the machine: one A100 SXM of May 2024 read
 prompts in F16 at 604 tokens/s, and in Q4_K_M at 5,948."""
@@ -302,6 +303,8 @@ def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runti
         if split == "tensor" or split.startswith("tp"):
             return split_tensors(model, stored, caches, *_degrees(split, n))
         raise UserError(f"llama.cpp has no split {quoted(split)}")
+    if n > 1 and ATTENTION_DP.search(f"{row.get('split', '')} {row.get('note', '')}"):
+        return split_experts(model, stored, caches, n)
     tp, pp = _degrees(split, n)
     return split_tensors(model, stored, caches, tp, pp)
 

@@ -50,19 +50,17 @@ def _tokens(
     windowed = [cache.tokens < long.context and cache.tokens > 0 for cache in kept]
     tp = placement.tp if placement.split == "tensor" else 1
     found: list[tuple[float, float]] = []
+    # devices with requests of their own hold whole rows of 1/tp of the requests
+    own, shards = (tp, 1) if placement.apart else (1, tp)
     for load, chip, need in zip(placement.devices, chips, needs[1:], strict=True):
-        states = [_state(rows[i].state, tp) for i in load.layers]
-        grows = sum(cache_part(rows[i], tp) - states[n] for n, i in enumerate(load.layers) if not windowed[i])
-        fixed = sum(states) + sum(
-            _window(kept[i].kv, kept[i].heads, tp, work.context, kept[i].tokens) for i in load.layers if windowed[i]
-        )
+        states = sum(math.ceil(rows[i].state / shards) for i in load.layers)
+        growing = [i for i in load.layers if not windowed[i]]
+        grows = sum(cache_part(rows[i], shards) - math.ceil(rows[i].state / shards) for i in growing) / own
+        bounded = (kept[i] for i in load.layers if windowed[i])
+        fixed = states + sum(_window(cache.kv, cache.heads, shards, work.context, cache.tokens) for cache in bounded)
         if grows:
-            found.append((_left(runtime, chip, need) / grows, fixed / grows))
+            found.append((_left(runtime, chip, need) / grows, fixed / own / grows))
     return min(found) if found else (math.inf, 0.0)
-
-
-def _state(size: int, tp: int) -> int:
-    return math.ceil(size / tp)
 
 
 def _window(kv: int, heads: int, tp: int, context: int, kept: int) -> float:

@@ -152,6 +152,8 @@ class Demand:
     """All-reduces of a layer."""
     reduce_link: Link | None
     reduce_remote: bool
+    dispatch_bytes: float
+    """Bytes per token that a device sends to experts on other devices and gets back, per layer with experts; 0 where none are apart."""
     peer_access: bool
     """Whether its devices can read each other's memory over PCIe."""
     reduce_bytes: float
@@ -291,16 +293,21 @@ class Workload:
             routed=load.routed,
             flops=self.products(load),
             head_flops=per_token.head * part if load.head else 0.0,
-            products=products(self.model, self.placement.tp, self.runtime.joined),
-            reads=self._by_window(
-                [(i, _cache_read(self.model, self.rows[i], self.placement.tp, self.flash)) for i in load.layers]
-            ),
+            products=products(self.model, 1 if self.placement.apart else self.placement.tp, self.runtime.joined),
+            reads=self._by_window([(i, self._cache_read(self.rows[i])) for i in load.layers]),
             state=sum(2.0 * ceil(self.rows[i].state / self.placement.tp) for i in load.layers),
             keyed=self._by_window([(i, part * self._latent_flops(i)) for i in load.layers]),
             pairs=self._by_op([(op, part * flops * _slower(op, self.flash)) for op, flops in scores]),
             scores=self._by_op([(op, 0.0 if self.flash else part * op.m * 4) for op, _ in scores]),
             touched=part * per_token.touched * len(load.layers) * self.runtime.element,
         )
+
+    def _cache_read(self, cache: LayerCache) -> float:
+        """Return bytes of one cached token of a layer that one device reads; those of 1/tp of the requests where devices have their own."""
+        tp = self.placement.tp
+        if self.placement.apart:
+            return _cache_read(self.model, cache, 1, self.flash) / tp
+        return _cache_read(self.model, cache, tp, self.flash)
 
     def _latent_flops(self, layer: int) -> float:
         """Return FLOPs per cached token of one query with latent attention: every head computes with the whole latent (absorbed)."""
@@ -351,7 +358,8 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         crossings=_crossings(placement, weights),
         hops=_hops(model, placement, rig, runtime, busy),
         tp=tp,
-        reduces=2.0 if tp > 1 else 0.0,
+        reduces=2.0 if tp > 1 and not placement.apart else 0.0,
+        dispatch_bytes=_dispatched(model, weights, tp) if placement.apart else 0.0,
         reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None,
         reduce_remote=wide,
         peer_access=all(chip.peer_access for chip in rig.chips),
@@ -370,6 +378,13 @@ def _tasks(workload: Workload, rig: Rig) -> list[Task]:
         same = i % tp and chip == rig.chips[i - 1]
         tasks.append(tasks[-1] if same else workload.task(load, chip))
     return tasks
+
+
+def _dispatched(model: Model, weights: Weights, devices: int) -> float:
+    """Return bytes per token and layer: its activations to each device that has one of its experts, in 8 bits, and back in 16."""
+    active = max((weight.slot.share * weight.slot.copies for weight in weights.tensors if weight.slot.expert), default=0.0)
+    reached = devices * (1 - (1 - 1 / devices) ** active)
+    return reached * (devices - 1) / devices * model.decoder.hidden * 3.0
 
 
 def _pinned(placement: Placement, per_token: TokenWork) -> float:

@@ -7,7 +7,15 @@ from itertools import groupby
 from meshwise.catalogue.chips import Chip, Cluster, Node
 from meshwise.catalogue.engines import Engine, Split
 from meshwise.cost.serve.cache import LayerCache
-from meshwise.cost.serve.placement import Placement, host_experts, refuses_tp, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.placement import (
+    Placement,
+    host_experts,
+    refuses_tp,
+    split_experts,
+    split_layers,
+    split_rows,
+    split_tensors,
+)
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
@@ -60,6 +68,8 @@ class ServeLayout:
     """Layers whose experts stay on the host."""
     tp: int = 1
     pp: int = 1
+    apart: bool = False
+    """Whether the `tp` devices share the experts only and compute attention for requests of their own."""
     replicas: int = 1
     unit: str = "card"
     """The word for one of its devices."""
@@ -72,7 +82,9 @@ class ServeLayout:
     def name(self) -> str:
         number = len(self.cards)
         cards = f"{number} {self.unit}{'s' if number > 1 else ''}"
-        if self.split == "tensor":
+        if self.apart:
+            words = [f"ep{self.tp}, attention dp"]
+        elif self.split == "tensor":
             words = [" ".join([f"tp{self.tp}", *([f"pp{self.pp}"] if self.pp > 1 else [])])] if number > 1 else [cards]
         else:
             words = [f"{self.split} split, {cards}" if number > 1 else cards]
@@ -87,6 +99,8 @@ class ServeLayout:
 
 def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[LayerCache]) -> Placement:
     """Return the weights and cache of each card of one replica."""
+    if layout.apart:
+        return split_experts(model, weights, caches, layout.tp)
     if layout.split == "tensor":
         return split_tensors(model, weights, caches, layout.tp, layout.pp)
     if layout.split == "row":
@@ -151,6 +165,19 @@ def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iter
             if chosen[-1] < len(cards):
                 layout = ServeLayout(split="tensor", cards=chosen, tp=tp, pp=pp, unit=unit(cards))
                 yield replace(layout, hosts=len({cards[i].host for i in chosen}))
+
+
+def expert_layouts(engine: Engine, experts: int, cards: Sequence[Card]) -> Iterator[ServeLayout]:
+    """Yield layouts with experts apart on 2, 4, 8, ... devices of one host or of whole hosts, which divide the number of experts."""
+    per_host = sum(card.host == 0 for card in cards)
+    number = 2
+    while experts and engine.attention_dp and number <= min(len(cards), engine.max_devices):
+        whole = number <= per_host or (number % per_host == 0 and engine.hosts)
+        if whole and experts % number == 0:
+            chosen = tuple(range(number))
+            hosts = len({cards[i].host for i in chosen})
+            yield ServeLayout(split="tensor", cards=chosen, tp=number, apart=True, hosts=hosts, unit=unit(cards))
+        number *= 2
 
 
 def with_replicas(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[ServeLayout]:

@@ -34,6 +34,18 @@ def moved(size: float, link: Link | None, s: ServeCalibration) -> float:
     return size / (link.bandwidth * s.link) if link else 0.0
 
 
+def all_to_all(d: Demand, tokens: float, s: ServeCalibration) -> float:
+    """Return seconds in which the devices of a group send their tokens to the experts of a layer and get them back, each a share of the
+    `tokens` of a pass."""
+    link, n = d.reduce_link, d.tp
+    parts = min(1.0, (n - 1) / (link.peers - 1)) if link and link.peers > 1 else 1.0
+    step = latency(link, d.reduce_remote) if d.peer_access or (link and link.bandwidth >= FAST_LINK) else HOST_STEP
+    return (
+        2 * (s.reduce + step * (1 if link and link.bandwidth >= FAST_LINK else n - 1))
+        + moved(tokens / n * d.dispatch_bytes, link, s) / parts
+    )
+
+
 def all_reduce(d: Demand, tokens: float, s: ServeCalibration) -> float:
     """Return seconds of an all-reduce of `tokens` activations over the devices of a tensor-parallel group.
 

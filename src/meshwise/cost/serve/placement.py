@@ -76,6 +76,8 @@ class Placement:
     devices: tuple[Load, ...]
     tp: int = 1
     """Devices that share each layer in a tensor split."""
+    apart: bool = False
+    """Whether these devices share the experts only: each has whole experts, all other weights, and requests of its own."""
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -254,6 +256,31 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
     return Placement("tensor", Load(device=HOST), tuple(loads), tp)
 
 
+def refuses_experts(model: Model, weights: Weights, devices: int) -> str:
+    """Return why the experts of a model cannot lie apart on `devices` devices; '' where they can."""
+    numbers = {weight.slot.copies for weight in weights.tensors if weight.slot.expert}
+    if not numbers:
+        return f"{model.name} has no experts"
+    wrong = [number for number in numbers if number % devices]
+    return f"{wrong[0]} experts cannot be spread over {devices} devices" if wrong else ""
+
+
+def split_experts(model: Model, weights: Weights, caches: Sequence[LayerCache], devices: int) -> Placement:
+    """Place whole experts on single devices and everything else on each of them, which compute attention for requests of their own (expert
+    parallelism with data-parallel attention). `caches` are those of all requests."""
+    refusal = refuses_experts(model, weights, devices)
+    if refusal:
+        raise UserError(f"{model.name}: {refusal}")
+    held = [(weight, weight.bytes // devices if weight.slot.expert else weight.bytes) for weight in weights.tensors]
+    load = replace(
+        _load(held, shared=True),
+        layers=tuple(range(weights.layers)),
+        head=True,
+        cache=sum(ceil(cache.bytes / devices) for cache in caches),
+    )
+    return Placement("tensor", Load(device=HOST), tuple(replace(load, device=i) for i in range(devices)), devices, apart=True)
+
+
 def _part(model: Model, weight: Weight, tp: int) -> int:
     """Return bytes of one tensor on each of `tp` devices; where there are fewer KV heads than devices, each device copies one."""
     match weight.slot.shard:
@@ -268,8 +295,11 @@ def _part(model: Model, weight: Weight, tp: int) -> int:
             return ceil(weight.bytes / tp)
 
 
-def cache_part(cache: LayerCache, tp: int) -> int:
-    """Return bytes of one layer's cache on each of `tp` devices: latents whole, keys and values by KV heads, states split evenly."""
+def cache_part(cache: LayerCache, tp: int, apart: bool = False) -> int:
+    """Return bytes of one layer's cache on each of `tp` devices: latents whole, keys and values by KV heads, states split evenly; `apart`:
+    those of 1/tp of the requests."""
+    if apart:
+        return ceil(cache.bytes / tp)
     keys = cache.kv // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.kv
     return keys + ceil(cache.state / tp)
 
@@ -277,6 +307,6 @@ def cache_part(cache: LayerCache, tp: int) -> int:
 def with_caches(placement: Placement, caches: Sequence[LayerCache]) -> Placement:
     """Return a placement with the same weights and other caches: another context, type or number of sequences."""
     cut = placement.tp if placement.split == "tensor" else 0
-    sizes = [cache_part(cache, cut) if cut else cache.bytes for cache in caches]
+    sizes = [cache_part(cache, cut, placement.apart) if cut else cache.bytes for cache in caches]
     host, *devices = (replace(load, cache=sum(sizes[i] for i in load.layers)) for load in placement.loads)
     return replace(placement, host=host, devices=tuple(devices))

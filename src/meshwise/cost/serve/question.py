@@ -32,10 +32,15 @@ class ServeQuestion:
     bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
     """Parts of the layout that the user fixed: split, cards, tp, pp, replicas."""
 
-    @cached_property
+    @property
     def experts(self) -> bool:
         """Whether the model has routed experts."""
-        return any(weight.slot.expert for weight in self.weights.tensors)
+        return self.expert_count > 0
+
+    @cached_property
+    def expert_count(self) -> int:
+        """Routed experts of a layer; 0 for a dense model."""
+        return max((weight.slot.copies for weight in self.weights.tensors if weight.slot.expert), default=0)
 
     @cached_property
     def cards(self) -> tuple[Card, ...]:

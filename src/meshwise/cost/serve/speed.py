@@ -11,7 +11,7 @@ from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.demand import Demand, Hop, Rig, Task, demand
-from meshwise.cost.serve.links import all_reduce, latency, moved
+from meshwise.cost.serve.links import all_reduce, all_to_all, latency, moved
 from meshwise.cost.serve.placement import Placement
 from meshwise.cost.serve.waves import utilization
 from meshwise.cost.work import Serve
@@ -28,6 +28,8 @@ SKINNY = 64
 WARP_PEAK = {"Hopper": 0.63}
 """Share of the peak that instructions of one warp (mma.sync) reach on architectures whose peak needs those of a warp group: llama.cpp
 uses the former."""
+FP4_SHARE = 0.7
+"""Share of the peak of 4-bit products that kernels reach, over the share of 8-bit ones: scales of 16 elements are applied in between."""
 MEGATOKEN = 4096
 """Rows that a product is tiled for are rounded to a multiple of 64 above this many, to keep the table of utilizations small."""
 
@@ -143,7 +145,8 @@ def peak_flops(chip: Chip, kind: str, *, int8_products: bool) -> float:
     half = max(flops.get("fp16", 0.0), flops.get("bf16", 0.0), flops.get("fp32", 0.0))
     if int8_products:
         return max(half, flops.get("int8", 0.0) / 2) * WARP_PEAK.get(chip.architecture, 1.0)
-    native = {"fp8": flops.get("fp8"), "int8": flops.get("int8"), "nvfp4": flops.get("fp4"), "mxfp4": flops.get("fp4")}
+    four = FP4_SHARE * flops.get("fp4", 0.0)
+    native = {"fp8": flops.get("fp8"), "int8": flops.get("int8"), "nvfp4": four, "mxfp4": four}
     return native.get(kind) or half
 
 
@@ -236,6 +239,7 @@ class TaskCost:
         touched = s.touch * task.touched * tokens / task.chip.bandwidth
         launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
+        reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
         return (
             passes * read + head_read,
             self.attention(batch, part),

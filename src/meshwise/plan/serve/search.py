@@ -1,8 +1,9 @@
 """Search every layout of a served model: the memory of each device, whether it fits, its speed, and which layout is best."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
@@ -11,7 +12,16 @@ from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
 from meshwise.cost.serve.demand import Rig, demand
 from meshwise.cost.serve.estimate import estimate
-from meshwise.cost.serve.layouts import ServeLayout, even_shares, fastest_shares, layouts, place, subcluster, with_replicas
+from meshwise.cost.serve.layouts import (
+    ServeLayout,
+    even_shares,
+    expert_layouts,
+    fastest_shares,
+    layouts,
+    place,
+    subcluster,
+    with_replicas,
+)
 from meshwise.cost.serve.load import Limits, Load, Report
 from meshwise.cost.serve.placement import Placement, with_caches
 from meshwise.cost.serve.question import ServeQuestion
@@ -101,7 +111,9 @@ class Found:
 def search(q: ServeQuestion) -> Found:
     """Evaluate every layout of the engine, as a single copy and in as many copies as devices and requests allow."""
     tried: list[Option] = []
-    for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
+    for layout in _bounded(
+        q, chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
+    ):
         first = with_memory(q, layout)
         for copied in (
             layout,
@@ -116,7 +128,7 @@ def search(q: ServeQuestion) -> Found:
     return Found(tuple(_ranked(q, fitting)), tuple(misses))
 
 
-def _bounded(q: ServeQuestion, candidates: Iterator[ServeLayout]) -> Iterator[ServeLayout]:
+def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:
     """Yield the layouts that match --fix; the number of copies is checked later."""
     return (layout for layout in candidates if _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1)))))
 
