@@ -334,6 +334,12 @@ class ServeAsk(Ask):
         group=TARGETS,
     )
     fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix the layout: split=row,cards=3 or tp=4.", group=LAYOUT)
+    cheapest: bool = asked(
+        default=False,
+        converter=FLAG,
+        help="Find the fewest and cheapest devices; --on lists chips, or is left out.",
+        group=MACHINE,
+    )
     price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
     link: float = asked(
         default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,

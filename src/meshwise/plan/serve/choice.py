@@ -92,6 +92,11 @@ class ServeChoice:
     """Dollars per million prompt tokens, where the time of prompts is put on these and that of decoding on outputs."""
     dollars_per_million_out: float | None
 
+    @property
+    def hourly(self) -> float | None:
+        """Dollars per hour of all devices."""
+        return self.dollars_per_million * self.throughput / 1e6 * 3600 if self.dollars_per_million is not None else None
+
 
 def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     """Convert an evaluated option into a ServeChoice, with percentiles."""

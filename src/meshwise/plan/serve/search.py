@@ -212,10 +212,13 @@ def with_speed(q: ServeQuestion, option: Option, *, detailed: bool = False) -> O
     cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
     engine = q.runtime.key or q.runtime.engine
     rig = Rig.of(cluster, host_cpu(cluster))
-    work = replace(q.work, users=max(1, min(users_of(q, layout), math.ceil(option.limits.running(load_of(q, layout))))))
+    load = load_of(q, layout)
+    work = replace(q.work, users=max(1, min(users_of(q, layout), math.ceil(option.limits.running(load)))))
     cost = PassCost(demand(q.model, q.weights, option.placement, rig, q.runtime, work), lambda chip: choose_serve(chip, engine))
+    report = estimate(cost, load, option.limits, detailed=detailed or bool(q.targets))
+    if q.load.rate and report:
+        work = replace(work, users=max(1, round(report.running)))
     predicted = Speed(cost.decode(work), cost.prefill(work), work.users, work.prompt)
-    report = estimate(cost, load_of(q, layout), option.limits, detailed=detailed or bool(q.targets))
     return replace(option, cost=cost, speed=predicted, report=report)
 
 

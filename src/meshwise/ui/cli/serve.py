@@ -1,7 +1,7 @@
 """The verb `serve`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from meshwise.plan.ask import ServeAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Csv, Given, Json, Verbose, verb
+
+if TYPE_CHECKING:
+    from meshwise.plan.serve.vary import ServePoints
 
 app = typer.Typer()
 
@@ -31,6 +34,12 @@ def serve(
         list[str] | None,
         typer.Option(metavar="AXIS=VALUES", help="Plan at many points: gpus=1..8, users=1..64. Give it twice for a grid."),
     ] = None,
+    front: Annotated[
+        bool, typer.Option("--front", help="Print the Pareto front: tokens/s per device against those per user.")
+    ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write the Pareto front as a drawing.", metavar="FILE", rich_help_panel=OUTPUT)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     verbose: Verbose = False,
     json: Json = False,
@@ -39,17 +48,16 @@ def serve(
     """Prints whether it fits and the bytes on every device, each layout that llama.cpp, vLLM or Ollama can run with its speed, and the
     exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
     words = given.of(ServeAsk)
+    if front or svg:
+        _front(ServeAsk(**words), svg, json=json, csv=csv)
+        return
+    if words.get("cheapest"):
+        _points(api.cheapest_serve(ServeAsk(**words)), json=json, csv=csv)
+        return
     if vary:
         if out is not None or "top" in words:
             raise UserError("--out and --top need a single plan; drop --vary")
-        points = api.vary_serve(ServeAsk(**words), *vary)
-
-        def points_view(width: int) -> Any:
-            from meshwise.ui.views.serve import points_view
-
-            return points_view(points, width)
-
-        output.show(points, points_view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
+        _points(api.vary_serve(ServeAsk(**words), *vary), json=json, csv=csv)
         return
     made = api.serve(**words)
     output.save_to(out, made.save)
@@ -63,3 +71,30 @@ def serve(
     following = f"meshwise run {out}; meshwise bench {out}" if out else "--out plan.json for 'run' and 'bench'"
     more = "" if verbose else "; --verbose for everything"
     output.show(made, view, json=json, csv=csv, commands=[*start, f"reproduce: {made.command}", f"next: {following}{more}"])
+
+
+def _points(points: "ServePoints", *, json: bool, csv: bool) -> None:
+    """Print the answers at many points."""
+
+    def view(width: int) -> Any:
+        from meshwise.ui.views.serve import points_view
+
+        return points_view(points, width)
+
+    output.show(points, view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
+
+
+def _front(ask: ServeAsk, svg: Path | None, *, json: bool, csv: bool) -> None:
+    """Print the Pareto front, and write it as a drawing."""
+    front = api.front_serve(ask)
+    if svg is not None:
+        from meshwise.ui.views import front as drawn
+
+        output.save_to(svg, lambda path: path.write_text(drawn.svg(front), encoding="utf-8"))
+
+    def view(width: int) -> Any:
+        from meshwise.ui.views.front import front_view
+
+        return front_view(front, width)
+
+    output.show(front, view, json=json, csv=csv, commands=[f"reproduce: {front.command}"])

@@ -238,7 +238,9 @@ def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePo
         Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=4),
         Column("max requests", of(lambda c: f"{c.most_users:,}"), rank=7),
     ]
-    hidden = {*(() if several else ("all requests",)), *(() if layered else ("layer split",))}
+    if points.ask.cheapest:
+        columns.insert(len(points.axes) + 1, Column("$/h", of(lambda c: _dollars(c.hourly))))
+    hidden = {*(() if several else ("all requests",)), *(() if layered else ("layer split",)), *(("max context",) if points.ask.cheapest else ())}
     return [column for column in columns if column.title not in hidden]
 
 
