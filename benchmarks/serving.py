@@ -19,7 +19,7 @@ from meshwise.calibrate.serve import intervals
 from meshwise.calibrate.serve.cases import ServeCase, read_cases
 from meshwise.calibrate.serve.fit import predict_leaving_out, prior_for
 from meshwise.calibrate.serve.predict import Prediction, predict
-from meshwise.catalogue.calibrations import choose_serve
+from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
 from meshwise.cost.serve.distance import distance
 from meshwise.cost.serve.estimate import estimate
 from meshwise.cost.serve.load import Lengths, Limits, Load
@@ -27,6 +27,11 @@ from meshwise.cost.serve.simulation import simulate
 from support.loads import random_settings, replica
 
 SETTINGS = 200
+HAND = ServeCalibration(
+    stream=0.9, reach=40, flash_cache=0.8, layer=1.5e-5, step=5e-4, sequence=5e-6, reduce=1.2e-5, link=0.6, product=0.65, narrow=0.95,
+    tile=0.03, exposed=0.25, touch=1.5, flash=0.5,
+)  # fmt: skip
+"""Coefficients of a server on data-center GPUs before any fit: the shipped priors have seen the table that is left out here."""
 TABLES = ("tensorrt_llm_hopper", "xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs", "strix_halo_rpc", "h200_transformers_14b")
 
 
@@ -58,7 +63,7 @@ def best_splits(cases: Sequence[ServeCase], found: Sequence[Prediction]) -> floa
 
 def tensorrt() -> Iterator[Target]:
     cases = cases_of("tensorrt_llm_hopper")
-    found = left_out(cases, lambda case: case.source)
+    found = predict_leaving_out(cases, [case.source for case in cases], [HAND] * len(cases))
     predicted, measured = np.array([one.decode for one in found]), np.array([case.decode for case in cases])
     yield Target("TensorRT-LLM on Hopper at full load, a release left out: mean error", mean_error(cases, found, "decode"), 0.15, 0.10)
     yield Target("the same: Spearman", spearman(predicted, measured) or 0.0, 0.98, 0.99, True, False)
