@@ -187,6 +187,8 @@ class ServeCalibration(Record):
     """Per layer and step: kernels that start one after another."""
     expert: Seconds = coefficient(3e-5, width=0.5)
     """Per layer with routed experts and step, in addition to `layer`: router, top-k, sort, grouped products, combination."""
+    each_expert: Seconds = coefficient(0.0)
+    """Per expert that a step reaches, where experts are multiplied one after another, not in one grouped kernel."""
     step: Seconds = coefficient(1e-4, width=0.5)
     """Per step: inputs, sampling, the program's own work."""
     sequence: Seconds = coefficient(2e-7, width=0.7)

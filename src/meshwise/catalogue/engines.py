@@ -24,6 +24,9 @@ class Engine:
     name: str
     runtime: str
     """The file in data/runtimes that describes its memory allocation."""
+    lean: tuple[str, ...] = ()
+    """Model types that it runs with kernels of its own; others run by `other_runtime`. Empty: all."""
+    other_runtime: str = ""
     splits: tuple[Split, ...]
     default_format: str
     """The weight format that most people use with it."""
@@ -108,6 +111,8 @@ class Runtime:
     """Whether a request occupies the blocks of the tokens it has; otherwise its whole context is allocated at the start."""
     reserves: bool = False
     """Whether a paged engine admits a request only if its whole output fits too, so that none is ever preempted (TensorRT-LLM)."""
+    repeats_keys: bool = False
+    """Whether attention copies keys and values for every query head that shares them before it reads them."""
     prefixes: bool = False
     """Whether it finds prefixes of earlier prompts in its cache."""
     launches: int = 56
@@ -192,6 +197,12 @@ def runtimes() -> dict[str, Runtime]:
 def engines() -> dict[str, Engine]:
     """Return every engine by name."""
     return _read(Engine, "engines")
+
+
+def runtime_of(engine: Engine, model_type: str) -> Runtime:
+    """Return how an engine runs a model of this type."""
+    plain = engine.lean and model_type not in engine.lean
+    return find_runtime(engine.other_runtime if plain else engine.runtime)
 
 
 def find_runtime(name: str) -> Runtime:

@@ -176,7 +176,8 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     if outcome not in ("ok", "oom"):
         raise UserError(f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
-    model, runtime = model_of(row.get("model", "")), runtime_of(row, assumed)
+    model = model_of(row.get("model", ""))
+    runtime = runtime_of(row, model, assumed)
     bits = rates.stated(row, "bits_per_weight")
     quant = row.get("quant", "") or format_in(row.get("model", ""))
     stored = weights_of(model.source if model.tensors else model.name, quant, runtime.key, 0.0 if math.isnan(bits) else bits)

@@ -6,7 +6,8 @@ from functools import cache
 
 from meshwise.calibrate.tables import Row
 from meshwise.catalogue.cards import find_card
-from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
+from meshwise.catalogue.engines import Runtime, find_engine, find_runtime, runtimes
+from meshwise.catalogue.engines import runtime_of as engine_runtime
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.formats import Format, Weights, as_gguf, find_format, weights
@@ -102,7 +103,7 @@ def _same_width(fmt: Format, runtime: Runtime) -> Format:
     return find_format(("mlx-8bit" if wide else "mlx-4bit") if runtime.engine == "mlx" else "fp8" if wide else "awq")
 
 
-def runtime_of(row: Row, assumed: list[str]) -> Runtime:
+def runtime_of(row: Row, model: Model, assumed: list[str]) -> Runtime:
     """Find the engine of a row; for llama.cpp, the build of the row's date, where one is stated."""
     text = row.get("engine", "").lower()
     if not text or "llama" in text:
@@ -112,7 +113,7 @@ def runtime_of(row: Row, assumed: list[str]) -> Runtime:
         return find_runtime(later[0] if later else "llama.cpp")
     for name, words in ENGINES.items():
         if any(word in text for word in words):
-            return find_runtime(name)
+            return engine_runtime(find_engine(name), model.model_type)
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = row.get("quant", "")
     local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")

@@ -73,6 +73,8 @@ class Task:
     """Bytes of routed experts."""
     routed: float
     """Share of the experts that one token reads."""
+    number: int
+    """Experts of a layer."""
     flops: float
     """FLOPs per token of all products, without the head."""
     head_flops: float
@@ -94,6 +96,10 @@ class Task:
     @property
     def idle(self) -> bool:
         return not (self.weights or self.experts or self.head or any(self.reads) or self.state)
+
+    def reached(self, tokens: float) -> float:
+        """Return the experts of a layer that a pass of `tokens` tokens is routed to."""
+        return self.number * (1 - (1 - self.routed) ** tokens)
 
     def read(self, tokens: float) -> float:
         """Return bytes of weights that a pass of `tokens` tokens reads, without the head: with even routing, 1 - (1 - a/e)^tokens of the
@@ -224,12 +230,13 @@ def token_work(model: Model) -> TokenWork:
     experts = {name: sum(op.flops(1) for op in ops if op.expert) / times[name] for name, ops in used.items()}
     scores = {name: tuple(op for op in ops if op.kind == "attention") for name, ops in used.items()}
     inner = [op for ops in used.values() for op in ops if op.kind == "matmul" and not op.expert]
+    norms = max(0, model.decoder.norms - 2)
     touched = sum(op.count * op.m * (op.n + op.k) for ops in used.values() for op in ops if op.kind == "matmul")
     return TokenWork(
         tuple(sum(products[block] for block in layer) for layer in model.layers),
         tuple(sum(experts[block] for block in layer) for layer in model.layers),
         tuple(tuple(op for block in layer for op in scores[block]) for layer in model.layers),
-        tuple(1 + sum(_more_kernels(used[block]) for block in layer) / DENSE_KERNELS for layer in model.layers),
+        tuple(1 + (norms + sum(_more_kernels(used[block]) for block in layer)) / DENSE_KERNELS for layer in model.layers),
         sum(op.flops(1) for op in model.blocks.get(HEAD, ())),
         sum(op.count for op in inner),
         sum(op.count * op.k for op in inner),
@@ -291,6 +298,7 @@ class Workload:
             head=head,
             experts=load.experts,
             routed=load.routed,
+            number=max((product.copies for product in products(self.model, 1, False)), default=1),
             flops=self.products(load),
             head_flops=per_token.head * part if load.head else 0.0,
             products=products(self.model, 1 if self.placement.apart else self.placement.tp, self.runtime.joined),
@@ -306,8 +314,8 @@ class Workload:
         """Return bytes of one cached token of a layer that one device reads; those of 1/tp of the requests where devices have their own."""
         tp = self.placement.tp
         if self.placement.apart:
-            return _cache_read(self.model, cache, 1, self.flash) / tp
-        return _cache_read(self.model, cache, tp, self.flash)
+            return _cache_read(self.model, cache, 1, self.flash, self.runtime.repeats_keys) / tp
+        return _cache_read(self.model, cache, tp, self.flash, self.runtime.repeats_keys)
 
     def _latent_flops(self, layer: int) -> float:
         """Return FLOPs per cached token of one query with latent attention: every head computes with the whole latent (absorbed)."""
@@ -406,11 +414,12 @@ def _crossings(placement: Placement, weights: Weights) -> float:
     return bool(host.layers) + 2 * max(0.0, separate)
 
 
-def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
-    """Return bytes of one cached token of a layer that one device reads. Without flash kernels each query head reads its keys."""
+def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool, repeated: bool) -> float:
+    """Return bytes of one cached token of a layer that one device reads. Without flash kernels each query head reads its keys;
+    `repeated`: a copy is written for each, and read."""
     keys = cache_part(cache, tp) - ceil(cache.state / tp)
-    sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
-    return float(sharing * keys)
+    heads = max(1, model.decoder.heads // cache.heads) if cache.heads else 1
+    return float((1 + 2 * heads if repeated else 1 if flash else heads) * keys)
 
 
 def _slower(op: Op, flash: bool) -> float:

@@ -237,7 +237,8 @@ class TaskCost:
         read, more = self.layers(each, single)
         head_read, head_more = self.head((batch.rows - batch.tokens + batch.ends) * part, single)
         touched = s.touch * task.touched * tokens / task.chip.bandwidth
-        launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
+        mixture = s.expert + (s.each_expert * task.reached(each) if s.each_expert else 0.0)
+        launch = (task.kernels * s.layer + task.mixtures * mixture) * (self.d.alone if single else 1.0)
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
         reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
         return (

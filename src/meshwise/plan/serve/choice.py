@@ -184,14 +184,14 @@ def spread_of(q: ServeQuestion, option: Option) -> float:
     parts = option.speed.decode
     unmeasured = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
     chip = q.cards[option.layout.cards[0]].chip
-    fitted = calibrations.choose_serve(chip, q.engine.runtime)
+    fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
     return distance(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step)
 
 
 def doubts(q: ServeQuestion, option: Option) -> list[str]:
     """Return what the calibration was not fitted on."""
     chip = q.cards[option.layout.cards[0]].chip
-    fitted = calibrations.choose_serve(chip, q.engine.runtime)
+    fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
     own = chip.key in fitted.chips or chip.architecture in fitted.architectures
     return [
         *([] if own else [f"not calibrated for {chip.name}"]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
-from meshwise.catalogue.engines import find_engine, find_runtime
+from meshwise.catalogue.engines import find_engine, find_runtime, runtime_of
 from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_parallel_sizes, unit
 from meshwise.cost.serve.load import Targets
 from meshwise.cost.serve.question import ServeQuestion
@@ -287,7 +287,7 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     other = replace(
         q,
         engine=engine,
-        runtime=find_runtime(engine.runtime),
+        runtime=runtime_of(engine, q.model.model_type),
         weights=weights(q.model, fmt),
         work=replace(q.work, kv=kind),
     )

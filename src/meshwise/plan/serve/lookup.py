@@ -7,7 +7,7 @@ from pathlib import Path
 from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.engines import Engine, find_engine, find_runtime
+from meshwise.catalogue.engines import Engine, find_engine, runtime_of
 from meshwise.catalogue.files import text_of
 from meshwise.cost.serve.cache import cache_type
 from meshwise.cost.serve.load import Lengths, Load, Target, Targets
@@ -44,7 +44,7 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     cluster = servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price))
     model = model or find.find_model(name)
     engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
-    runtime = find_runtime(engine.runtime)
+    runtime = runtime_of(engine, model.model_type)
     load = load_of(ask)
     needed = _longest(load)
     context = ask.context or max(needed, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))

@@ -91,7 +91,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
     except UserError as error:  # an engine that no exporter writes for
         commands, untold = Commands(), (str(error),)
     chip = q.cards[best.layout.cards[0]].chip
-    fitted, rent = calibrations.choose_serve(chip, q.engine.runtime), q.cluster.rent
+    fitted, rent = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine), q.cluster.rent
     return ServePlan(
         ask=ask,
         engine=q.engine.name,

@@ -29,7 +29,7 @@ def front_view(front: Front, width: int) -> RenderableType:
     if any(point.dollars_per_million is not None for point in front.points):
         columns.append(Column("$/1M out", lambda p: f"{p.dollars_per_million or 0.0:,.2f}", rank=1))
     lines = [Text(line) for line in plot(front, min(width, WIDEST))]
-    words = "More users share one read of the weights: tokens/s of a device rise and those of a user fall, until products or the cache take over."
+    words = "More users share one read of the weights: a device makes more tokens/s, a user gets fewer, until products or the cache bind."
     return Group(
         *heading([title], width), Text(), fitted(columns, front.points, width), Text(), *lines, Text(), wrapped(words, width)
     )

@@ -240,7 +240,11 @@ def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePo
     ]
     if points.ask.cheapest:
         columns.insert(len(points.axes) + 1, Column("$/h", of(lambda c: _dollars(c.hourly))))
-    hidden = {*(() if several else ("all requests",)), *(() if layered else ("layer split",)), *(("max context",) if points.ask.cheapest else ())}
+    hidden = {
+        *(() if several else ("all requests",)),
+        *(() if layered else ("layer split",)),
+        *(("max context",) if points.ask.cheapest else ()),
+    }
     return [column for column in columns if column.title not in hidden]
 
 
