@@ -9,6 +9,9 @@ from meshwise.cost.serve.demand import Demand
 FAST_LINK = 100e9
 """Bandwidth from which a link lets devices read each other's memory (NVLink, Infinity Fabric); slower links are PCIe."""
 FAST_LATENCY, SLOW_LATENCY = 1e-6, 8e-6
+RING, ONE_SHOT = 2.5e-5, 1e6
+"""Over NVLink, messages well below a megabyte are summed by one kernel that reads all devices; longer ones by a ring, whose start and
+channels cost this much more."""
 HOST_STEP = 1.7e-5
 """One step of a ring between devices that cannot read each other's memory (GeForce cards on PCIe): a copy to host memory, a signal, a copy
 from it."""
@@ -59,7 +62,8 @@ def all_reduce(d: Demand, tokens: float, s: ServeCalibration) -> float:
         return 0.0
     if link is not None and not d.reduce_remote and link.bandwidth >= FAST_LINK:
         parts = min(1.0, (n - 1) / (link.peers - 1)) if link.peers > 1 else 1.0
-        return s.reduce + 2 * log2(n) * latency(link, False) + 2 * (n - 1) / n * moved(size, link, s) / parts
+        ring = RING * size / (size + ONE_SHOT)
+        return s.reduce + ring + 2 * log2(n) * latency(link, False) + 2 * (n - 1) / n * moved(size, link, s) / parts
     if d.reduce_remote:
         known = link.latency if link else None
         step = known if known is not None and known < RDMA else SOCKET_STEP
