@@ -1,8 +1,10 @@
-"""cost.serve: speed and memory of a served model under one layout. No numpy.
+"""cost.serve: speed and memory of a served model under one layout, and what it does at a load. No numpy.
 
-question.py   ServeQuestion: model, weights, cluster, engine, task
-layouts.py    which cards, which split, how many replicas        placement.py  tensors and cache on each device
-cache.py      bytes of the KV cache, layer by layer              buffers.py    bytes per device: weights, cache, compute buffers
-demand.py     work per device: bytes, FLOPs, hops                waves.py      SM utilization of the products
-speed.py      seconds by part of a decode step and of a prompt
+question.py    ServeQuestion: model, weights, cluster, engine, load     layouts.py    which cards, which split, how many replicas
+placement.py   tensors and cache on each device                         cache.py      bytes of the KV cache, layer by layer
+buffers.py     bytes per device: weights, cache, compute buffers        admission.py  what an engine admits at once
+demand.py      work per device: bytes, FLOPs, hops                      waves.py      SM utilization of the products
+links.py       all-reduces and transfers by kind of link                speed.py      seconds by part of a pass
+load.py        lengths, users or a rate, limits, percentiles, targets   estimate.py   throughput and latency at a load, by formula
+simulation.py  continuous batching event by event: their referee        distance.py   how uncertain a prediction is
 """

@@ -1,2 +1,3 @@
 """plan/serve: lookup.py finds engine and weights, search.py computes memory and speed of every layout, choice.py converts one to SI
-figures, plan.py holds the best, explain.py says why it won, vary.py answers at many points. No numpy: it starts fast."""
+figures, plan.py holds the best, explain.py says why it won, vary.py answers at many points, capacity.py finds the most load within targets,
+cheapest.py the cheapest devices, front.py the Pareto front. No numpy: it starts fast."""
