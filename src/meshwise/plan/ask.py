@@ -111,8 +111,8 @@ _PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
 _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
 _TOP = whole(1, 1000)
 _MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS", ordered=True)
-_REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, lambda value: f"{value:g}/s", "RATE", ordered=True, whole=False)
-_TARGET: Kind[str | float, str] = Kind(_target, str, "TIME[@p95]")
+REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, lambda value: f"{value:g}/s", "RATE", ordered=True, whole=False)
+TARGET: Kind[str | float, str] = Kind(_target, str, "TIME[@p95]")
 _KEPT = number(0, 0.99)
 
 
@@ -277,7 +277,7 @@ class ServeAsk(Ask):
     )
     output: int = asked(default=128, converter=_MEAN_LENGTH, help="Output tokens; 500:1 is a mean and its spread.")
     rate: float = asked(
-        default=0.0, converter=_REQUEST_RATE, help="Requests that arrive at random, instead of --users: 12/s.", group=LOAD,
+        default=0.0, converter=REQUEST_RATE, help="Requests that arrive at random, instead of --users: 12/s.", group=LOAD,
         vary="1/s..64/s",
     )  # fmt: skip
     burst: float = asked(
@@ -312,9 +312,9 @@ class ServeAsk(Ask):
     )
     kv: str = asked(default="f16", converter=TEXT, help="KV cache type: f16, q8_0, q4_0, fp8.", vary="f16,q8_0,q4_0")
     top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
-    ttft: str = asked(default="", converter=_TARGET, help="Time to first token, at most: 1s@p95.", group=TARGETS)
-    tpot: str = asked(default="", converter=_TARGET, help="Time per output token after the first, at most: 40ms.", group=TARGETS)
-    e2e: str = asked(default="", converter=_TARGET, help="Time of a whole request, at most: 20s@p99.", group=TARGETS)
+    ttft: str = asked(default="", converter=TARGET, help="Time to first token, at most: 1s@p95.", group=TARGETS)
+    tpot: str = asked(default="", converter=TARGET, help="Time per output token after the first, at most: 40ms.", group=TARGETS)
+    e2e: str = asked(default="", converter=TARGET, help="Time of a whole request, at most: 20s@p99.", group=TARGETS)
     per_user: float = asked(
         default=0.0,
         converter=quantity("count", positive=True, metavar="RATE"),

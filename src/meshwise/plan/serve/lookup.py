@@ -120,17 +120,18 @@ def _longest(load: Load) -> int:
     return load.depth + math.ceil(most(load.prompt) + most(load.output))
 
 
+def target_of(text: str) -> Target | None:
+    """Return the target of '1s@p95'; None of ''."""
+    seconds, _, quantile = text.partition("@")
+    return Target(units.parse(seconds, "seconds"), quantile) if text else None
+
+
 def targets_of(ask: ServeAsk) -> Targets:
     """Return the latency targets; tokens/s of each request are a time per token."""
-
-    def target(text: str) -> Target | None:
-        seconds, _, quantile = text.partition("@")
-        return Target(units.parse(seconds, "seconds"), quantile) if text else None
-
     if ask.per_user and ask.tpot:
         raise UserError("--per-user and --tpot say the same in two ways; give one of them")
-    tpot = Target(1 / ask.per_user, "mean") if ask.per_user else target(ask.tpot)
-    return Targets(ttft=target(ask.ttft), tpot=tpot, e2e=target(ask.e2e))
+    tpot = Target(1 / ask.per_user, "mean") if ask.per_user else target_of(ask.tpot)
+    return Targets(ttft=target_of(ask.ttft), tpot=tpot, e2e=target_of(ask.e2e))
 
 
 def servable(cluster: Cluster) -> Cluster:
