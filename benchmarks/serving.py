@@ -32,7 +32,13 @@ HAND = ServeCalibration(
     tile=0.03, exposed=0.25, touch=1.5, flash=0.5,
 )  # fmt: skip
 """Coefficients of a server on data-center GPUs before any fit: the shipped priors have seen the table that is left out here."""
-TABLES = ("tensorrt_llm_hopper", "xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs", "strix_halo_rpc", "h200_transformers_14b")
+TABLES = (
+    "tensorrt_llm_hopper",
+    "xiongjiedai_llama3_bench",
+    "xiongjiedai_notebook_runs",
+    "strix_halo_rpc",
+    "h200_transformers_14b",
+)
 
 
 def cases_of(table: str) -> list[ServeCase]:
@@ -65,7 +71,9 @@ def tensorrt() -> Iterator[Target]:
     cases = cases_of("tensorrt_llm_hopper")
     found = predict_leaving_out(cases, [case.source for case in cases], [HAND] * len(cases))
     predicted, measured = np.array([one.decode for one in found]), np.array([case.decode for case in cases])
-    yield Target("TensorRT-LLM on Hopper at full load, a release left out: mean error", mean_error(cases, found, "decode"), 0.15, 0.10)
+    yield Target(
+        "TensorRT-LLM on Hopper at full load, a release left out: mean error", mean_error(cases, found, "decode"), 0.15, 0.10
+    )
     yield Target("the same: Spearman", spearman(predicted, measured) or 0.0, 0.98, 0.99, True, False)
     yield Target("the same: best split per GPU found", best_splits(cases, found), 0.80, 0.90, True)
 
