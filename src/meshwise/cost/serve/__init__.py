@@ -5,6 +5,7 @@ placement.py   tensors and cache on each device                         cache.py
 buffers.py     bytes per device: weights, cache, compute buffers        admission.py  what an engine admits at once
 demand.py      work per device: bytes, FLOPs, hops                      waves.py      SM utilization of the products
 links.py       all-reduces and transfers by kind of link                speed.py      seconds by part of a pass
+tokens.py      FLOPs and kernels per token of each layer                queue.py      when queued prompts end
 load.py        lengths, users or a rate, limits, percentiles, targets   estimate.py   throughput and latency at a load, by formula
 simulation.py  continuous batching event by event: their referee        distance.py   how uncertain a prediction is
 """
