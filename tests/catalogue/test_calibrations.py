@@ -110,6 +110,7 @@ def test_coefficients_are_numbers_and_other_fields_describe_their_origin() -> No
         "frameworks",
         "fabric",
         "measured",
+        "learned",
     ]
     assert others == [*about, "devices", "waiting", "low", "high", "between", "expert_spread", "memory_spread"]
 

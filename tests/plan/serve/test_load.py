@@ -156,3 +156,17 @@ def test_no_point_of_the_front_beats_another_in_both_figures() -> None:
     assert device == sorted(device)
     for beaten in answer.dominated:
         assert any(p.per_user >= beaten.per_user and p.per_device >= beaten.per_device for p in answer.points)
+
+
+def test_a_processor_beside_cards_is_their_host_and_gets_no_share() -> None:
+    """--n-cpu-moe and -ngl leave layers to it; -ts has one entry per card."""
+    q = question("qwen3-235b-a22b:q4_k_m", "4xrtx3090+epyc-9654:512GB", context=8192)
+    assert [card.chip.key for card in q.cards] == ["rtx3090"] * 4
+    assert q.cluster.node.host.memory == pytest.approx(512 * 2**30)
+    best = search(q).options[0]
+    assert best.layout.gpu_layers is not None or best.layout.expert_layers
+    assert best.speed
+    assert best.speed.decode["host"] > 0
+    (count, node), *_ = q.cluster.nodes
+    small = replace(q.cluster, nodes=((count, replace(node, host=replace(node.host, memory=16 * 2.0**30))),))
+    assert not search(replace(q, cluster=small)).options  # 44 GiB of layers do not fit there

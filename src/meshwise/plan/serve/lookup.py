@@ -2,11 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from meshwise import units
 from meshwise.catalogue import clusters
-from meshwise.catalogue.chips import Cluster
+from meshwise.catalogue.chips import Cluster, Host, Node
 from meshwise.catalogue.engines import Engine, find_engine, runtime_of
 from meshwise.catalogue.files import text_of
 from meshwise.cost.serve.cache import cache_type
@@ -41,7 +42,7 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     if not ask.on:
         raise UserError("missing --on: the devices, such as 4xrtx4060ti-16gb or 2x(2xrtx3090)@10Gbps")
     name, fmt = split_model_name(ask.model)
-    cluster = servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price))
+    cluster = with_processors_as_hosts(servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price)))
     model = model or find.find_model(name)
     engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
     runtime = runtime_of(engine, model.model_type)
@@ -132,6 +133,21 @@ def targets_of(ask: ServeAsk) -> Targets:
         raise UserError("--per-user and --tpot say the same in two ways; give one of them")
     tpot = Target(1 / ask.per_user, "mean") if ask.per_user else target_of(ask.tpot)
     return Targets(ttft=target_of(ask.ttft), tpot=tpot, e2e=target_of(ask.e2e))
+
+
+def with_processors_as_hosts(cluster: Cluster) -> Cluster:
+    """Return the cluster with processors beside accelerators as the CPU and memory of their host: '4xrtx3090+epyc-9654:512GB'. They compute
+    the layers that stay in host memory, and are no devices that layers are spread over."""
+    nodes: list[tuple[int, Node]] = []
+    for count, node in cluster.nodes:
+        processors = [(number, chip) for number, chip in node.chips if chip.kind == "cpu"]
+        others = tuple((number, chip) for number, chip in node.chips if chip.kind != "cpu")
+        if processors and others:
+            number, chip = processors[0]
+            host = Host(memory=sum(times * one.memory for times, one in processors), cpus=f"{number} x {chip.name}")
+            node = replace(node, chips=others, host=host)
+        nodes.append((count, node))
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def servable(cluster: Cluster) -> Cluster:

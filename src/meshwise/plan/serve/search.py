@@ -123,6 +123,9 @@ def search(q: ServeQuestion) -> Found:
                 tried += _with_shares(q, first if copied is layout else with_memory(q, copied, first))
     if q.engine.offload and not any(option.fits for option in tried):
         tried += _offloaded(q)
+    memory = q.cluster.node.host.memory
+    if memory:  # layers in host memory need room there too
+        tried = [replace(one, fits=one.fits and one.footprints[0].bytes <= memory) for one in tried]
     fitting = [with_speed(q, option) for option in tried if option.fits]
     misses = sorted((option for option in tried if not option.fits), key=lambda option: -option.spare)
     return Found(tuple(_ranked(q, fitting)), tuple(misses))
