@@ -2,12 +2,14 @@
 # make check  lint, types, layers, documents, predictions   make bench  what is timed
 # make docs   put the real output into README and docs      make clean  remove what make made
 # make fuzz   feed every parser 10,000 mutated inputs       make torture  kill, damage and cut real runs, write docs/reliability.md
+# make referees     install other programs and run their own parsers on exported files
+# make screenshots  take the pictures of docs/ui.md in a browser (Chromium)
 # make predictions  renew the golden file of predictions, where they moved on purpose
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test check lint types layers documents gate bench docs predictions fuzz torture clean
+.PHONY: run test check lint types layers documents gate bench docs screenshots predictions fuzz torture referees clean
 
 run: .venv/installed
 	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
@@ -44,6 +46,7 @@ bench: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/serve_memory.py
 	$(BIN)/python benchmarks/serve.py
+	$(BIN)/python benchmarks/page_load.py
 
 # Minutes on two cores; inputs that fail are kept in build/fuzz.
 fuzz: .venv/tested
@@ -56,11 +59,17 @@ torture: .venv/tested
 docs: .venv/tested
 	$(BIN)/cog -r -P -I tools README.md docs/*.md
 
+screenshots: .venv/tested
+	$(BIN)/python tools/screenshots.py
+
 predictions: .venv/tested
 	$(BIN)/python tools/predictions.py --write
 
+referees: .venv/tested
+	$(BIN)/python tools/referees.py
+
 clean:
-	rm -rf .venv build src/*.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .referees build src/*.egg-info .pytest_cache .hypothesis .ruff_cache
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("meshwise needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'

@@ -24,6 +24,14 @@ SMALL = {
 }  # fmt: skip
 
 
+OLMOE = {
+    "model_type": "olmoe", "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 16,
+    "num_key_value_heads": 16, "vocab_size": 50304, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False,
+    "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "router_aux_loss_coef": 0.01,
+}  # fmt: skip
+"""allenai/OLMoE-1B-7B-0924."""
+
+
 def preset(name: str) -> dict[str, Any]:
     values = json.loads((ROOT / f"src/meshwise/data/models/{name}.json").read_text(encoding="utf-8"))
     return {key: value for key, value in values.items() if key != "meshwise"}
@@ -36,6 +44,9 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "1b-no-graph": ("llama-3.2-1b", 8, 2048, {"graph": False}),
     "1b-eager": ("llama-3.2-1b", 8, 2048, {"compile": False, "graph": False}),
     "8b": ("llama-3-8b", 4, 2048, {}),
+    "8b-fp8": ("llama-3-8b", 4, 2048, {"precision": "fp8"}),
+    "8b-fp8-exact": ("llama-3-8b", 4, 2048, {"precision": "fp8", "exact": True}),
+    "1b-fp8": ("llama-3.2-1b", 8, 2048, {"precision": "fp8"}),
     "8b-full": ("llama-3-8b", 8, 2048, {"recompute": "full"}),
     "ttt-16x128": ("ttt-linear-125m", 16, 128, {}),
     "ttt-16x512": ("ttt-linear-125m", 16, 512, {}),
@@ -43,6 +54,16 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "ttt-mlp-16x512": ("ttt-mlp-125m", 16, 512, {}),
     "ttt-1.3b": ("ttt-linear-1.3b", 8, 2048, {}),
     "ttt-1.3b-llama": ("ttt-linear-1.3b as llama", 8, 2048, {}),
+    "qwen3-1.7b": ("qwen3-1.7b", 8, 2048, {}),
+    "qwen3-0.6b": ("qwen3-0.6b", 4, 2048, {}),
+    "qwen3-0.6b-llama": ("qwen3-0.6b as llama", 4, 2048, {}),
+    "gemma-2-2b": ("gemma-2-2b", 4, 2048, {}),
+    "gemma-2-2b-llama": ("gemma-2-2b as llama", 4, 2048, {}),
+    "gemma-3-1b": ("gemma-3-1b", 4, 2048, {}),
+    "bloom-560m": ("bloom-560m", 8, 2048, {}),
+    "bloom-560m-llama": ("bloom-560m as llama", 8, 2048, {}),
+    "gpt2": ("gpt2", 8, 1024, {}),
+    "olmoe-1b-7b": ("olmoe-1b-7b", 4, 2048, {}),
     "hf-1b": ("llama-3.2-1b", 8, 2048, {"hf": True}),
     "hf-125m": ("125m", 8, 2048, {"hf": True}),
     "hf-125m-compiled": ("125m", 8, 2048, {"hf": True, "compile": True}),
@@ -50,9 +71,18 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
 
 
 def config(name: str) -> dict[str, Any]:
-    """Return the config of a preset; with 'as llama', of a Llama of the same sizes, with attention instead of TTT."""
-    values = SMALL if name == "125m" else preset(name.partition(" ")[0])
-    return values | {"model_type": "llama"} if name.endswith("as llama") else values
+    """Return the config of a preset; with 'as llama', of a Llama of the same sizes and the same FLOPs in its products."""
+    own = {"125m": SMALL, "olmoe-1b-7b": OLMOE}
+    values = own[name] if name in own else preset(name.partition(" ")[0])
+    if not name.endswith("as llama"):
+        return values
+    if values["model_type"] != "bloom":
+        return values | {"model_type": "llama", "hidden_act": "silu", "rope_scaling": None}
+    hidden = values["hidden_size"]
+    return {
+        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": values["n_layer"], "num_attention_heads": values["n_head"],
+        "intermediate_size": round(8 * hidden / 3 / 16) * 16, "vocab_size": values["vocab_size"], "tie_word_embeddings": True,
+    }  # fmt: skip
 
 
 def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:
@@ -61,6 +91,8 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     import torch.distributed as dist
 
     from meshwise.workers.trainer.gradients import named_parameters
+    from meshwise.workers.trainer.models.registry import sizes_of
+    from meshwise.workers.trainer.ops import attention
     from meshwise.workers.trainer.optimizer import make_optimizer
     from meshwise.workers.trainer.parallel import Ranks
     from meshwise.workers.trainer.passes import Passes
@@ -68,8 +100,15 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     from meshwise.workers.trainer.step import Stepper
 
     flags: dict[str, Any] = {"compile": True, "graph": True} | {
-        key: value for key, value in options.items() if key in ("compile", "graph")
+        key: value for key, value in options.items() if key in ("compile", "graph", "precision")
     }
+    if "tiles" in options:
+        attention.WIDE_TILES = options["tiles"]
+    if options.get("precision") == "fp8":
+        from meshwise.workers.trainer.ops import fp8
+
+        fp8.FAST_BACKWARD = "exact" not in options
+        fp8.BACKWARD = torch.float8_e4m3fn if "e4m3" in options else fp8.BACKWARD
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
     settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
     settings = replace(settings, lr=3e-4)
@@ -101,10 +140,19 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     host = time.perf_counter() - host
     torch.cuda.synchronize()
     seconds = sorted(ends[i].since(ends[i - 1]) for i in range(STEPS - COUNTED + 1, STEPS))
-    row = {"params": count, "seconds": seconds[len(seconds) // 2], "first": first, "host": host / COUNTED}
+    unused = sum(p.numel() for name, p in parameters if ".experts." in name)
+    share = settings.model.get("num_experts_per_tok", 1) / sizes_of(settings.model).experts if unused else 1.0
+    row = {
+        "params": count,
+        "active": count - unused * (1 - share),
+        "seconds": seconds[len(seconds) // 2],
+        "first": first,
+        "host": host / COUNTED,
+    }
     row |= {
         "memory": torch.cuda.max_memory_allocated() / 2**30,
         "loss": [round(float(n[0]), 4) for n in losses[:: STEPS // 6]],
+        "imbalance": round(float(losses[-1][2]), 2),
     }
     if options.get("profile"):
         row["parts"] = profiled(lambda: stepper.launch(STEPS, data[0][0], data[0][1]))
@@ -120,8 +168,10 @@ def profiled(run: Any) -> dict[str, float]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         run()
         torch.cuda.synchronize()
-    rows = sorted(seen.key_averages(), key=lambda row: -row.self_device_time_total)
-    return {f"{row.key[:90]} x{row.count}": round(row.self_device_time_total / 1e3, 2) for row in rows[:40]}
+    found: dict[str, float] = {}
+    for row in seen.key_averages():  # kernels of templates differ only late in their names
+        found[row.key[:90]] = found.get(row.key[:90], 0.0) + row.self_device_time_total / 1e3
+    return {name: round(found[name], 2) for name in sorted(found, key=lambda name: -found[name])[:40]}
 
 
 def hugging_face(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:

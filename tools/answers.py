@@ -46,7 +46,11 @@ def shown(text: str) -> list[str]:
     refused = re.findall(r'shown\.error\("meshwise ([^"]*)"', text)
     written = "\n".join(re.findall(r"\]\]\] -->(.*?)<!-- \[\[\[end\]\]\] -->", text, re.DOTALL))
     asked = re.findall(r"^\$ meshwise ((?:plan|serve|count) (?!--help)[^|;>\n]*)", written, re.MULTILINE)
-    return [re.sub(r" --(out|svg) \S+| --verbose", "", question).strip() for question in asked if question.strip() not in refused]
+    return [
+        re.sub(r" --(out|svg|html) \S+| --verbose| --json", "", question).strip()
+        for question in asked
+        if question.strip() not in refused
+    ]
 
 
 def answer(command: str, question: str) -> Any:

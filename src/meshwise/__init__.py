@@ -21,13 +21,16 @@ if TYPE_CHECKING:
         bench,
         calibrate,
         cheapest,
+        check,
         count,
         explain,
+        export,
         generate,
         load,
         make_gguf,
         plan,
         probe,
+        read,
         run,
         serve,
         shapes,
@@ -46,8 +49,10 @@ __all__ = [
     "bench",
     "calibrate",
     "cheapest",
+    "check",
     "count",
     "explain",
+    "export",
     "find_chip",
     "find_cluster",
     "find_model",
@@ -56,6 +61,7 @@ __all__ = [
     "make_gguf",
     "plan",
     "probe",
+    "read",
     "run",
     "serve",
     "shapes",
@@ -84,7 +90,7 @@ def __dir__() -> list[str]:
 
 
 class _Verb(ModuleType):
-    """A package named like a verb (plan, run, audit, calibrate): calling the package calls the function in `meshwise.api`."""
+    """A package named like a verb (plan, run, audit, calibrate, export): calling the package calls the function in `meshwise.api`."""
 
     @property
     def _function(self) -> Any:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from meshwise.calibrate.result import Result
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
+    from meshwise.export.check.verdict import Verdict
+    from meshwise.export.read.files import Reading
+    from meshwise.export.write import Exported
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.session import ServeDryRun, Serving
     from meshwise.run.train.dry_run import DryRun
+    from meshwise.run.train.folder import RunFolder
     from meshwise.run.train.generate import Generated
     from meshwise.run.train.start import SweepResult, TrainResult
+    from meshwise.run.train.submit import Submitted
 
 P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
@@ -141,6 +146,29 @@ def load(path: str | Path) -> "TrainPlan | ServePlan":
     return serving.read(Path(path)) if kind == serving.ServePlan.kind else training.read(Path(path))
 
 
+def load_bench(path: str | Path) -> "Bench":
+    """Open a report that `bench --out` or `Bench.save` wrote."""
+    from meshwise.run.serve import report
+    from meshwise.run.serve.bench import Bench
+
+    return Bench(report.read(Path(path)))
+
+
+def load_run(folder: str | Path) -> "RunFolder":
+    """Open a folder that `run --out` writes, while it trains or afterwards."""
+    from meshwise.run.train import folder as folders
+
+    return folders.read(Path(folder))
+
+
+def is_bench(path: str | Path) -> bool:
+    """Return whether a .json is a report of `bench`, not a plan."""
+    from meshwise.catalogue import records
+    from meshwise.run.serve import report
+
+    return records.any_table(Path(path)).get("kind", "") == report.KIND
+
+
 def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":
     """Explain why the best layout of a training plan won, against the runner-up or a layout of your own: `plan.explain(versus)`."""
     return plan.explain(versus)
@@ -151,6 +179,43 @@ def write(path: str | Path, content: str | bytes) -> None:
     from meshwise.catalogue import files
 
     files.write(Path(path), content)
+
+
+# Launch files.
+
+
+def export(plan: "str | Path | TrainPlan | ServePlan", **words: Any) -> "Exported":
+    """Write a plan as the files of another program: export(plan, to="megatron", launcher="slurm").save("job").
+
+    Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
+    """
+    from meshwise.export import write
+    from meshwise.export.ask import ExportAsk
+
+    named = isinstance(plan, str | Path)
+    ask = given(ExportAsk, {"plan": str(plan) if named else "plan", **words})
+    return write.export(load(plan) if named else plan, ask.to, ask.launcher, ask.row)
+
+
+def read(*files: str | Path, **answers: Any) -> "Reading":
+    """Read launch files together, without executing anything: read("train.sbatch", "ds_config.json", TP=4).facts.
+
+    Keywords answer what the files leave open: variables of scripts, or facts by name.
+    """
+    from meshwise.export.read.files import read_files
+
+    return read_files(files, {name: str(value) for name, value in answers.items()})
+
+
+def check(*files: str | Path, **words: Any) -> "Verdict":
+    """Check launch files: what they say, what contradicts, whether it fits, how fast it is, and a better layout in their own words.
+
+    Keywords are the fields of `CheckAsk`: check("train.sbatch", on="jean-zay:48", set=["TP=4"]).
+    """
+    from meshwise.export.check import verdict
+    from meshwise.export.check.ask import CheckAsk
+
+    return verdict.check(files, given(CheckAsk, words))
 
 
 # Count and look up.
@@ -195,6 +260,14 @@ def look_up(catalogue: str, name: str) -> "Entry | None":
     from meshwise.models import listing
 
     return listing.look_up(catalogue, name)
+
+
+def is_preset(model: str) -> bool:
+    """Return whether a model, with or without a weight format, is in the catalogue: neither a file nor the hub is needed to find it."""
+    from meshwise.models import find
+    from meshwise.models.formats import split_model_name
+
+    return bool(find.find_preset(model) or find.find_preset(split_model_name(model)[0]))
 
 
 def flat(row: dict[str, Any]) -> dict[str, object]:
@@ -249,7 +322,7 @@ def calibrate(
 
 def run(
     what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, progress: "Progress | None" = None, **words: Any
-) -> "TrainResult | SweepResult | DryRun | Serving | ServeDryRun | None":
+) -> "TrainResult | SweepResult | DryRun | Submitted | Serving | ServeDryRun | None":
     """Train a model or a plan, or start the engine of a serving plan or of a .gguf.
 
     Keywords are the flags of `meshwise run`: the fields of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun`
@@ -282,7 +355,7 @@ def _serve(what: "str | Path | ServePlan", say: "Say", words: dict[str, Any]) ->
 
 def _train(
     what: "str | Path | TrainPlan", say: "Say", progress: "Progress | None", words: dict[str, Any]
-) -> "TrainResult | SweepResult | DryRun | None":
+) -> "TrainResult | SweepResult | DryRun | Submitted | None":
     from tempfile import TemporaryDirectory
 
     from meshwise.plan.fields import given

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from meshwise.catalogue import files
 from meshwise.catalogue.chips import Cluster, chips, find_chip
-from meshwise.catalogue.clusters import MOST_DEVICES, cluster_files, filter_clusters, find_cluster, slices_in_text, with_link
+from meshwise.catalogue.clusters import cluster_files, filter_clusters, find_cluster, with_link
+from meshwise.catalogue.pods import MOST_DEVICES, slices_in_text
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every

@@ -2,6 +2,7 @@
 
 import builtins
 import io
+import os
 from typing import Any, NoReturn
 
 import pytest
@@ -31,7 +32,7 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"{name} was opened")
 
     files.clear()
-    for module in (builtins, io):
+    for module in (builtins, io, os):
         monkeypatch.setattr(module, "open", refuse)
 
 

@@ -14,6 +14,8 @@ from meshwise.ui.cli.main import main
 
 SMALL = ["plan", "llama-debug", "--on", "1x8xh100-sxm", "--batch", "64", "--seq", "512"]
 BLOOM = ["plan", "bloom-176b", "--on", "jean-zay:48", "--batch", "2048", "--seq", "2k", "--framework", "megatron-deepspeed"]
+POD = ["plan", "llama-3-70b", "--on", "tpu-v5p:16x20x28", "--batch", "4M"]
+"""The question of How to Scale Your Model, part 6: 1024 sequences of 4096 tokens on 8,960 chips."""
 
 
 class Done(NamedTuple):
@@ -76,3 +78,10 @@ def refused(done: Done, code: int = 2) -> str:
 def flowing(text: str) -> str:
     """Return a text without its line breaks."""
     return " ".join(text.split())
+
+
+def with_option(base: list[str], option: str, value: str) -> list[str]:
+    """Return the command with another value of one of its options, or with one more option."""
+    if option not in base:
+        return [*base, option, value]
+    return [value if base[i - 1] == option else word for i, word in enumerate(base)]

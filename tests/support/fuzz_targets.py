@@ -309,6 +309,18 @@ SENTENCES = [
     b"llama3.3:70b",
 ]
 
+
+def _launch_files(*suffixes: str) -> Callable[[], list[bytes]]:
+    folder = FIXTURES.parent / "launch"
+    return lambda: [path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in suffixes]
+
+
+def _check(path: Path) -> None:
+    verdict = api.check(path, on="8x8xh100-sxm")
+    tables.as_json(verdict.to_json())
+    assert verdict.code in (0, 1)
+
+
 TARGETS: dict[str, Target] = {
     "config.json": Target("config.json", lambda: [json.dumps(small(kind)).encode() for kind in SMALL], _model),
     "config.json of the trainer": Target(
@@ -335,5 +347,9 @@ TARGETS: dict[str, Target] = {
     "checkpoint metadata": Target(".metadata", _metadata, _read_metadata, BYTES),
     "documents, .jsonl.gz": Target("text.jsonl.gz", _documents, _document, BYTES),
     "token file": Target("a.tokens", _token_files, tokens.read, BYTES),
+    "launch scripts": Target("train.sh", _launch_files(".sh", ".slurm", ".sbatch"), _check, TEXT),
+    "launch YAML": Target("train.yaml", _launch_files(".yaml", ".yml"), _check, TEXT),
+    "launch JSON": Target("config.json", _launch_files(".json"), _check),
+    "launch TOML": Target("train.toml", _launch_files(".toml"), _check, TEXT),
     "words": Target("words", lambda: SENTENCES, _words, TEXT),
 }  # fmt: skip

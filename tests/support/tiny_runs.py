@@ -20,6 +20,22 @@ LLAMA: dict[str, Any] = {
     "initializer_range": 0.1,
 }
 TIED = LLAMA | {"tie_word_embeddings": True}
+DEEPSEEK: dict[str, Any] = LLAMA | {
+    "model_type": "deepseek_v3",
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 24,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 12,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 6,
+    "num_key_value_heads": 4,
+    "aux_loss_alpha": 0.1,
+}
 WHOLE = Settings(name="tiny", model=TIED, layout=Layout(), batch=8, seq=16, steps=6, precision="fp32", checkpoint_every=3)
 MANY_HEADS: dict[str, Any] = {key: value for key, value in LLAMA.items() if key != "initializer_range"} | {
     "num_attention_heads": 8

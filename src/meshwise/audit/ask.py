@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from meshwise import units
-from meshwise.audit import report
+from meshwise.audit import launch_files, report
 from meshwise.catalogue.chips import known_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
@@ -77,8 +78,13 @@ class AuditAsk(Ask):
 
 
 def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: bool = True) -> report.Audit:
-    """Check files, filling in the figures of `ask` where they leave something out; without files, check these figures alone."""
+    """Check files, filling in the figures of `ask`, and what launch files beside them say, where they leave something out; without files,
+    check these figures alone."""
     numbers, texts = ask.figures()
+    files, launch = launch_files.split(files)
+    if launch:
+        said, words = launch_files.figures(launch)
+        numbers, texts = {**said, **numbers}, {**words, **texts}
     if ask.model:
         find.find_model(ask.model)  # so that an unknown name is refused at once
     if not files and not numbers:
@@ -86,6 +92,10 @@ def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: b
             "nothing to audit: give files, or a run such as --params 124M --seq 128 --batch 16 --on 8xh100-sxm --step 7.5s"
         )
     readings = report.read_files(files, format, numbers, texts) if files else [report.read_flags(numbers, texts)]
+    if launch:  # a log's format does not tell programs apart that print alike
+        program = {"framework": texts["framework"]}
+        for _, reading in readings:
+            reading.runs = [replace(run, texts={**run.texts, **program}) for run in reading.runs]
     if not any(reading.runs or reading.claims for _, reading in readings):
         summary = "; ".join(
             ", ".join((f"{name} as {reading.format}", *reading.skipped.lines()[:3])) for name, reading in readings

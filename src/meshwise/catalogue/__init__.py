@@ -4,7 +4,8 @@
     records.py       dataclasses <-> TOML, and back from JSON that meshwise wrote
     chips.py         Chip, Link, Node, Cluster; find_chip
     cards.py         find_card, chip_in_text: chips as tables and logs write them
-    clusters.py      '48x8xa100-80gb', 'jean-zay:48', 'tpu-v5p:16x20x28' -> Cluster
+    clusters.py      '48x8xa100-80gb', 'jean-zay:48' -> Cluster
+    pods.py          'tpu-v5p:16x20x28', '2 x v5e-256' -> Cluster
     rescale.py       the text of a cluster with other nodes, devices, chip or network
     here.py          this machine: its GPUs, its memory, its name as a cluster
     frameworks.py    Framework: what a training program overlaps, stores and supports

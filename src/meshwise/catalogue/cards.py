@@ -12,9 +12,9 @@ from meshwise.errors import UserError, quoted
 @files.cached
 def find_card(text: str) -> Chip:
     """Find a chip by the words people use: 'A100 PCIe 80GB', '3090 24GB', 'M2 Ultra 76-Core GPU 192GB' with its cores and memory."""
-    cores = re.search(r"(\d+)\s*-?\s*core\b(?:\s*gpu)?", text.lower())
+    cores = re.search(r"(\d{1,6})\s*-?\s*core\b(?:\s*gpu)?", text.lower())
     rest = text.lower().replace(cores[0], " ") if cores else text.lower()
-    memory = re.search(r"(\d+)\s*gi?b\b", rest)
+    memory = re.search(r"(\d{1,6})\s*gi?b\b", rest)
     bare = rest.replace(memory[0], " ") if memory else rest
     chip = known_chip(rest) or known_chip(bare)
     if chip is None:
@@ -38,7 +38,7 @@ def chip_in_text(text: str) -> Chip:
         if not inside:
             return find_chip(text)
         chip = find_chip(max(inside, key=lambda pair: len(pair[0]))[1])
-    memory = re.search(r"(?<![\d.])(\d+)\s*gi?b\b", text.lower().replace("-", " "))
+    memory = re.search(r"(?<![\d.])(\d{1,6})\s*gi?b\b", text.lower().replace("-", " "))
     if memory and abs(int(memory[1]) * units.GIB / chip.memory - 1) > OTHER_MEMORY and known_chip(text) is None:
         chip = replace(chip, memory=int(memory[1]) * units.GIB)
     return chip

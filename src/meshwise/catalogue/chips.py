@@ -334,8 +334,8 @@ def _with_memory(name: str) -> Chip | None:
 
     'h100 94gb' is h100-nvl, and 'rtx4090 48gb' an RTX 4090 with 48 GiB, as some shops sell it.
     """
-    match = re.fullmatch(r"(.*[^\s-])[\s-]*?(?<![\d.])(\d+)\s*gi?b", re.sub(_VENDORS, "", name.lower()).strip())
-    if match is None:
+    match = re.fullmatch(r"(.*[^\s-])[\s-]*?(?<![\d.])(\d{1,6})\s*gi?b", re.sub(_VENDORS, "", name.lower()).strip())
+    if match is None or not int(match[2]):
         return None
     base, memory = known_chip(match[1]), int(match[2]) * units.GIB
     family = re.sub(r"-\d+gb.*", "", base.key) if base else ""

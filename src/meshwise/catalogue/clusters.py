@@ -7,7 +7,6 @@ hosts    = host {"+" host}          host  = [count "x"] "(" cards ")" | nodes "x
 cards    = card {"+" card}          card  = [count "x"] chip
 """
 
-import math
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,9 +28,9 @@ from meshwise.catalogue.chips import (
     known_chip,
     variants,
 )
+from meshwise.catalogue.pods import MOST_DEVICES, SLICES, number, one_pod, shape_missing, slices_in_text, torus_of
 from meshwise.errors import UserError, did_you_mean, quoted
 
-MOST_DEVICES = 10**7
 DEEPEST = 4
 """Deepest nesting of parentheses: sites of sites."""
 
@@ -69,8 +68,8 @@ def find_cluster(text: str) -> Cluster:
         cluster = _from_file(read_file(Path(body)), None)
     else:
         plain = body.lower().replace("×", "x")
-        slices = slices_in_text(plain) if _SLICES.fullmatch(plain) else None
-        cluster = _named(plain, text) or slices or _torus(plain, text) or _hosts(plain, text)
+        slices = slices_in_text(plain) if SLICES.fullmatch(plain) else None
+        cluster = _named(plain, text) or slices or torus_of(plain, text) or _hosts(plain, text)
     if at:
         link = Link(name=network.strip(), bandwidth=units.parse(network, "bytes/s"))
         cluster = replace(cluster, name=text.strip(), network=link)
@@ -97,7 +96,7 @@ def _sites(text: str) -> Cluster | None:
     site = find_cluster(match[2])
     if site.node_count < 2:
         return None
-    nodes = tuple((count * _number(match[1], text), node) for count, node in site.nodes)
+    nodes = tuple((count * number(match[1], text), node) for count, node in site.nodes)
     inner = tuple(tier for tier in site.tiers if tier.nodes < site.node_count)  # a leaf does not span two sites
     whole = replace(site, name=text.strip(), nodes=nodes, tiers=(*inner, _line(match[3] or "", site.node_count, text)))
     return _check_size(whole, text)
@@ -142,7 +141,7 @@ def _named(body: str, text: str) -> Cluster | None:
         return _from_file(known, _nodes(size, text) if size else None)
     match = re.fullmatch(r"(\d+)\s*x\s*(.+)", body)
     known = find_file(match[2]) if match and known_chip(match[2]) is None else None
-    return _from_file(known, _number(match[1], text) * max(known.nodes, known.pods)) if match and known else None
+    return _from_file(known, number(match[1], text) * max(known.nodes, known.pods)) if match and known else None
 
 
 def _nodes(size: str, text: str) -> int:
@@ -189,7 +188,7 @@ def read_file(path: Path) -> ClusterFile:
 def _from_file(file: ClusterFile, size: int | None) -> Cluster:
     """Return the cluster of a file, with `size` nodes (or pods) where that is given."""
     try:
-        cluster = _one_pod(file.torus) if file.torus else Cluster(file.name, ((1, _node(file.chips, file.chips)),))
+        cluster = one_pod(file.torus) if file.torus else Cluster(file.name, ((1, _node(file.chips, file.chips)),))
     except UserError as error:
         raise UserError(f"{file.file}: {error}") from None
     _, node = cluster.nodes[0]
@@ -204,114 +203,6 @@ def _from_file(file: ClusterFile, size: int | None) -> Cluster:
         sources=file.sources,
         notes=file.notes,
     )
-
-
-def _one_pod(torus: str) -> Cluster:
-    cluster = _torus(torus.lower(), torus)
-    if cluster is None or cluster.node_count > 1:
-        raise UserError(f"torus: {quoted(torus)} is not one torus such as tpu-v5p:16x20x28")
-    return cluster
-
-
-def _torus(body: str, text: str) -> Cluster | None:
-    """Parse one or several pods of a chip whose links form a torus; None when the chip has no torus."""
-    counted = re.search(r"(?<!\d)(\d+)\s*pods?\b(?:\s+of\b)?", body)
-    rest = body.replace(counted[0], "", 1) if counted else body
-    match = re.fullmatch(r"(?:(\d+)\s*x\s*)?([a-z][\w .-]*)(?::\s*([\dx]+))?", rest.strip(" ,:"))
-    chip = known_chip(match[2]) if match else None
-    if match is None or chip is None or chip.kind != "tpu":
-        return None
-    if match[1] and not match[3]:
-        raise UserError(_shape_missing(chip, text))
-    if match[1] and counted:
-        raise UserError(
-            f"cluster {quoted(text)}: the number of pods is given twice, '{match[1]}x' and {quoted(counted[0].strip())}"
-        )
-    pods = _number(counted[1] if counted else match[1] or "1", text)
-    shape = tuple(_number(side, text) if side else 0 for side in match[3].split("x")) if match[3] else _whole_pod(chip, text)
-    _check_torus(shape, chip, text)
-    return _pods(shape, chip, pods, text)
-
-
-CORES_PER_CHIP = 2
-"""TensorCores that names of slices of TPU v2 to v4 and v5p count: v5p-128 has 64 chips. Later names count chips: v5e-256."""
-_SLICES = re.compile(r"(?:(\d+)\s*(?:x|\*|slices? of)\s*)?(?:tpu[ -]?)?(v\d+[a-z]*)-(\d+)(?![\w.])")
-
-
-def slices_in_text(text: str, chip: Chip | None = None) -> Cluster | None:
-    """Return the slices that a text names, '32 x v5e-256' or 'v5p-128'; None where it names none. With `chip`, also 'tpu-v5p-128' for 128
-    chips: a whole slice, or as many pods as that takes."""
-    plain = text.lower().replace("×", "x")
-    if chip and plain.startswith(f"{chip.key}-"):
-        return _slices(chip, int(plain.removeprefix(f"{chip.key}-")), 0, text)
-    match = _SLICES.search(plain)
-    named = known_chip(f"tpu-{match[2]}") if match else None
-    if match is None or named is None:
-        return None
-    cores = 1 if match[2] in ("v5e", "v6e") or match[2] > "v6" else CORES_PER_CHIP
-    return _slices(named, _number(match[3], text) // cores, _number(match[1] or "1", text), text)
-
-
-def _slices(chip: Chip, chips: int, slices: int, text: str) -> Cluster:
-    """Build slices of this many chips. `slices` 0: as many equal ones as needed, none larger than a pod."""
-    if not chips:
-        raise UserError(f"cluster {quoted(text)}: a slice needs at least one chip")
-    most = math.prod(chip.torus.pod) if chip.torus and chip.torus.pod else chips
-    count = slices or -(-chips // most)
-    if not slices and chips % count:
-        raise UserError(f"cluster {quoted(text)}: {chips} chips are not a whole number of pods of {chip.name}")
-    each = chips if slices else chips // count
-    shape = _compact(each, chip.link.axes if chip.link else 3)
-    if each > most:
-        raise UserError(f"cluster {quoted(text)}: a slice of {each} chips is larger than a pod of {chip.name}")
-    return _pods(shape, chip, count, text)
-
-
-def _compact(chips: int, axes: int) -> tuple[int, ...]:
-    """Return the most compact shape of a slice: 16x16 for 256 chips and two axes, 4x4x8 for 128 chips and three."""
-    if axes == 1:
-        return (chips,)
-    shapes = [
-        (side, *_compact(chips // side, axes - 1)) for side in range(1, int(chips ** (1 / axes) + 1e-9) + 1) if chips % side == 0
-    ]
-    return min(shapes, key=lambda shape: sorted(shape, reverse=True))
-
-
-def _shape_missing(chip: Chip, text: str) -> str:
-    return f"cluster {quoted(text)}: a slice of {chip.name} needs its shape, such as {_example(chip)}"
-
-
-def _example(chip: Chip) -> str:
-    """Return a slice of this chip as text: its whole pod, or 8 chips along each axis."""
-    axes = chip.link.axes if chip.link else 3
-    return f"{chip.key}:{'x'.join(map(str, chip.torus.pod if chip.torus and chip.torus.pod else (8,) * axes))}"
-
-
-def _whole_pod(chip: Chip, text: str) -> tuple[int, ...]:
-    """Return the shape of the chip's largest pod."""
-    if chip.torus is None or not chip.torus.pod:
-        raise UserError(
-            f"cluster {quoted(text)}: the pod shape of {chip.name} is not in the catalogue; give one, such as {_example(chip)}"
-        )
-    return chip.torus.pod
-
-
-def _check_torus(shape: tuple[int, ...], chip: Chip, text: str) -> None:
-    axes = chip.link.axes if chip.link else 3
-    if not shape or len(shape) > axes or not all(shape):
-        raise UserError(f"cluster {quoted(text)}: {chip.name} is a torus of {axes} axes, such as {_example(chip)}")
-    largest = chip.torus.pod if chip.torus else ()
-    if largest and any(
-        side > most for side, most in zip(sorted(shape, reverse=True), sorted(largest, reverse=True), strict=False)
-    ):
-        raise UserError(f"cluster {quoted(text)}: does not fit in the largest pod of {chip.name}, {'x'.join(map(str, largest))}")
-
-
-def _pods(shape: tuple[int, ...], chip: Chip, pods: int, name: str) -> Cluster:
-    """Build pods of this shape. The network of a pod is the sum of its chips' shares of the data-center network."""
-    count = math.prod(shape)
-    network = chip.network and replace(chip.network, bandwidth=chip.network.bandwidth * count)
-    return Cluster(name.strip(), ((pods, Node(((count, chip),), chip.link)),), network=network, torus=shape)
 
 
 def _hosts(body: str, text: str) -> Cluster:
@@ -392,7 +283,7 @@ def _host(piece: str, text: str) -> tuple[int, Node]:
     """Parse one term of a sum of hosts: how many there are, and the cards of each."""
     match = re.fullmatch(r"(?:(\d+)\s*x\s*)?\((.+)\)", piece)
     if match:
-        return _number(match[1] or "1", text), _node(match[2], text)
+        return number(match[1] or "1", text), _node(match[2], text)
     count, rest = _split_count(piece, text)
     if known_chip(rest) is None:
         per_node, name = _split_count(rest, text)
@@ -432,21 +323,14 @@ def _split_count(piece: str, text: str) -> tuple[int, str]:
     match = re.fullmatch(r"(\d+)\s*x\s*(.+)", piece)
     if match is None or known_chip(piece) is not None:
         return 1, piece
-    return _number(match[1], text), match[2].strip()
-
-
-def _number(digits: str, text: str) -> int:
-    """Parse a number of devices, nodes or chips along an axis."""
-    if len(digits) > 8 or not int(digits):
-        raise UserError(f"cluster {quoted(text)}: {quoted(digits)} is not a number of devices from 1 to {MOST_DEVICES:,}")
-    return int(digits)
+    return number(match[1], text), match[2].strip()
 
 
 def _chip(name: str, text: str) -> Chip:
     """Return a card of a host. An unknown name that resembles a cluster's is reported as an unknown cluster."""
     chip = known_chip(name)
     if chip is not None and chip.kind == "tpu":
-        raise UserError(_shape_missing(chip, text))
+        raise UserError(shape_missing(chip, text))
     if chip is not None:
         return chip
     if find_file(name) is not None:

@@ -21,7 +21,7 @@ BUILT_IN = {  # rows used, rows in the file: the files' own README
     "megatron_bridge_to_2602": (107, 109),
     "nanotron_h100_128": (408, 695),
     "nanotron_h100_small": (415, 905),
-    "nemo_h100": (9, 12),
+    "nemo_h100": (12, 12),
     "torchtitan_2024": (14, 15),
     "vtrain_a100_single_node": (1440, 1440),
 }

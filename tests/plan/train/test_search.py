@@ -267,7 +267,7 @@ RAMPED = LLAMA | {"ramp": (16, 32)}
         ("vpp goes with the interleaved schedule", LLAMA, {"pp": 2, "vpp": 2}, {"pp": 2, "vpp": 2, "schedule": 1}),
         ("vpp cuts the layers of a stage evenly", LLAMA, {"pp": 4, "vpp": 3}, {"pp": 4, "vpp": 4}),
         ("the framework must support sp", BLOOM, {"tp": 2, "sp": 1}, {"tp": 2}),
-        ("the framework must support sp", LLAMA | {"framework": "nanotron"}, {"tp": 2}, {"tp": 2, "sp": 1}),
+        ("the framework must support sp", LLAMA | {"framework": "meshwise"}, {"tp": 2}, {"tp": 2, "sp": 1}),
         ("the framework must support sp", LLAMA, {"sp": 1}, {"tp": 2, "sp": 1}),
         ("the framework must support this offload", LLAMA, {"offload": 2}, {"offload": 1}),
         ("the framework must support this offload", BLOOM, {"offload": 1}, {"offload": 0}),

@@ -26,6 +26,10 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
     "layers that stages do not divide": ("bloom-560m", {"pp": 5, "tp": 2, "batch": 10}),
     "a tied head on the last stage": ("bloom-560m", {"pp": 2, "dp_shard": 2}),
     "GPT-2, whose files are transposed": ("gpt2", {"tp": 2, "dp_shard": 3, "batch": 12, "vocab_size": 50304}),
+    "packed files, part of a head rotated": ("phi-3-mini", {"tp": 2, "dp_shard": 2}),
+    "norms over all heads": ("olmo-2-7b", {"tp": 2, "pp": 2}),
+    "experts": ("mixtral-8x7b", {"dp_shard": 2, "tp": 2, "ep": 2}),
+    "latent attention": ("deepseek-v3", {"dp_shard": 4, "tp": 2, "pp": 2, "ep": 8}),
     "TTT": ("ttt-linear-125m", {"dp_shard": 4, "pp": 2}),
 }
 
@@ -83,7 +87,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _weights(text: str) -> list[tuple[str, str, str]]:
-    rows = (line.split() for line in text.splitlines() if line.startswith(("model.", "transformer.", "lm_head.")))
+    rows = (line.split() for line in text.splitlines() if line.startswith(("model.", "lm_head.")))
     return [(name, whole, local) for name, whole, local, *_ in rows]
 
 

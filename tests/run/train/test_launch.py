@@ -64,9 +64,21 @@ def test_a_micro_batch_left_open_gives_a_pipeline_two_rounds_where_the_batch_has
 
 def test_a_plan_for_another_precision_is_refused(run: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "plan.json")
-    asked = ["llama-debug", "--on", "1x2xh200", "--batch", "8x64", "--framework", "meshwise", "--precision", "fp8", "--out", path]
+    asked = [
+        "llama-debug",
+        "--on",
+        "1x2xh200",
+        "--batch",
+        "8x64",
+        "--framework",
+        "meshwise",
+        "--precision",
+        "mxfp8",
+        "--out",
+        path,
+    ]
     assert run("plan", *asked).code == 0
-    with pytest.raises(UserError, match="is for fp8 and adamw"):
+    with pytest.raises(UserError, match="is for mxfp8 and adamw"):
         prepare(TrainRun(what=path, device="cpu"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshwise.workers.trainer.settings import Layout
 from support.nursery import Nursery
-from support.tiny_runs import WHOLE, losses, trained
+from support.tiny_runs import DEEPSEEK, WHOLE, losses, trained
 
 
 @pytest.mark.slow
@@ -24,6 +24,18 @@ def test_a_stopped_run_resumes_in_another_layout_with_the_losses_of_an_unbroken_
     rows = (tmp_path / "stopped" / "steps.jsonl").read_text().splitlines()
     assert [json.loads(row)["step"] for row in rows] == [0, 1, 2, 3, 4, 5]  # each once, though 3 to 5 were done twice
     assert [again[step] for step in range(6)] == pytest.approx([unbroken[step] for step in range(6)], rel=1e-5)
+    assert unbroken[5] < unbroken[0]
+
+
+@pytest.mark.slow
+def test_experts_and_the_biases_that_balance_them_resume_in_another_layout(nursery: Nursery, tmp_path: Path) -> None:
+    experts = replace(WHOLE, model=DEEPSEEK, lr=1e-2)
+    unbroken = losses(nursery, experts, tmp_path / "unbroken")
+    spread = replace(experts, layout=Layout(dp_shard=2, ep=2))
+    losses(nursery, spread, tmp_path / "stopped")
+    (tmp_path / "stopped" / "checkpoints" / "step-6" / "complete").unlink()
+    again = losses(nursery, replace(experts, layout=Layout(tp=2, mbs=4)), tmp_path / "stopped", "resuming after step 3")
+    assert again == pytest.approx(unbroken, rel=1e-4)
     assert unbroken[5] < unbroken[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.nursery import Nursery
-from support.tiny_runs import LLAMA, TIED
+from support.tiny_runs import DEEPSEEK, LLAMA, TIED
 
 BLOOM = {"model_type": "bloom", "vocab_size": 256, "hidden_size": 32, "n_layer": 4, "n_head": 4, "initializer_range": 0.1}
 GPT2 = {
@@ -21,6 +21,24 @@ GPT2 = {
     "n_positions": 16,
     "initializer_range": 0.1,
 }
+WINDOW = LLAMA | {"sliding_window": 6}
+QWEN3 = LLAMA | {"model_type": "qwen3", "head_dim": 16}
+OLMO2 = LLAMA | {"model_type": "olmo2"}
+GEMMA2 = WINDOW | {"model_type": "gemma2", "head_dim": 16, "query_pre_attn_scalar": 20}
+GEMMA3 = WINDOW | {"model_type": "gemma3_text", "head_dim": 16, "sliding_window_pattern": 2}
+GRANITE = LLAMA | {
+    "model_type": "granite",
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 2.0,
+}
+GLM4 = LLAMA | {"model_type": "glm4", "head_dim": 8}
+STARCODER2 = WINDOW | {"model_type": "starcoder2"}
+NEOX = LLAMA | {"model_type": "gpt_neox", "rotary_pct": 0.5}
+MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4, "router_aux_loss_coef": 0.1}
+OLMOE = LLAMA | {"model_type": "olmoe", "num_experts": 8, "num_experts_per_tok": 3, "router_aux_loss_coef": 0.1}
+QWEN3_MOE = QWEN3 | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 TTT = TIED | {"model_type": "ttt", "ttt_layer_type": "linear", "mini_batch_size": 4}
 TTT_MLP = TTT | {"ttt_layer_type": "mlp"}
 ZERO_BUBBLE = {"pp": 2, "schedule": "zero-bubble"}
@@ -47,6 +65,46 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "GPT-2 TP2": (GPT2, {"tp": 2}),
         "GPT-2 CP2, selective recompute": (GPT2, {"cp": 2, "recompute": "selective"}),
         "GPT-2 PP2": (GPT2, {"pp": 2}),
+        "Mistral TP2": (WINDOW | {"model_type": "mistral"}, {"tp": 2}),
+        "Mistral CP2": (WINDOW | {"model_type": "mistral"}, {"cp": 2}),
+        "Qwen 2 TP2": (LLAMA | {"model_type": "qwen2"}, {"tp": 2}),
+        "Qwen 2 FSDP2": (LLAMA | {"model_type": "qwen2"}, {"dp_shard": 2}),
+        "Qwen 3 TP2": (QWEN3, {"tp": 2}),
+        "Qwen 3 CP2, selective recompute": (QWEN3, {"cp": 2, "recompute": "selective"}),
+        "Qwen 3 PP2": (QWEN3, {"pp": 2}),
+        "Phi 3 TP2": (LLAMA | {"model_type": "phi3"}, {"tp": 2}),
+        "Phi 3 FSDP2": (LLAMA | {"model_type": "phi3"}, {"dp_shard": 2}),
+        "OLMo 2 TP2": (OLMO2, {"tp": 2}),
+        "OLMo 2 CP2": (OLMO2, {"cp": 2}),
+        "OLMo 2 PP2": (OLMO2, {"pp": 2}),
+        "Gemma 2 TP2": (GEMMA2, {"tp": 2}),
+        "Gemma 2 CP2": (GEMMA2, {"cp": 2}),
+        "Gemma 2 PP2, full recompute": (GEMMA2, {"pp": 2, "recompute": "full"}),
+        "Gemma 3 TP2": (GEMMA3, {"tp": 2}),
+        "Gemma 3 CP2": (GEMMA3, {"cp": 2}),
+        "Gemma 3 FSDP2": (GEMMA3, {"dp_shard": 2}),
+        "SmolLM 3 TP2": (LLAMA | {"model_type": "smollm3"}, {"tp": 2}),
+        "SmolLM 3 PP2": (LLAMA | {"model_type": "smollm3"}, {"pp": 2}),
+        "Granite TP2": (GRANITE, {"tp": 2}),
+        "Granite PP2": (GRANITE, {"pp": 2}),
+        "GLM 4 TP2": (GLM4, {"tp": 2}),
+        "GLM 4 CP2": (GLM4, {"cp": 2}),
+        "StarCoder 2 TP2": (STARCODER2, {"tp": 2}),
+        "StarCoder 2 CP2": (STARCODER2, {"cp": 2}),
+        "GPT-NeoX TP2": (NEOX, {"tp": 2}),
+        "GPT-NeoX FSDP2": (NEOX, {"dp_shard": 2}),
+        "Mixtral FSDP2": (MIXTRAL, {"dp_shard": 2}),
+        "Mixtral FSDP2, EP2, full recompute": (MIXTRAL, {"dp_shard": 2, "ep": 2, "recompute": "full"}),
+        "Mixtral TP2": (MIXTRAL, {"tp": 2}),
+        "Mixtral TP2, EP2": (MIXTRAL, {"tp": 2, "ep": 2}),
+        "Mixtral copies": (MIXTRAL, {"dp_replicate": 2}),
+        "OLMoE CP2, EP2": (OLMOE, {"cp": 2, "ep": 2}),
+        "OLMoE PP2": (OLMOE, {"pp": 2}),
+        "Qwen 3 MoE FSDP2, EP2": (QWEN3_MOE, {"dp_shard": 2, "ep": 2}),
+        "DeepSeek V3 FSDP2, EP2": (DEEPSEEK, {"dp_shard": 2, "ep": 2}),
+        "DeepSeek V3 TP2": (DEEPSEEK, {"tp": 2}),
+        "DeepSeek V3 CP2": (DEEPSEEK, {"cp": 2}),
+        "DeepSeek V3 PP2": (DEEPSEEK, {"pp": 2}),
         "TTT FSDP2, full recompute": (TTT, {"dp_shard": 2, "recompute": "full"}),
         "TTT PP2": (TTT, {"pp": 2}),
         "TTT-MLP FSDP2": (TTT_MLP, {"dp_shard": 2}),
@@ -67,9 +125,25 @@ LAYOUTS: dict[int, dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
         "GPT-2 TP2xCP2": (GPT2, {"tp": 2, "cp": 2}),
         "GPT-2 FSDP2xTP2": (GPT2, {"dp_shard": 2, "tp": 2}),
         "GPT-2 TP2xPP2": (GPT2, {"tp": 2, "pp": 2}),
+        "Qwen 3 FSDP2xTP2": (QWEN3, {"dp_shard": 2, "tp": 2}),
+        "OLMo 2 FSDP2xTP2": (OLMO2, {"dp_shard": 2, "tp": 2}),
+        "OLMo 2 TP2xCP2": (OLMO2, {"tp": 2, "cp": 2}),
+        "Gemma 2 TP2xPP2": (GEMMA2, {"tp": 2, "pp": 2}),
+        "Gemma 3 TP2xCP2": (GEMMA3, {"tp": 2, "cp": 2}),
+        "GPT-NeoX TP2xPP2": (NEOX, {"tp": 2, "pp": 2}),
+        "Mixtral FSDP4, EP2": (MIXTRAL, {"dp_shard": 4, "ep": 2}),
+        "Mixtral HSDP2x2, EP2": (MIXTRAL, {"dp_replicate": 2, "dp_shard": 2, "ep": 2}),
+        "OLMoE FSDP2xTP2, EP2": (OLMOE, {"dp_shard": 2, "tp": 2, "ep": 2}),
+        "OLMoE FSDP2xTP2, EP4": (OLMOE, {"dp_shard": 2, "tp": 2, "ep": 4}),
+        "OLMoE FSDP2xPP2, EP2": (OLMOE, {"dp_shard": 2, "pp": 2, "ep": 2}),
+        "DeepSeek V3 FSDP2xTP2, EP4": (DEEPSEEK, {"dp_shard": 2, "tp": 2, "ep": 4}),
+        "DeepSeek V3 TP2xPP2, EP2": (DEEPSEEK, {"tp": 2, "pp": 2, "ep": 2}),
         "PP4, tied": (TIED, {"pp": 4}),
     },
-    8: {"FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2})},
+    8: {
+        "FSDP2xTP2xPP2, tied": (TIED, {"dp_shard": 2, "tp": 2, "pp": 2}),
+        "DeepSeek V3 FSDP2xTP2xPP2, EP4": (DEEPSEEK, {"dp_shard": 2, "tp": 2, "pp": 2, "ep": 4}),
+    },
 }
 
 

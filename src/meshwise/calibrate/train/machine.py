@@ -11,8 +11,9 @@ from meshwise.calibrate.tables import Row, number, whole
 from meshwise.catalogue import files
 from meshwise.catalogue.cards import chip_in_text
 from meshwise.catalogue.chips import Chip, Cluster
-from meshwise.catalogue.clusters import find_cluster, slices_in_text
+from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
+from meshwise.catalogue.pods import slices_in_text
 from meshwise.cost.precision import Precision, parse_precision
 from meshwise.errors import UserError, quoted
 

@@ -18,7 +18,7 @@ FLAGS = frozenset(field.name for field in fields(Decoder) if field.type in ("boo
 
 
 class Names(Protocol):
-    """What a builder knows of the reader that it builds for."""
+    """The part of a Reader that builders of blocks use."""
 
     description: Description
     config: Config

@@ -1,3 +1,3 @@
 """plan/train: rules.py drops layouts, search.py evaluates the rest, choice.py converts one to SI figures, plan.py holds the best,
-explain.py says why it won, vary.py answers at many points, timeline.py simulates one step, own_run.py predicts a run of our own
-trainer."""
+explain.py says why it won, vary.py answers at many points, timeline.py simulates one step, mesh.py numbers its ranks, own_run.py predicts
+a run of our own trainer."""

@@ -95,7 +95,7 @@ def explain(plan: TrainPlan, versus: str = "") -> Explanation:
     q, best, bounds = plan.question(), plan.best, plan.ask.bounds
     other = fastest_with(q, best, versus) if versus else runner_up(plan.choices)
     rows = tuple(differences(best, other)) if other else ()
-    return Explanation(best, other, rows, tuple(_comparison(best, other, rows)), tuple(_limits(q, best, bounds)))
+    return Explanation(best, other, rows, tuple(comparison(best, other, rows)), tuple(_limits(q, best, bounds)))
 
 
 def differences(mine: Choice, other: Choice) -> list[Difference]:
@@ -163,7 +163,8 @@ def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
     return Layouts.of(**(simple | row))
 
 
-def _comparison(best: Choice, other: Choice | None, rows: tuple[Difference, ...]) -> list[str]:
+def comparison(best: Choice, other: Choice | None, rows: tuple[Difference, ...]) -> list[str]:
+    """Return how two layouts differ, one sentence per line: the step, and the parts that differ most."""
     if other is None:
         return []
     percent = 100 * (other.step / best.step - 1)

@@ -22,7 +22,7 @@ def predict(settings: Settings, model: Model, on: str) -> Choice:
     """Return the predicted cost of the run's own layout."""
     q, a = question(settings, model, on), settings.layout
     row: dict[str, int | str] = {f.name: getattr(a, f.name) for f in fields(Layout)}
-    row |= {"ep": 1, "etp": 1, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
+    row |= {"etp": 1 if a.ep > 1 else a.tp, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
     layouts = Layouts.from_row(row)
     return choice(q, layouts, evaluate(q, layouts), 0)

@@ -23,6 +23,7 @@ from meshwise.plan.train.search import check_divides, search
 
 if TYPE_CHECKING:
     from meshwise.plan.train.explain import Explanation
+    from meshwise.plan.train.mesh import Mesh
     from meshwise.plan.train.timeline import Timeline
     from meshwise.plan.train.vary import TrainPoints
 
@@ -64,6 +65,12 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         from meshwise.plan.train import vary
 
         return vary.answer(self.ask, [f"{name}={values}" for name, values in axes.items()])
+
+    def mesh(self, choice: Choice | None = None) -> "Mesh":
+        """Return which device holds what in a layout: its groups, and the layers of each stage."""
+        from meshwise.plan.train import mesh
+
+        return mesh.mesh(self.question(), choice or self.best)
 
     def timeline(self, choice: Choice | None = None) -> "Timeline":
         """Simulate the step of a layout event by event; `.save("step.json.gz")` writes a trace for ui.perfetto.dev."""

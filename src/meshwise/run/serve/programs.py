@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwise.errors import UserError, quoted
-from meshwise.export import llamacpp
 from meshwise.export.engines import commands
+from meshwise.export.serve import llamacpp
 from meshwise.run.serve import llama_bench, xllamacpp
 from meshwise.run.serve.allocations import DRY_RUN
 from meshwise.run.serve.ask import ServeRun
@@ -47,9 +47,23 @@ def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
     server = _commands(deployment)[-1]
     run = run if run.port else replace(run, port=free_port())
     if engine == "vllm":
+        server = _first_host(_commands(deployment)[0], run)
         words = [_require("vllm", run.engine_path, "pip install vllm"), *server[1:], "--host", run.host, "--port", str(run.port)]
         return [Program(name="vllm", command=tuple(words), host=run.host, port=run.port)]
     return [*rpc_helpers(deployment, run), _llama_server(_flags(server, run), run)]
+
+
+def _first_host(server: list[str], run: ServeRun) -> list[str]:
+    """Return vLLM's command for the first host with its real address; the others are started there, as the plan says."""
+    if "--master-addr" not in server:
+        return server
+    at = server.index("--master-addr") + 1
+    if server[at] not in run.addresses:
+        raise UserError(
+            f"the plan spans several hosts: give this machine's address with --rpc {server[at]}=ADDRESS, and start the command of each "
+            f"other host there, with the same --master-addr"
+        )
+    return [*server[:at], private_address(run.addresses[server[at]]), *server[at + 1 :]]
 
 
 def rpc_helpers(deployment: Deployment, run: ServeRun) -> list[Program]:

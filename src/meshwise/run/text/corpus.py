@@ -49,6 +49,12 @@ class Corpus:
         return self.tokenizer.size if self.tokenizer else max(file.size for file in self.ready)
 
     @property
+    def document_end(self) -> int:
+        """The token that ends a document; -1 if nothing states it, or files disagree."""
+        ends = {self.tokenizer.end} if self.tokenizer else {info.end for info in self.ready}
+        return next(iter(ends)) if len(ends) == 1 and None not in ends else -1  # pyright: ignore[reportReturnType]
+
+    @property
     def description(self) -> str:
         """The files and the tokenizer by name."""
         name = self.given or "the embedded text"

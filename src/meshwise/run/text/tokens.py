@@ -37,6 +37,8 @@ class TokenFileInfo:
     file: TokenFile
     size: int
     digest: bytes = b""
+    end: int = -1
+    """The token that ends a document; -1 if the file does not state it."""
 
 
 def width_of(size: int) -> int:
@@ -62,11 +64,11 @@ def read(path: Path) -> TokenFileInfo:
 def _read_meshwise(path: Path, head: bytes, size: int) -> TokenFileInfo:
     if len(head) < HEADER.size:
         raise UserError(f"{path} is corrupt: its header is incomplete")
-    _, width, vocabulary, count, _, digest = HEADER.unpack(head)
+    _, width, vocabulary, count, end, digest = HEADER.unpack(head)
     if width not in (2, 4) or not 0 < vocabulary <= 1 << 8 * width:
         raise UserError(f"{path} is corrupt: {width} bytes per token and a vocabulary of {vocabulary}")
     _check_size(path, count, width, HEADER.size, size)
-    return TokenFileInfo(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest)
+    return TokenFileInfo(TokenFile(str(path.absolute()), HEADER.size, count, width), vocabulary, digest, end)
 
 
 def _check_size(path: Path, count: int, width: int, offset: int, size: int) -> None:

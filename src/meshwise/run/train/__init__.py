@@ -5,12 +5,14 @@
     hosts.py       the machines of a run, from flags or from Slurm, Kubernetes and torchrun
     processes.py   start the workers, pass on their output, forward signals
     start.py       one run, a sweep, or a run with other sequence lengths, from start to report
+    submit.py      the same run as a job of Slurm: its script, its log, its measured row
     attempt.py     one start of the workers, from the settings to the measurements
     elastic.py     runs on MIN:MAX nodes; membership.py: which nodes are there; replan.py: a layout for those that are left
     lock.py        one run at a time in a folder; previous.py: checkpoints of an earlier run
+    folder.py      a run folder, read while it trains or afterwards
     report.py      measured beside predicted; sections.py lays it out; advice.py and failure.py suggest layouts to try next
     sweep.py, lengths.py   short runs over layouts, and over sequence lengths
     dry_run.py     the command and the sharded shapes of a run, without torch
     generate.py    text or loss from the weights that a run saved
-Imports run.text, plan, calibrate, catalogue, models and the trainer's settings (no torch). Imported by api.
+Imports run.text, export, plan, calibrate, catalogue, models and the trainer's settings (no torch). Imported by api.
 """

@@ -1,5 +1,6 @@
 """TrainRun and GenerateAsk: a training run, and text from its weights, in the words of the command line."""
 
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -9,7 +10,7 @@ from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
 from meshwise.run.train.hosts import node_range
-from meshwise.workers.trainer.settings import DEVICES, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES
+from meshwise.workers.trainer.settings import DEVICES, LR_SCHEDULES, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES, TRACKERS
 
 LAYOUT = "Layout"
 TRAINING = "Training"
@@ -22,9 +23,9 @@ DEFAULT = "llama-debug"
 """Model of a run that names none."""
 STEPS, SHORT = 40, 8
 """Steps of a run, and of each short run of --sweep and --report."""
-AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "mbs", "vpp", "zero", "schedule", "recompute")
+AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "schedule", "recompute")
 """Fields that set an axis of the layout."""
-_SINGLE = ("dry_run", "report", "save", "checkpoint_every", "tensorboard", "profile", "memory_snapshot")
+_SINGLE = ("dry_run", "report", "save", "checkpoint_every", "tensorboard", "track", "eval_data", "profile", "memory_snapshot")
 """Options of one run, which a sweep of short runs does not take."""
 
 
@@ -48,6 +49,13 @@ def _profile(value: str) -> str:
     return value
 
 
+def _track(value: str) -> str:
+    unknown = [name for name in filter(None, value.split(",")) if name not in TRACKERS]
+    if unknown:
+        raise UserError(f"{quoted(unknown[0])}: expected {' or '.join(TRACKERS)}, or both with a comma")
+    return value
+
+
 def _nodes(value: str | int) -> str:
     text = str(value)
     if text:
@@ -62,6 +70,7 @@ def _sweep(value: str | None) -> str | None:
 _BATCH: "Kind[str | int, str | int]" = Kind(_batch, str, "BATCH")
 _TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
 _PROFILE: Kind[str, str] = Kind(_profile, str, "START:COUNT")
+_TRACK: Kind[str, str] = Kind(_track, str, "NAMES")
 _SWEEP: Kind[str | None, str | None] = Kind(_sweep, str, "AXIS=VALUES...")
 _AXIS = optional(whole())
 _NODES: "Kind[str | int, str | int]" = Kind(_nodes, str, "N|MIN:MAX")
@@ -110,6 +119,7 @@ class TrainRun(Ask):
     tp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["tp"].help, group=LAYOUT)
     pp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["pp"].help, group=LAYOUT)
     cp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["cp"].help, group=LAYOUT)
+    ep: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["ep"].help, group=LAYOUT)
     mbs: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["mbs"].help, group=LAYOUT)
     vpp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["vpp"].help, group=LAYOUT)
     zero: int | None = asked(
@@ -119,7 +129,22 @@ class TrainRun(Ask):
     schedule: str = asked(default="", converter=choice(*SCHEDULES), help=BY_NAME["schedule"].help, shown="1f1b", group=LAYOUT)
     recompute: str = asked(default="", converter=choice(*RECOMPUTE), help=BY_NAME["recompute"].help, shown="none", group=LAYOUT)
 
-    lr: float = asked(default=3e-3, converter=number(0, 1e6), help="Peak learning rate.", group=TRAINING)
+    lr: float | None = asked(
+        default=None, converter=optional(number(0, 1e6)), help="Peak learning rate.", shown="by model size: 3e-4 at 7B",
+        group=TRAINING,
+    )  # fmt: skip
+    warmup: int | None = asked(
+        default=None, converter=optional(whole(0, 10**9)), help="Steps of the linear warm-up.", shown="by model size and steps",
+        group=TRAINING,
+    )  # fmt: skip
+    lr_schedule: str = asked(
+        default="cosine", converter=choice(*LR_SCHEDULES), group=TRAINING,
+        help="After the warm-up: a cosine down to a tenth, constant until a last fifth that falls to zero (wsd), or linear to zero.",
+    )  # fmt: skip
+    clip: float = asked(default=1.0, converter=number(1e-9, 1e9), help="Largest norm of the gradient.", group=TRAINING)
+    weight_decay: float = asked(
+        default=0.1, converter=number(0, 1e3), help="Weight decay of matrices; norms and biases have none.", group=TRAINING
+    )
     seed: int = asked(default=0, converter=whole(0, 10**10), help="Seed of the weights and of the data order.", group=TRAINING)
     precision: str = asked(
         default="", converter=choice(*PRECISIONS), help="Precision of matrix products.", shown="bf16 on GPUs, fp32 on CPUs",
@@ -147,6 +172,16 @@ class TrainRun(Ask):
         default="", converter=TEXT, help="Key or column of the text in .jsonl and .parquet.", shown="text", group=DATA
     )
 
+    pack: bool = asked(
+        default=False, converter=FLAG, help="Keep documents apart: no token attends across the end of its document.", group=DATA
+    )
+    eval_data: str = asked(
+        default="", converter=TEXT, help="Text or token files of the validation loss, read like --data.", group=DATA
+    )
+    eval_every: int = asked(
+        default=0, converter=whole(0, 10**9), help="Steps between validation losses.", shown="after the last step", group=DATA
+    )
+
     keep: int = asked(default=3, converter=whole(1), help="Checkpoints to keep.", group=FAILURES)
     max_restarts: int | None = asked(
         default=None, converter=optional(whole(0)), help="Restarts after a lost rank.", shown="3 with checkpoints, else 0",
@@ -161,6 +196,10 @@ class TrainRun(Ask):
         group=FAILURES,
     )  # fmt: skip
 
+    launcher: str = asked(
+        default="", converter=choice("", "slurm"), flag="--with", group=MACHINES, shown="start here",
+        help="slurm: submit the plan with sbatch, follow its log, and end with the measured row.",
+    )  # fmt: skip
     nodes: str | int = asked(
         default="", converter=_NODES, flag="--nodes,--nnodes", group=MACHINES,
         help="Number of machines; MIN:MAX goes on with fewer when some are lost, in a layout planned for them.",
@@ -179,6 +218,12 @@ class TrainRun(Ask):
         default="", converter=TEXT, help="Sequence lengths of --report.", shown="128,512,1024,2048", group=MONITORING
     )
     tensorboard: bool = asked(default=False, converter=FLAG, help="Write curves for TensorBoard.", group=MONITORING)
+    track: str = asked(
+        default="", converter=_TRACK, help="Send curves to wandb or trackio, if installed; both: wandb,trackio.", group=MONITORING
+    )
+    metrics_file: str = asked(
+        default="", converter=TEXT, help="File with the latest values for Prometheus' textfile collector.", group=MONITORING
+    )
     profile: str = asked(
         default="", converter=_PROFILE, help="Trace these steps of rank 0 with torch's profiler.", group=MONITORING
     )
@@ -195,6 +240,8 @@ class TrainRun(Ask):
             raise UserError(f"--nodes {self.nodes} goes on from a checkpoint when a node is lost: it needs --checkpoint-every")
         if self.report_lengths and not self.report:
             raise UserError("--report-lengths requires --report")
+        if self.eval_every and not self.eval_data:
+            raise UserError("--eval-every requires --eval-data: a text that is not trained on")
         used = [name for name in _SINGLE if getattr(self, name)] if self.sweep is not None else []
         if used:
             raise UserError(f"--sweep measures short runs; drop --{used[0].replace('_', '-')}")
@@ -225,7 +272,15 @@ class TrainRun(Ask):
         first, _, count = self.profile.partition(":")
         return {
             "steps": self.steps or (STEPS if self.sweep is None else SHORT),
-            "lr": self.lr,
+            **({} if self.lr is None else {"lr": self.lr}),
+            **({} if self.warmup is None else {"warmup": self.warmup}),
+            "lr_schedule": self.lr_schedule or "cosine",
+            "clip": self.clip,
+            "weight_decay": self.weight_decay,
+            "eval_every": self.eval_every,
+            "pack": self.pack,
+            "track": tuple(filter(None, self.track.split(","))),
+            "metrics_file": os.path.abspath(self.metrics_file) if self.metrics_file else "",
             "seed": self.seed,
             "graph": self.graph,
             **({} if self.compile is None else {"compile": self.compile}),

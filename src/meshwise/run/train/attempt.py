@@ -12,6 +12,7 @@ from meshwise.run.train.processes import Watch
 from meshwise.run.train.report import Measured
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import PREDICTED, read_rows
+from meshwise.workers.trainer.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,18 @@ def _announcement(ready: Launch) -> list[str]:
     return [
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
         f"{s.precision} on {workers}{nodes}",
+        f"learning rate {s.lr:g} after {s.warmup} steps of warm-up, then {s.lr_schedule}; gradient clipped to {s.clip:g}, weight decay "
+        f"{s.weight_decay:g}{_accumulation(s)}",
         *ready.notes,
     ]
+
+
+def _accumulation(s: Settings) -> str:
+    """Return how many micro-batches a step accumulates, if several."""
+    if s.microbatches == 1:
+        return ""
+    ranks = " on each data-parallel rank" if s.layout.dp > 1 else ""
+    return f"; gradients of {s.microbatches} micro-batches of {s.layout.mbs} sequences are accumulated{ranks}"
 
 
 def _plural(number: int, what: str) -> str:

@@ -17,20 +17,28 @@ from meshwise.run.train import failure, hosts, launch
 from meshwise.run.train.ask import AXES, TrainRun
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.sections import Section, Table, as_text
-from meshwise.workers.trainer.hf import expected
-from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.models.registry import description_of, parameters_of, sizes_of
+from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
 
 OUTPUTS = (
-    "q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "query_key_value", "dense_h_to_4h", "c_attn", "c_fc",
-    "embed_tokens", "word_embeddings", "wte", "wpe", "lm_head",
-)  # fmt: skip
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "q_b_proj",
+    "kv_b_proj",
+    "gate_proj",
+    "up_proj",
+    "embed_tokens",
+    "embed_positions",
+    "lm_head",
+)
 """Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
-INPUTS = ("o_proj", "down_proj", "dense", "dense_4h_to_h", "c_proj")
+INPUTS = ("o_proj", "down_proj")
 """Modules that tensor parallelism cuts along dimension 1, their inputs."""
-TRANSPOSED = ("c_attn", "c_fc", "c_proj")
-"""Modules of GPT-2 that HF stores with inputs first; the trainer holds them with outputs first."""
+HEAD_GAINS = ("q_norm", "k_norm")
+"""Norms that it cuts like the heads, if they are over all heads together."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +150,7 @@ def describe(run: TrainRun, ready: Launch) -> DryRun:
     s, row = ready.settings, ready.predicted() if ready.on else None
     a = s.layout
     named: dict[str, Any] = {axis: getattr(a, axis) for axis in AXES}
-    named |= {"ep": 1, "etp": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
+    named |= {"etp": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
     named |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
     return DryRun(
         commands=tuple(_commands(run, ready)),
@@ -178,40 +186,39 @@ def stages(settings: Settings) -> Iterator[Stage]:
     """Yield the weights of every pipeline stage."""
     config, a = settings.model, settings.layout
     all_spans = spans(sizes_of(config).layers, a.pp * a.chunks)
+    gains = HEAD_GAINS if description_of(config).qk_norm == "all" else ()
     for number in range(a.pp):
         rank_spans = [all_spans[part] for part in stages_of_rank(a, number)]
         weights = tuple(
-            _shard(name, shape, a) for span in rank_spans for name, shape in _weights(config, span, len(all_spans) > 1)
+            _shard(name, shape, a, gains) for span in rank_spans for name, shape in _weights(config, span, len(all_spans) > 1)
         )
         yield Stage(number, tuple(layer for span in rank_spans for layer in span.layers), weights)
 
 
 def _weights(config: dict[str, Any], span: Span, several: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and whole shape of each weight of a span, in the trainer's orientation."""
+    """Yield the name and whole shape of each weight of a span."""
     sizes = sizes_of(config)
-    for name, shape in expected.shapes(config).items():
+    for name, shape in parameters_of(config).items():
         layer = next((int(word) for word in name.split(".") if word.isdecimal()), None)
         if layer is not None:
             held = layer in span.layers
-        elif name == expected.HEAD or _is_final_norm(name):
+        elif name == HEAD or name.startswith("model.norm."):
             held = span.ends
         else:
             held = span.starts
         if held:
-            yield name, shape[::-1] if name.split(".")[-2] in TRANSPOSED and len(shape) == 2 else shape
+            yield name, shape
     if sizes.tied and several and span.ends:  # a copy of the embedding, whose gradients the two stages add
-        yield expected.HEAD, (sizes.vocab, sizes.hidden)
+        yield HEAD, (sizes.vocab, sizes.hidden)
 
 
-def _is_final_norm(name: str) -> bool:
-    return name.startswith(("model.norm.", "transformer.ln_f."))
-
-
-def _shard(name: str, shape: tuple[int, ...], a: Layout) -> Shard:
-    """Return the part of a weight on the first rank."""
+def _shard(name: str, shape: tuple[int, ...], a: Layout, gains: tuple[str, ...]) -> Shard:
+    """Return the part of a weight on the first rank. Tensor parallelism also cuts the `gains`."""
     module, kind = name.split(".")[-2:]
     local, cuts = list(shape), list[str]()
-    dimension = 0 if module in OUTPUTS else 1 if module in INPUTS and kind == "weight" else None
+    if module == "experts":
+        return _shard_experts(name, shape, a)
+    dimension = 0 if module in (*OUTPUTS, *gains) else 1 if module in INPUTS and kind == "weight" else None
     if a.tp > 1 and dimension is not None:
         local[dimension] //= a.tp
         cuts.append(f"dim {dimension} over tp {a.tp}")
@@ -220,3 +227,10 @@ def _shard(name: str, shape: tuple[int, ...], a: Layout) -> Shard:
         local[0] = -(-local[0] // shards)
         cuts.append(f"dim 0 over {shards} shards")
     return Shard(name, shape, tuple(local), ", ".join(cuts))
+
+
+def _shard_experts(name: str, shape: tuple[int, ...], a: Layout) -> Shard:
+    """Return the experts on the first rank: spread over ep ranks, and sharded over those that would hold the same ones."""
+    each, shards = shape[0] // a.ep, a.dp_shard * a.cp * a.tp // a.ep
+    cuts = [f"dim 0 over ep {a.ep}"] * (a.ep > 1) + [f"dim 0 over {shards} shards"] * (shards > 1)
+    return Shard(name, shape, (-(-each // shards), *shape[1:]), ", ".join(cuts))

@@ -81,7 +81,7 @@ def _follower(ready: Launch, out: Path, nodes: Membership) -> Launch:
 
 
 class _Leader:
-    """What the node does that leads a generation, before the others start."""
+    """The node that leads a generation: it plans the layout and picks the checkpoint before the others start."""
 
     def __init__(self, ready: Launch, out: Path, nodes: Membership, held: ExitStack, say: Say) -> None:
         self.ready, self.out, self.nodes, self.held, self.say = ready, out, nodes, held, say

@@ -17,18 +17,21 @@ from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Say
 from meshwise.run.packages import require
 from meshwise.run.text import corpus
+from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.fingerprint import fingerprint
 from meshwise.run.train import hosts
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.hf import expected
-from meshwise.workers.trainer.models.registry import family_of, sizes_of, unsupported
+from meshwise.workers.trainer.models.registry import description_of, family_of, sizes_of, unsupported
+from meshwise.workers.trainer.recipe import default_rate, default_warm_up
 from meshwise.workers.trainer.settings import (
     PRECISIONS,
     SPLIT_BACKWARD,
     Layout,
     Settings,
+    TokenFile,
     broken_rules,
     valid_choices,
 )
@@ -64,6 +67,8 @@ class Launch:
     """Whether the network between nodes is an assumption."""
     text: "corpus.Corpus | None" = None
     """The data; None is the embedded text as bytes."""
+    eval_text: "corpus.Corpus | None" = None
+    """The data of the validation loss, if there is one."""
     hosts: Hosts = field(default_factory=Hosts)
     max_restarts: int = 0
 
@@ -77,6 +82,11 @@ class Launch:
         """Differences from the model's config, and assumptions about the machines."""
         dropout = family_of(self.settings.model).ignored_dropout(self.settings.model)
         notes = [f"the config has dropout {dropout:g}, which the trainer does not support: it trains without"] if dropout else []
+        window = description_of(self.settings.model).longest_window
+        if window >= self.settings.seq:
+            notes.append(
+                f"the model's window of {window} tokens covers the whole sequence of {self.settings.seq}: no token is left out"
+            )
         if self.assumed:
             other = self.on.replace(here.NETWORK, "25Gbps")
             notes.append(f"the prediction assumes {here.NETWORK} between nodes; state another with --on {other}")
@@ -92,10 +102,23 @@ class Launch:
 
     def tokenize(self, say: Say) -> "Launch":
         """Return the launch with token files to read; they are made where none are cached."""
-        if self.text is None:
-            return self
-        files = corpus.tokenize(self.text, Path(self.settings.out), self.settings.seq, say)
-        return replace(self, settings=replace(self.settings, data=files))
+        out, s = Path(self.settings.out), self.settings
+        if self.text is not None:
+            s = replace(s, data=corpus.tokenize(self.text, out, s.seq, say))
+        if self.eval_text is not None:
+            s = replace(s, eval_data=self._tokenize_eval(self.eval_text, out, say))
+        return replace(self, settings=s)
+
+    def _tokenize_eval(self, text: "corpus.Corpus", out: Path, say: Say) -> "tuple[TokenFile, ...]":
+        """Return the token files of the validation text, read with the tokenizer that was learned from the data, if one was."""
+        learned = out / "tokenizer.json"
+        if text.tokenizer and text.tokenizer.unlearned and learned.is_file():
+            text = replace(text, tokenizer=tokenizers.find(str(learned)))
+        files, need = corpus.tokenize(text, out, self.settings.seq, say), self.settings.batch
+        have = sum(file.windows(self.settings.seq) for file in files)
+        if have < need:
+            raise UserError(f"--eval-data {text.given} has {have} sequences of {self.settings.seq}, fewer than a batch of {need}")
+        return files
 
 
 def prepare(run: TrainRun) -> Launch:
@@ -115,17 +138,27 @@ def prepare(run: TrainRun) -> Launch:
     text = corpus.find(run.data, run.tokenizer, run.text_key, run.seed)
     if text:
         corpus.check_fits(text, name, sizes_of(values).vocab, seq)
+    eval_text = _eval_text(run, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
+    defaults |= {"lr": default_rate(model.active_params), "warmup": default_warm_up(model.active_params, run.options["steps"])}
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
-        precision=run.precision or ("bf16" if device == "cuda" else "fp32"),
-        text=text.description if text else "", tokenizer=bool(text and text.has_tokenizer_file), **(defaults | run.options),
+        precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
+        text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
+        tokenizer=bool(text and text.has_tokenizer_file), document_end=text.document_end if text else -1, **(defaults | run.options),
     )  # fmt: skip
     if text and settings.checkpoint_every:
         settings = replace(settings, fingerprint=fingerprint(text))
+    if settings.pack and settings.document_end < 0:
+        given = (
+            f"{text.description} does not state the token that ends a document" if text else "the embedded text has no documents"
+        )
+        raise UserError(f"--pack: {given}; give text with --data and a --tokenizer that has one")
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
+    if settings.precision == "fp8":
+        _check_eight_bits(device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
     rules = broken_rules(settings)
     if rules:
         raise BrokenRules(rules, valid_choices(settings))
@@ -138,7 +171,22 @@ def prepare(run: TrainRun) -> Launch:
             f"{nodes.least}:{nodes.nodes} nodes go on from a checkpoint when one is lost: this needs --checkpoint-every"
         )
     assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
-    return Launch(replace(settings, facts=_facts(model, settings, on)), model, on, text, nodes, restarts, assumed=assumed)
+    return Launch(
+        replace(settings, facts=_facts(model, settings, on)), model, on, text, eval_text, nodes, restarts, assumed=assumed
+    )
+
+
+def _eval_text(run: TrainRun, name: str, vocabulary: int, seq: int) -> "corpus.Corpus | None":
+    """Return the text of the validation loss; None if there is none."""
+    if not run.eval_data:
+        return None
+    try:
+        text = corpus.find(run.eval_data, run.tokenizer, run.text_key, run.seed)
+        if text:
+            corpus.check_fits(text, name, vocabulary, seq)
+        return text
+    except UserError as error:
+        raise UserError(str(error).replace("--data", "--eval-data")) from None
 
 
 def _device(run: TrainRun, planned: TrainAsk | None) -> str:
@@ -170,11 +218,13 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
     """Return the question of a plan and the axes of its best layout; refuse a plan that the trainer cannot run."""
     made = plan.read(Path(what))
     row = made.best.layout
-    if int(row["ep"]) > 1 or row["offload"] != "none":
-        raise UserError(f"{what}: the trainer has no expert parallelism and no offload; plan with --fix ep=1,offload=none")
+    if row["offload"] != "none":
+        raise UserError(f"{what}: the trainer has no offload; plan with --fix offload=none")
+    if int(row["ep"]) > 1 and int(row["etp"]) > 1:
+        raise UserError(f"{what}: the trainer does not cut an expert over tensor-parallel ranks; plan with --fix etp=1")
     if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
         raise UserError(
-            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer only has bf16 and adamw: plan with these"
+            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16 or fp8, and adamw: plan with these"
         )
     return made.ask, {f.name: row[f.name] for f in fields(Layout)}
 
@@ -258,12 +308,26 @@ def _check_kind(cluster: str) -> None:
         raise UserError(f"the plan is for {cluster}, but this machine has no GPU; --device cpu trains it on the CPU anyway")
 
 
+def _check_eight_bits(device: str, on: str) -> None:
+    """Refuse products of 8 bits on a chip that has none."""
+    chip = clusters.find_cluster(on).chip if on and device == "cuda" else None
+    if device != "cuda" or (chip and not chip.flops.get("fp8")):
+        where = chip.name if chip else "this run is on a CPU"
+        raise UserError(
+            f"--precision fp8 needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16"
+        )
+
+
 def _check_monitoring(s: Settings) -> None:
     """Refuse a profile, snapshot or curves that cannot be recorded."""
     if s.memory_snapshot and s.device != "cuda":
         raise UserError("--memory-snapshot records GPU memory, but this run is on a CPU; --profile works there")
     if s.tensorboard:
         require("tensorboard", "--tensorboard")
+    for name in s.track:
+        require(name, f"--track {name}")
+    if s.metrics_file and not Path(s.metrics_file).parent.is_dir():
+        raise UserError(f"--metrics-file {s.metrics_file}: the folder {Path(s.metrics_file).parent} does not exist")
     if s.profile_steps and s.profile_from >= s.steps:
         raise UserError(f"--profile starts at step {s.profile_from + 1}, but the run has {s.steps} steps")
 

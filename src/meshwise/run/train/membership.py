@@ -54,7 +54,7 @@ class Generation:
 
 @dataclass
 class Node:
-    """What is known of another node."""
+    """The last known state of another node."""
 
     rank: int
     host: str = ""

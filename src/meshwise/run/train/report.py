@@ -12,10 +12,13 @@ from meshwise.run.train.advice import Forecast, advice
 from meshwise.run.train.sections import Section, Table
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import (
+    EVALUATIONS,
+    KERNELS,
     Rank,
     Step,
     measured_steps,
     rates,
+    read_kernels,
     read_ranks,
     read_rows,
     read_steps,
@@ -80,7 +83,10 @@ def sections(measured: Measured, forecast: Forecast | None) -> list[Section]:
     return [
         headline(measured, forecast),
         *parts(measured, forecast),
+        *by_kernel(measured, forecast),
         *([memory(measured, forecast)] if forecast else []),
+        *validation(measured),
+        *experts(measured),
         balance(measured),
         scaling(measured),
         *([next_to_try(measured, forecast)] if forecast else []),
@@ -172,6 +178,39 @@ def parts(measured: Measured, forecast: Forecast | None) -> list[Section]:
     return [Section(f"time by part, rank 0, step {step.step + 1}, the nearest to the median", table, lines)]
 
 
+KERNEL_PARTS: dict[str, tuple[str, ...]] = {
+    "products": ("matmul", "recompute"),
+    "attention": ("attention",),
+    "other": ("elementwise",),
+    "optimizer": ("optimizer",),
+    "idle": ("launch", "fixed"),
+}
+"""Parts of a profiled step, and the predicted parts that they correspond to; all other predicted parts are communication."""
+KERNEL_WORDS = {"products": "matrix products", "other": "norms and activations"}
+
+
+def by_kernel(measured: Measured, forecast: Forecast | None) -> list[Section]:
+    """Return seconds by part of the step whose kernels were profiled, beside the predicted ones; nothing without a GPU."""
+    found = read_kernels(Path(measured.settings.out) / KERNELS)
+    if found is None:
+        return []
+    plan = {name: forecast.scale * value for name, value in forecast.here.time.items() if value > 0} if forecast else {}
+    known = {name for names in KERNEL_PARTS.values() for name in names}
+    matching = {part: sum(plan.get(name, 0.0) for name in names) for part, names in KERNEL_PARTS.items()}
+    matching["communication, exposed"] = sum(value for name, value in plan.items() if name not in known)
+    whole = forecast.seconds if forecast else 1.0
+    rows = sorted(found.parts.items(), key=lambda pair: (pair[0] == "idle", -pair[1]))
+    cells = [
+        (KERNEL_WORDS.get(name, name), *_pair(matching.get(name) or None, whole), *_pair(seconds, found.seconds))
+        for name, seconds in rows
+    ]
+    cells.append(("step", *_pair(forecast.seconds if forecast else None, whole), *_pair(found.seconds, found.seconds)))
+    lines = ["the prediction counts the loss with norms and activations"] if forecast and "loss" in found.parts else []
+    lines += ["hidden communication overlaps with other parts"] if "communication, hidden" in found.parts else []
+    table = Table(("", "predicted", "", "measured", ""), tuple(cells)).without_empty_columns()
+    return [Section("time by kernel, rank 0, last step", table, tuple(lines))]
+
+
 def _pair(value: float | None, whole: float) -> tuple[str, str]:
     return ("", "") if value is None else (f"{value:.5f} s", f"{value / whole:.1%}")
 
@@ -188,6 +227,31 @@ def memory(measured: Measured, forecast: Forecast) -> Section:
     return Section(
         "memory by kind, fullest device", Table(("", "predicted", "measured"), tuple(rows)), (f"measured: {kind_measured}",)
     )
+
+
+def validation(measured: Measured) -> list[Section]:
+    """Return the validation losses of the run; nothing if it had none."""
+    rows = read_rows(Path(measured.settings.out) / EVALUATIONS)
+    if not rows or not measured.settings.eval_text:
+        return []
+    cells = tuple((f"after step {row['step']}", f"{row['loss']:.4f}") for row in rows[-8:])
+    return [
+        Section(
+            "validation loss", Table(("", "loss"), cells), (f"{rows[-1]['tokens']:,} tokens of {measured.settings.eval_text}",)
+        )
+    ]
+
+
+def experts(measured: Measured) -> list[Section]:
+    """Return how evenly the router used the experts; nothing for a model without."""
+    loads = [step.imbalance for step in measured_steps(measured.since_restart) if step.imbalance]
+    if not loads:
+        return []
+    line = (
+        f"busiest expert over the mean, worst layer: {loads[0]:.2f} at first, {loads[-1]:.2f} at last, {max(loads):.2f} at most"
+    )
+    even = "1.00 is even; the ranks of busy experts are waited for" if measured.settings.layout.ep > 1 else "1.00 is even"
+    return [Section("balance of experts", lines=(line, even))]
 
 
 def balance(measured: Measured) -> Section:
@@ -285,6 +349,8 @@ def files_in(folder: Path) -> str:
         "config.json",
         "environment.json",
         "steps.jsonl",
+        "evaluations.jsonl",
+        "kernels.json",
         "ranks.json",
         "measurement.jsonl",
         "report.md",

@@ -25,6 +25,7 @@ from meshwise.run.train import (
     processes,
     report,
     sections,
+    submit,
     sweep,
 )
 from meshwise.run.train.advice import Forecast, forecast
@@ -89,11 +90,16 @@ class SweepResult:
         return self.rows()
 
 
-def start(run: TrainRun, *, say: Say, progress: Progress | None = None) -> "TrainResult | SweepResult | dry_run.DryRun | None":
-    """Train, sweep, or make a dry run. None if there was nothing to measure: all steps were done before, or another node reports."""
+def start(
+    run: TrainRun, *, say: Say, progress: Progress | None = None
+) -> "TrainResult | SweepResult | dry_run.DryRun | submit.Submitted | None":
+    """Train, sweep, submit to Slurm, or make a dry run. None if there was nothing to measure: all steps were done before, or another
+    node reports."""
     say = ignore_broken_pipe(say)
     if run.sweep is not None:
         return _sweep(run, run.sweep, say)
+    if run.launcher and not run.dry_run:
+        return submit.submit(run, say)
     ready = launch.prepare(run)
     if run.dry_run:
         return dry_run.describe(run, ready)

@@ -8,8 +8,9 @@ import typer
 
 from meshwise import api
 from meshwise.audit.ask import AuditAsk
+from meshwise.errors import UserError
 from meshwise.ui.cli import output
-from meshwise.ui.cli.options import Given, Json, verb
+from meshwise.ui.cli.options import Given, Html, Json, verb
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -23,20 +24,22 @@ app = typer.Typer()
     AuditAsk,
     examples=(
         "meshwise audit train.log --on 8xh100-sxm",
-        "meshwise audit report.md runs.csv --no-plan",
+        "meshwise audit train.log train.sbatch --on a100-80gb-sxm",
         "meshwise audit --params 124M --seq 128 --batch 16/gpu --on 8xh100-sxm --step 7.5s --mfu 40%",
     ),
 )
 def audit(
     given: Given,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown) and reports.")
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown), reports; launch files beside logs."),
     ] = None,
     format: Annotated[str, typer.Option(metavar="NAME", help="Format of the files, if it cannot be detected.")] = "",
     predicted: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder of a run: compare predicted and measured time, part by part.")
     ] = None,
     no_plan: Annotated[bool, typer.Option("--no-plan", help="Check arithmetic only, without predictions.")] = False,
+    html: Html = None,
     json: Json = False,
 ) -> None:
     """Derives further figures, lists contradictions and suggests what to try next. Reads logs of Megatron, torchtitan, nanotron,
@@ -44,10 +47,13 @@ def audit(
     from meshwise.ui.views.audit import audit_view, parts_view
 
     if predicted is not None:
+        if html is not None:
+            raise UserError("--html is a report of files or figures; drop --predicted")
         comparison = api.compare(predicted)
         _show(comparison.to_json(), lambda width: parts_view(comparison, width), json=json)
         return
     report = api.audit(*(files or ()), plan=not no_plan, format=format, **given.of(AuditAsk))
+    output.save_report(html, lambda reports: reports.of_audit(report))
     _show(report.to_json(), lambda width: audit_view(report, width), json=json)
 
 

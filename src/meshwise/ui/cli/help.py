@@ -14,6 +14,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
         "serve": ("serve", "Find the best layout to serve a model, and how to start it."),
         "explain": ("plan", "Explain why a layout won, and what would change it."),
+        "export": ("export", "Write a plan as the files of another program and launcher."),
     },
     "Run and measure": {
         "run": ("run", "Train a plan, or start the engine of a serving plan."),
@@ -23,12 +24,14 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "make-gguf": ("generate", "Write a GGUF file with real shapes and random weights."),
     },
     "Check and calibrate": {
+        "check": ("check", "Check a launch file: does it start, fit, and run fast?"),
         "audit": ("audit", "Check reported results: logs, tables and reports."),
         "validate": ("calibrate", "Score predictions on a table of measurements."),
         "calibrate": ("calibrate", "Fit the cost model to measurements of your own."),
     },
     "Look up": {
         "show": ("count", "List chips, clusters and models, or show one."),
+        "ui": ("web", "Open a page in the browser: ask, see, compare, share."),
     },
 }
 EVERY = {name: entry for group in VERBS.values() for name, entry in group.items()}

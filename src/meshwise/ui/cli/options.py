@@ -6,6 +6,7 @@ A field's help, group, unit and default are defined once, in the question; here 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -19,6 +20,12 @@ Asked = TypeVar("Asked", bound=Ask)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.", rich_help_panel=OUTPUT)]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Write a report that opens in any browser.", rich_help_panel=OUTPUT, show_default=False
+    ),
+]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything.", rich_help_panel=OUTPUT)]
 
 

@@ -2,10 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from meshwise.errors import UserError
+
+PAGE = ("starlette", "uvicorn", "jinja2", "python_multipart")
+"""Packages of the extra `ui`."""
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,3 +57,21 @@ def save_to(path: Path | None, save: Callable[[Path], object]) -> None:
     """Call `save` with the path, if one was given."""
     if path is not None:
         save(path)
+
+
+def save_report(path: Path | None, make: Callable[[Any], str]) -> None:
+    """Write the report that `make` returns, if a path was given; `make` takes the module of reports."""
+    if path is None:
+        return
+    require_page()
+    from meshwise import api
+    from meshwise.ui.web import report
+
+    api.write(path, make(report))
+
+
+def require_page() -> None:
+    """Refuse what needs a package of the extra `ui` that is not installed."""
+    missing = [name for name in PAGE if find_spec(name) is None]
+    if missing:
+        raise UserError(f"pages and reports need {', '.join(missing)}: pip install 'meshwise[ui]'")

@@ -12,7 +12,7 @@ from meshwise.plan.ask import ShapeAsk, TrainAsk
 from meshwise.plan.fields import spec
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
-from meshwise.ui.cli.options import Csv, Given, Json, Verbose, plain_verb, verb
+from meshwise.ui.cli.options import Csv, Given, Html, Json, Verbose, plain_verb, verb
 
 if TYPE_CHECKING:
     from meshwise.plan.train.plan import TrainPlan
@@ -43,24 +43,25 @@ def plan(
         bool, typer.Option("--cheapest", help="Find the cheapest chip and number of nodes for --tokens.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    html: Html = None,
     verbose: Verbose = False,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Every layout that the framework can run is evaluated: tensor, pipeline, data, context and expert parallelism, micro-batch, ZeRO,
-    recompute, interleaving, offload. Exit code 1: nothing fits."""
+    """Every layout that the framework can run is evaluated. Exit code 1: nothing fits."""
     words, texts = given.of(ShapeAsk), vary or []
     if any(name in words for name in SHAPE_ONLY):
-        if texts or cheapest or out is not None:
-            raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest and --out")
+        if texts or cheapest or out is not None or html is not None:
+            raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest, --out and --html")
         _shapes(words, json, csv)
     elif cheapest or texts:
-        if out is not None or "top" in words:
-            raise UserError("--out and --top need a single plan; drop --vary and --cheapest")
+        if out is not None or html is not None or "top" in words:
+            raise UserError("--out, --html and --top need a single plan; drop --vary and --cheapest")
         (_cheapest if cheapest else _vary)(TrainAsk(**words), texts, json, csv)
     else:
         made = api.plan(**words)
         output.save_to(out, made.save)
+        output.save_report(html, lambda report: report.of_plan(made))
         _show(made, out, verbose=verbose, json=json, csv=csv)
 
 

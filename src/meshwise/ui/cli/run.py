@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshwise import api
+from meshwise.errors import UserError
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
-from meshwise.ui.cli.options import Given, verb
+from meshwise.ui.cli.options import Given, Html, verb
 from meshwise.ui.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -35,19 +36,29 @@ def run(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="With --dry-run: list every weight.", rich_help_panel=OUTPUT)
     ] = False,
+    html: Html = None,
 ) -> None:
     """A plan.json of 'meshwise plan' or a model is trained, measured and compared with the prediction; a plan.json of 'meshwise serve' or a
     .gguf is served until Ctrl-C."""
     what = str(given.words.get("what", ""))
     if api.serves(what):
         given.refuse_others(ServeRun, f"only applies to training; {what} is served")
+        if html is not None:
+            raise UserError(f"--html only applies to training; {what} is served")
         _serve(given.of(ServeRun))
         return
     given.refuse_others(TrainRun, f"only applies to serving; {what or DEFAULT} is trained")
     from meshwise.run.train.dry_run import DryRun
+    from meshwise.run.train.start import SweepResult, TrainResult
 
+    if html is not None:
+        if given.words.get("dry_run"):
+            raise UserError("--html is a report of what was measured; drop --dry-run")
+        output.require_page()
     with Bar() as bar:
         result = api.run(say=bar.say, progress=bar.progress, **given.of(TrainRun))
+    if html is not None and isinstance(result, TrainResult | SweepResult):
+        output.save_report(html, lambda report: report.of_run(result))
     if isinstance(result, DryRun):
         output.emit(result.text(verbose=verbose))
 

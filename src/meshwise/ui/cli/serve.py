@@ -10,7 +10,7 @@ from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
-from meshwise.ui.cli.options import Csv, Given, Json, Verbose, verb
+from meshwise.ui.cli.options import Csv, Given, Html, Json, Verbose, verb
 
 if TYPE_CHECKING:
     from meshwise.plan.serve.vary import ServePoints
@@ -41,6 +41,7 @@ def serve(
         Path | None, typer.Option(help="Write the Pareto front as a drawing.", metavar="FILE", rich_help_panel=OUTPUT)
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    html: Html = None,
     verbose: Verbose = False,
     json: Json = False,
     csv: Csv = False,
@@ -55,12 +56,13 @@ def serve(
         _points(api.cheapest_serve(ServeAsk(**words)), json=json, csv=csv)
         return
     if vary:
-        if out is not None or "top" in words:
-            raise UserError("--out and --top need a single plan; drop --vary")
+        if out is not None or html is not None or "top" in words:
+            raise UserError("--out, --html and --top need a single plan; drop --vary")
         _points(api.vary_serve(ServeAsk(**words), *vary), json=json, csv=csv)
         return
     made = api.serve(**words)
     output.save_to(out, made.save)
+    output.save_report(html, lambda report: report.of_plan(made))
 
     def view(width: int) -> Any:
         from meshwise.ui.views.serve import plan_view

@@ -70,22 +70,22 @@ def _file(file: File) -> list[str]:
 
 def _finding(finding: Finding, width: int) -> list[Text]:
     """Return the certainty with the message, the arithmetic, and where the figures stand; later lines are indented."""
-    compared = f" (compared with {_places(finding.compared_with)})" if finding.compared_with else ""
+    compared = f" (compared with {places(finding.compared_with)})" if finding.compared_with else ""
     message = wrapped(finding.message, width, f"{finding.certainty:<{len(MARGIN)}}", MARGIN)
     message.stylize(STYLES[finding.certainty], 0, len(MARGIN))
-    details = (finding.arithmetic, f"{_places(finding.where)}{compared}")
+    details = (finding.arithmetic, f"{places(finding.where)}{compared}")
     return [message, *(wrapped(line, width, MARGIN, MARGIN, style="dim") for line in details)]
 
 
-def _places(places: tuple[str, ...]) -> str:
+def places(where: tuple[str, ...]) -> str:
     """Return 'notes.md: line 3, line 9': each file is named once."""
     shown: list[str] = []
-    for place in places[:MOST_PLACES]:
-        source, _, where = place.partition(": ")
+    for place in where[:MOST_PLACES]:
+        source, _, position = place.partition(": ")
         before = shown[-1].partition(": ")[0] if shown else ""
         first = next((s.partition(": ")[0] for s in reversed(shown) if ": " in s), before)
-        shown.append(where if where and first == source else place)
-    return ", ".join(shown) + (f" and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else "")
+        shown.append(position if position and first == source else place)
+    return ", ".join(shown) + (f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else "")
 
 
 def _count(row: Row, key: str) -> str:

@@ -26,10 +26,10 @@ def bench_view(bench: "Bench", width: int) -> RenderableType:
     notes = list(dict.fromkeys(note for point in points for note in point["notes"]))
     below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + list(bench.lines)
     memory = [memory_view(data["memory"], width)] if data.get("memory") else []
-    return Group(head, fitted(_columns(points), points, width), *memory, *(Text(line) for line in below))
+    return Group(head, fitted(columns(points), points, width), *memory, *(Text(line) for line in below))
 
 
-def _columns(points: Sequence[Point]) -> list[Column[Point]]:
+def columns(points: Sequence[Point]) -> list[Column[Point]]:
     """Return the columns that at least one setting has values for."""
 
     def rate(name: str) -> Callable[[Point], str]:
@@ -41,7 +41,7 @@ def _columns(points: Sequence[Point]) -> list[Column[Point]]:
     def time(name: str) -> Callable[[Point], str]:
         return lambda point: _time(point.get(name))
 
-    columns: list[Column[Point]] = [
+    every: list[Column[Point]] = [
         Column("gpus", lambda point: str(point.get("gpus", ""))),
         Column("requests", lambda point: str(point["users"]), short_title="req"),
         Column("prompt", lambda point: f"{point['prompt_tokens'] or point['prompt']:.0f}", short_title="in"),
@@ -59,7 +59,7 @@ def _columns(points: Sequence[Point]) -> list[Column[Point]]:
         Column("p95", time("gap_p95"), 2),
         Column("p99", time("gap_p99"), 4),
     ]
-    return [column for column in columns if any(column.cell(point) for point in points)]
+    return [column for column in every if any(column.cell(point) for point in points)]
 
 
 def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> RenderableType:

@@ -54,7 +54,7 @@ def count_table(tallies: Sequence[Tally]) -> Table:
     table.add_column("")
     for tally in tallies:
         table.add_column(tally["model"], justify="right")
-    for title, rows in _sections(tallies):
+    for title, rows in sections(tallies):
         filled = [(name, [cell(tally) for tally in tallies]) for name, cell in rows]
         filled = [(name, cells) for name, cells in filled if any(cells)]
         if filled:
@@ -64,7 +64,7 @@ def count_table(tallies: Sequence[Tally]) -> Table:
     return table
 
 
-def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
+def sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
     """Return the titles and rows of the table; rows that no model fills are dropped by the caller."""
     names = list(dict.fromkeys(name for tally in tallies for name in tally["hyperparameters"]))
     parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
@@ -118,12 +118,12 @@ def budget_table(name: str, cluster: str, b: Tally) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for column in (f"{name} on {cluster}", "", "how"):
         table.add_column(column, justify="right" if not column else "left")
-    for row in _rows(b):
+    for row in budget_rows(b):
         table.add_row(*row)
     return table
 
 
-def _rows(b: Tally) -> list[tuple[str, str, str]]:
+def budget_rows(b: Tally) -> list[tuple[str, str, str]]:
     tokens, few, size = units.show(b["tokens"], "count"), f"{b['least_devices']:,}", units.show(b["memory"], "bytes")
     return [
         ("FLOPs per token", f"{b['flops_per_token']:.3g}", "6 per active parameter"),

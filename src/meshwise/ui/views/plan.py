@@ -32,7 +32,7 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
         *heading(header(plan), width),
         Text(),
         fitted(columns(plan), plan.choices, width),
-        *(wrapped(line, width) for line in _below_table(plan)),
+        *(wrapped(line, width) for line in below_table(plan)),
         Text(),
     ]
     kind = plan.cluster["kind"]
@@ -84,7 +84,7 @@ def columns(plan: TrainPlan) -> list[Column[Choice]]:
         columns.extend(
             [
                 Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""),
-                *([Column("cost", money)] if plan.best.total_dollars is not None else []),
+                *([Column("cost", money, key=lambda c: c.total_dollars)] if plan.best.total_dollars is not None else []),
                 Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9),
             ]
         )
@@ -117,7 +117,7 @@ def money(c: Choice) -> str:
     return "" if cost is None else f"${units.show(cost, 'count', digits=3)}" if cost >= 1e3 else f"${cost:,.0f}"
 
 
-def _below_table(plan: TrainPlan) -> list[str]:
+def below_table(plan: TrainPlan) -> list[str]:
     """Return the footnotes of the table: near-ties, layouts that may not fit, goodput and price."""
     best, ties = plan.best, sum(c.ties for c in plan.choices)
     lines = [f"Not listed: {ties:,} more within 1% of a row above, with the same work per device."] if ties else []

@@ -34,7 +34,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
         *heading(header(plan), width),
         Text(),
         fitted(columns(plan), plan.choices, width),
-        *(wrapped(line, width) for line in _below_table(plan)),
+        *(wrapped(line, width) for line in below_table(plan)),
         Text(),
     ]
     parts += [
@@ -86,8 +86,15 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     """Return the columns of the table; those of several requests, prices and targets where they apply."""
     ask, several = plan.ask, plan.ask.users > 1 or plan.ask.rate > 0
 
-    def time(name: str, quantile: str) -> Callable[[ServeChoice], str]:
-        return lambda c: units.show(getattr(c, name).at(quantile), "seconds", digits=3) if c.throughput else ""
+    def time(title: str, name: str, quantile: str, rank: int) -> Column[ServeChoice]:
+        def seconds(c: ServeChoice) -> float | None:
+            return getattr(c, name).at(quantile) if c.throughput else None
+
+        def cell(c: ServeChoice) -> str:
+            value = seconds(c)
+            return "" if value is None else units.show(value, "seconds", digits=3)
+
+        return Column(title, cell, rank=rank, key=seconds)
 
     columns: list[Column[ServeChoice]] = [
         Column("layout", lambda c: c.name, text=True),
@@ -100,13 +107,13 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     if several:
         columns.append(Column("requests/s", lambda c: f"{c.requests:.3g}", rank=8))
         columns.append(Column("per device", lambda c: tokens(c.per_device), rank=9))
-    columns.append(Column("TTFT" if not several else "TTFT p50", time("ttft", "p50"), rank=2))
+    columns.append(time("TTFT" if not several else "TTFT p50", "ttft", "p50", 2))
     if several:
-        columns.append(Column("p95", time("ttft", "p95"), rank=4))
-        columns.append(Column("p99", time("ttft", "p99"), rank=10))
+        columns.append(time("p95", "ttft", "p95", 4))
+        columns.append(time("p99", "ttft", "p99", 10))
     if ask.tpot:
-        columns.append(Column("per token p95", time("tpot", "p95"), rank=3))
-    columns.append(Column("request" if not several else "request p95", time("e2e", "p50" if not several else "p95"), rank=3))
+        columns.append(time("per token p95", "tpot", "p95", 3))
+    columns.append(time("request" if not several else "request p95", "e2e", "p50" if not several else "p95", 3))
     columns.extend(
         [
             Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=11),
@@ -130,7 +137,7 @@ def _gib(value: float) -> str:
     return f"{value / GIB:.1f}"
 
 
-def _below_table(plan: ServePlan) -> list[str]:
+def below_table(plan: ServePlan) -> list[str]:
     """Return the footnotes of the table: layouts that do not fit, and the price."""
     lines = [f"Does not fit: {'; '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
     if plan.most:

@@ -5,7 +5,8 @@
     loop.py        the training loop; step.py: one step; passes.py: forward and backward over micro-batches
     stages.py      the layers of each pipeline stage (no torch)
     parallel.py    mesh, tensor parallelism, FSDP; gradients.py: tied weights, gradient norm
-    optimizer.py   AdamW and the learning rate
+    optimizer.py   AdamW; recipe.py: the learning rate (no torch)
+    balance.py     loads of experts, and the biases that even them out; evaluation.py: the validation loss
     checkpoint.py  writes and resumes checkpoints; marker.py: the settings that a checkpoint records (no torch)
     dcp_metadata.py  reads DCP's pickle without running code in it
     weights.py     random weights, HF safetensors in and out

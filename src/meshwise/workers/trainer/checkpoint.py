@@ -50,11 +50,12 @@ SMALLEST = 1 << 20
 """A disk with fewer free bytes counts as full."""
 
 
-def _state(parameters: NamedParameters, optimizer: StepOptimizer, tied: str) -> dict[str, Tensor]:
+def _state(parameters: NamedParameters, optimizer: StepOptimizer, tied: str, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return everything a run needs to resume, by name. A tied head on another stage is the embedding, and not stored twice."""
-    return {
+    trained = {
         f"{kind}.{_key(name, tied)}": part for name, parameter in parameters for kind, part in optimizer.state(parameter).items()
     }
+    return trained | {f"buffer.{name}": buffer for name, buffer in buffers.items()}
 
 
 def _key(name: str, tied: str) -> str:
@@ -110,7 +111,10 @@ class Checkpoints:
         optimizer: StepOptimizer,
         tied: str,
         on_wait: Callable[[], None],
+        buffers: dict[str, Tensor] | None = None,
     ) -> None:
+        self.buffers = buffers or {}
+        """Tensors that are part of the state and not trained: the biases that balance experts."""
         self.on_wait = on_wait
         """Called repeatedly while the disk is slow."""
         self.settings, self.parameters, self.optimizer, self.tied = settings, parameters, optimizer, tied
@@ -174,7 +178,7 @@ class Checkpoints:
         if self.writer is None:
             # keep the pinned memory: copies from a GPU are fast, and memory is allocated only once
             self.writer = FileSystemWriter(target, cache_staged_state_dict=self.settings.device == "cuda")
-        state = _state(self.parameters, self.optimizer, self.tied)
+        state = _state(self.parameters, self.optimizer, self.tied, self.buffers)
         written = async_save(state, checkpoint_id=target, storage_writer=self.writer, process_group=self.group)
         self.pending = self.thread.submit(self._finish, cast("Future[Any]", written), target, step, skipped)
 
@@ -263,7 +267,7 @@ class Checkpoints:
         self._say(f"the checkpoint after step {step} could not be written ({problem}) and was removed; {kept}; {then}")
 
     def _load(self, target: Path, marker: Marker) -> None:
-        state = _state(self.parameters, self.optimizer, self.tied)
+        state = _state(self.parameters, self.optimizer, self.tied, self.buffers)
         try:
             read_state(state, storage_reader=CheckedReader(target, marker.files), process_group=self.group)
         except CheckpointException as error:

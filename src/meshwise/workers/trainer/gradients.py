@@ -21,9 +21,13 @@ def named_parameters(models: Iterable[nn.Module]) -> NamedParameters:
 
 
 def reduce_gradients(settings: Settings, ranks: Ranks, parameters: NamedParameters) -> None:
-    """Give every gradient its parameter's placement, and both copies of a tied weight the sum of their gradients."""
-    for _, parameter in parameters:
+    """Give every gradient its parameter's placement and scale, and both copies of a tied weight the sum of their gradients."""
+    a = settings.layout
+    for name, parameter in parameters:
         grad = parameter.grad
+        if grad is not None and a.tp != a.ep and ".experts." in name:
+            # summed over ep ranks and averaged over the others, where the rest is summed over tp ranks and averaged over the others
+            _local(grad).mul_(a.tp / a.ep)
         if isinstance(grad, DTensor) and isinstance(parameter, DTensor) and grad.placements != parameter.placements:
             # weights that sequence parallelism replicates: each rank saw different tokens
             parameter.grad = grad.redistribute(placements=parameter.placements)

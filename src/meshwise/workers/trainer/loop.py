@@ -11,10 +11,10 @@ import torch.distributed as dist
 from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.checkpoint import Checkpoints, ResumePoint
 from meshwise.workers.trainer.data.batches import Batches
+from meshwise.workers.trainer.evaluation import Evaluator
 from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.hf.expected import config_json
 from meshwise.workers.trainer.models.registry import tied_embedding
-from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.optimizer import make_optimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
@@ -44,13 +44,15 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     parameters = named_parameters(passes.models)
     optimizer = make_optimizer(settings, parameters)
     tied = tied_embedding(settings.model)
-    checkpoints = Checkpoints(settings, parameters, optimizer, tied, heart.progress) if settings.checkpoint_every else None
+    kept = passes.balance.buffers()
+    checkpoints = Checkpoints(settings, parameters, optimizer, tied, heart.progress, kept) if settings.checkpoint_every else None
     first, skipped, ahead = checkpoints.resume() if checkpoints else ResumePoint()
     reach("worker resumed")
     recorder = Recorder(settings, ranks, device, passes.phases, first)
     skips, done = SkippedSteps(settings, skipped), first
     stepper = Stepper(settings, ranks, passes, optimizer, parameters)
     results = DelayedResults(device, recorder, skips)
+    evaluator = Evaluator(settings, ranks, passes) if settings.eval_data else None
     heart.start_from(first)
     with Batches(settings, ranks, first, ahead) as batches:
         while heart.begin_step(done) and done < settings.steps:
@@ -59,6 +61,10 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
             with recorder.step(done):
                 results.add(stepper.launch(done, tokens, targets))
             done += 1
+            if evaluator and (done == settings.steps or (settings.eval_every and done % settings.eval_every == 0)):
+                results.read()
+                recorder.evaluated(evaluator.run(done))
+                results.restart()
             if checkpoints and (done % settings.checkpoint_every == 0 or done == settings.steps):
                 results.read()
                 checkpoints.save(done, skips.total)
@@ -105,6 +111,10 @@ class DelayedResults:
         if self.device.type == "cpu":
             self.read()
 
+    def restart(self) -> None:
+        """Time the next step from now on."""
+        self.last = Moment.now(self.device)
+
     def read(self) -> None:
         """Print and record the step that was not read yet."""
         if self.pending is None:
@@ -112,9 +122,9 @@ class DelayedResults:
         done, self.pending = self.pending, None
         seconds = done.end.since(self.last)
         self.last = done.end
-        loss, total = done.numbers.tolist()
-        phases = done.phases
-        step = Step(done.step, loss, total, seconds, peak_memory(self.device), phases.seconds(), phases.cpu_seconds())
+        loss, total, imbalance = done.numbers.tolist()
+        times = (done.phases.seconds(), done.phases.cpu_seconds())
+        step = Step(done.step, loss, total, seconds, peak_memory(self.device), *times, imbalance=imbalance)
         self.recorder.record(step)
         reach("step done")
         note = self.skips.check(done.step, loss, total)
@@ -125,10 +135,9 @@ class DelayedResults:
 def save_weights(settings: Settings, ranks: Ranks, passes: Passes) -> str:
     """Write `weights/` in the run's folder for transformers, one file per pipeline rank; return why that failed, empty on success."""
     lead = all(ranks.at(axis) == 0 for axis in ("dp_replicate", "dp_shard", "cp", "tp"))
-    skip = HEAD if tied_embedding(settings.model) else ""
     dtype = next(passes.models[0].parameters()).dtype
     extra = {"config.json": config_json(settings.model, str(dtype).removeprefix("torch."))}
     tokenizer = Path(settings.out, weights.TOKENIZER)
     if settings.tokenizer and tokenizer.is_file():
         extra[weights.TOKENIZER] = tokenizer.read_text(encoding="utf-8")
-    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, skip, extra)
+    return weights.save(passes.models, Path(settings.out, "weights"), ranks.at("pp"), settings.layout.pp, lead, extra)

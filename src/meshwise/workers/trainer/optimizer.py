@@ -1,7 +1,6 @@
 """The optimizer: AdamW with clipped gradients, on float32 weights or on split 16-bit ones."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-import math
 from typing import Any, Protocol, cast
 
 import torch
@@ -13,8 +12,8 @@ from meshwise.workers.trainer.gradients import NamedParameters
 from meshwise.workers.trainer.settings import Settings
 
 BETAS = (0.9, 0.95)
-DECAY = 0.1
-"""Weight decay of matrices; norms and biases have none (GPT-3's recipe, arXiv:2005.14165, appendix B)."""
+NOT_DECAYED = ("bias", "norm_weight", "b1", "b2", "token_idx")
+"""Endings of names of biases and gains that have several dimensions, as TTT's have one per head."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
@@ -89,9 +88,9 @@ class SplitWeightsAdamW:
 
 def make_optimizer(settings: Settings, parameters: NamedParameters) -> StepOptimizer:
     """Create the optimizer of these weights. If they are to be split, they become 16 bits here."""
-    matrices = [parameter for _, parameter in parameters if parameter.dim() > 1]
-    vectors = [parameter for _, parameter in parameters if parameter.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    matrices = [parameter for name, parameter in parameters if decays(name, parameter)]
+    vectors = [parameter for name, parameter in parameters if not decays(name, parameter)]
+    groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if not settings.split_weights:
         return FusedAdamW(groups)
@@ -102,9 +101,6 @@ def make_optimizer(settings: Settings, parameters: NamedParameters) -> StepOptim
     return optimizer
 
 
-def rate_at(settings: Settings, step: int) -> float:
-    """Return the learning rate: linear warm-up over `warmup` steps, then half a cosine down to a tenth (arXiv:2005.14165, appendix B)."""
-    if step < settings.warmup:
-        return settings.lr * (step + 1) / settings.warmup
-    done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-    return settings.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+def decays(name: str, parameter: Tensor) -> bool:
+    """Return whether weight decay applies: to matrices, and not to norms and biases (arXiv:2005.14165, appendix B)."""
+    return parameter.dim() > 1 and not name.endswith(NOT_DECAYED)

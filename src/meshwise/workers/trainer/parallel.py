@@ -1,8 +1,10 @@
 """A model split over ranks: the mesh, tensor and sequence parallelism, compiled blocks, and sharded data parallelism."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import logging
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +14,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.models.base import Decoder, Fusable, build, tensor_parallel_styles
+from meshwise.workers.trainer.models.decoder.experts import ExpertStack
 from meshwise.workers.trainer.models.registry import sizes_of, tied_embedding
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.settings import Layout, Settings
@@ -25,6 +29,9 @@ AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Outermost first: neighbouring ranks, usually of one node, share tensor parallelism, which communicates most."""
 WEIGHT_AXES = ("pp", "dp_replicate", "fsdp", "tp")
 """The axes that shard or replicate weights: FSDP shards weights over dp_shard x cp, whose ranks all see different tokens."""
+
+EXPERT_AXES = ("pp", "dp_replicate", "edp", "ep")
+"""The axes of experts: ep ranks share the experts of a layer, edp groups of them hold the same ones and shard them."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,16 @@ class Ranks:
     @property
     def shard(self) -> LocalShard:
         a = self.layout
-        group = self.full_mesh["cp"].get_group() if a.cp > 1 else None
-        return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), group)
+        cp, tp = (self.full_mesh[axis].get_group() if getattr(a, axis) > 1 else None for axis in ("cp", "tp"))
+        experts = self.expert_mesh["ep"].get_group() if a.ep > 1 else None
+        return LocalShard(a.tp, self.at("tp"), a.cp, self.at("cp"), cp, tp, a.ep, experts)
+
+    @cached_property
+    def expert_mesh(self) -> DeviceMesh:
+        """Over EXPERT_AXES, for models with experts; all ranks ask for it at the same point."""
+        a = self.layout
+        sizes = (a.pp, a.dp_replicate, a.dp_shard * a.cp * a.tp // a.ep, a.ep)
+        return init_device_mesh(self.mesh.device_type, sizes, mesh_dim_names=EXPERT_AXES)
 
 
 def _end_stages(mesh: DeviceMesh) -> dist.ProcessGroup | None:
@@ -98,6 +113,11 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
     if settings.split_weights:  # only then does this rank hold whole weights, which can be stacked
         for part in (part for model in models for part in model.modules() if isinstance(part, Fusable)):
             part.fuse()
+    for model in models if settings.pack else ():
+        cast(Any, model).document_end = settings.document_end
+    if settings.precision == "fp8":
+        for part in (part for model in models for part in model.modules() if hasattr(part, "eight")):
+            cast(Any, part).eight = True
 
 
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:
@@ -106,23 +126,38 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     if layout.tp > 1:
         parallelize_module(model, ranks.mesh["tp"], tensor_parallel_styles(settings.model, span))
         decoder.tie()
+    stacks = [part for part in model.modules() if isinstance(part, ExpertStack)]
+    for stack in stacks if layout.ep > 1 else ():
+        for name, parameter in list(stack.named_parameters()):
+            placed = distribute_tensor(parameter, ranks.expert_mesh["ep"], [Shard(0)], src_data_rank=None)
+            stack.register_parameter(name, nn.Parameter(placed))
     if settings.compile:
         # recompute, not keep, element-wise products that a later matrix product needs: a pass over memory, a third of its bytes
         functorch.ban_recompute_materialized_backward = False
         for block in decoder.blocks():
             block.compile()
-    if not uses_fsdp(layout):
-        return
-    mesh = ranks.mesh["dp_replicate", "fsdp"] if layout.dp_replicate > 1 else ranks.mesh["fsdp"]
-    half = torch.bfloat16 if settings.precision == "bf16" else None
+    half = torch.bfloat16 if settings.half else None
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     # a pipeline runs many micro-batches: gathering the weights again for each would cost more time than it saves memory
-    options: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": layout.zero == 3 and layout.pp == 1}
+    options: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": layout.zero == 3 and layout.pp == 1}
+    if stacks and layout.devices > layout.pp:
+        # gathering experts for a file takes two steps, of which torch warns on every rank
+        logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+        for stack in stacks:
+            fully_shard(stack, mesh=_data_mesh(ranks.expert_mesh, layout, "edp"), **options)
+    if not uses_fsdp(layout):
+        return
+    mesh = _data_mesh(ranks.mesh, layout, "fsdp")
     # torch warns against modifying a stage's output in place, which nothing here does
     warnings.filterwarnings("ignore", r"FSDP2-wrapped module .* returned a view tensor")
     for block in decoder.blocks():
-        fully_shard(block, **options)
-    fully_shard(model, **options)
+        fully_shard(block, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
+
+
+def _data_mesh(mesh: DeviceMesh, layout: Layout, axis: str) -> DeviceMesh:
+    """Return the ranks over which weights are sharded, and replicated if there are replicas."""
+    return mesh["dp_replicate", axis] if layout.dp_replicate > 1 else mesh[axis]
 
 
 def uses_fsdp(layout: Layout) -> bool:

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from meshwise.workers.trainer.balance import Balance
 from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize, uses_fsdp
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.settings import Settings
@@ -41,6 +42,7 @@ class Passes:
         stages = build_stages(settings, ranks)
         self.models: list[nn.Module] = [model for _, model in stages]
         initialize(settings, self.models, device)
+        self.balance = Balance(ranks, self.models, settings.microbatches)
         last = settings.layout.pp * settings.layout.chunks - 1
         self.starts = any(number == 0 for number, _ in stages)
         self.ends = any(number == last for number, _ in stages)
@@ -63,21 +65,29 @@ class Passes:
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Accumulate the gradients of a step, and return the loss of the whole batch, the same on all ranks."""
+        return self._mean_loss(tokens, targets, backward=True)
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of a batch without gradients, the same on all ranks."""
+        with torch.no_grad():
+            return self._mean_loss(tokens, targets, backward=False)
+
+    def _mean_loss(self, tokens: Tensor, targets: Tensor, backward: bool) -> Tensor:
         with ExitStack() as around:
             if self.settings.layout.tp > 1:
                 around.enter_context(loss_parallel())
             if self.device.type == "cuda":
                 around.enter_context(sdpa_kernel(KERNELS, set_priority=True))
-            if self.settings.precision == "bf16" and not uses_fsdp(self.settings.layout) and not self.settings.split_weights:
+            if self.settings.half and not uses_fsdp(self.settings.layout) and not self.settings.split_weights:
                 around.enter_context(torch.autocast(self.device.type, torch.bfloat16))
-            losses = self._pipelined(tokens, targets) if self.schedule else self._plain(tokens, targets)
+            losses = (self._pipelined if self.schedule else self._plain)(tokens, targets, backward)
         parts = [(loss.full_tensor() if isinstance(loss, DTensor) else loss).detach() for loss in losses]
         mean = torch.stack(parts).sum() if parts else torch.zeros((), device=self.device)
         mean = mean * self.settings.layout.pp / dist.get_world_size()
         dist.all_reduce(mean)
         return mean
 
-    def _plain(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
+    def _plain(self, tokens: Tensor, targets: Tensor, backward: bool) -> list[Tensor]:
         losses: list[Tensor] = []
         (model,) = self.models
         mbs, sharded = self.settings.layout.mbs, self.settings.layout.tp > 1
@@ -85,15 +95,20 @@ class Passes:
             with self.phases("forward"):
                 # under tensor parallelism each rank already holds only a part of the logits
                 loss = self.loss(model(inputs), labels) if sharded else model(inputs, labels) / self.settings.microbatches
-            with self.phases("backward"):
-                loss.backward()
+            if backward:
+                with self.phases("backward"):
+                    loss.backward()
             losses.append(loss)
         return losses
 
-    def _pipelined(self, tokens: Tensor, targets: Tensor) -> list[Tensor]:
+    def _pipelined(self, tokens: Tensor, targets: Tensor, backward: bool) -> list[Tensor]:
         losses: list[Tensor] = []
         inputs = (tokens,) if self.starts else ()
         ends: dict[str, Any] = {"target": targets, "losses": losses} if self.ends else {}
         with self.phases("passes"):  # forward and backward passes alternate
-            cast(Any, self.schedule).step(*inputs, **ends, return_outputs=False)
+            schedule = cast(Any, self.schedule)
+            if backward:
+                schedule.step(*inputs, **ends, return_outputs=False)
+            else:
+                schedule.eval(*inputs, **ends)
         return losses

@@ -11,9 +11,14 @@ from meshwise.workers.trainer.models.registry import family_of, sizes_of
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 SPLIT_BACKWARD = ("zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
-PRECISIONS = ("bf16", "fp32")
+PRECISIONS = ("bf16", "fp8", "fp32")
+"""fp8: matrix products of the layers in 8 bits, and everything else as with bf16."""
+EIGHT = 16
+"""Sizes of 8-bit products are multiples of this."""
 DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
+LR_SCHEDULES = ("cosine", "wsd", "linear")
+TRACKERS = ("wandb", "trackio")
 BYTES = 256
 """Vocabulary of the embedded text: one token per byte."""
 
@@ -27,6 +32,8 @@ class Layout:
     tp: int = 1
     pp: int = 1
     cp: int = 1
+    ep: int = 1
+    """Ranks, out of dp_shard x cp x tp, over which the experts of a layer are spread."""
     mbs: int = 1
     vpp: int = 1
     zero: int = 3
@@ -78,7 +85,11 @@ class Settings:
     steps: int = 20
     lr: float = 3e-3
     warmup: int = 5
+    lr_schedule: str = "cosine"
     clip: float = 1.0
+    """Largest norm of the gradient; larger ones are scaled down to it."""
+    weight_decay: float = 0.1
+    """Of matrices; norms and biases have none."""
     precision: str = "bf16"
     device: str = "cpu"
     seed: int = 0
@@ -92,6 +103,16 @@ class Settings:
     """Description of the data; empty for the embedded text."""
     fingerprint: str = ""
     """Fingerprint of the data, set if checkpoints must recognize it."""
+    pack: bool = False
+    """Whether tokens see only their own document."""
+    document_end: int = -1
+    """The token that ends a document; -1: unknown."""
+    eval_data: tuple[TokenFile, ...] = ()
+    """Token files of the validation loss; empty: there is none."""
+    eval_text: str = ""
+    """Description of the validation data."""
+    eval_every: int = 0
+    """Steps between validation losses; 0: only after the last."""
     tokenizer: bool = False
     """Whether the data was tokenized with tokenizer.json in the run's folder."""
     weights: str = ""
@@ -108,6 +129,10 @@ class Settings:
     """stop, or skip: do not apply a step whose loss or gradient is not finite."""
     tensorboard: bool = False
     """Write TensorBoard curves to tensorboard/ of the run's folder."""
+    track: tuple[str, ...] = ()
+    """Dashboards that get the curves: wandb, trackio."""
+    metrics_file: str = ""
+    """File that holds the latest values in Prometheus' text format; empty: none."""
     profile_from: int = 0
     profile_steps: int = 0
     """Number of steps from `profile_from` on that torch's profiler traces on rank 0; 0: none."""
@@ -117,14 +142,20 @@ class Settings:
     """Facts from the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
     @property
+    def half(self) -> bool:
+        """Whether activations are in 16 bits."""
+        return self.precision != "fp32"
+
+    @property
     def split_weights(self) -> bool:
         """Whether a float32 weight is stored as bfloat16 plus the 16 remaining bits; with several ranks weights are float32."""
-        return self.precision == "bf16" and self.device == "cuda" and self.layout.devices == 1
+        return self.half and self.device == "cuda" and self.layout.devices == 1
 
     @property
     def cuda_graph(self) -> bool:
         """Whether a step is captured and replayed: only on one GPU, where no step waits for the host."""
-        return self.graph and self.device == "cuda" and self.layout.devices == 1
+        waits = self.precision == "fp32" and sizes_of(self.model).experts > 0  # torch has grouped products of 16 bits alone
+        return self.graph and self.device == "cuda" and self.layout.devices == 1 and not waits
 
     @property
     def microbatches(self) -> int:
@@ -139,8 +170,8 @@ class Settings:
     @staticmethod
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
-        files = tuple(TokenFile(**file) for file in values.get("data", ()))
-        return Settings(**(values | {"layout": Layout(**values["layout"]), "data": files}))
+        files = {key: tuple(TokenFile(**file) for file in values.get(key, ())) for key in ("data", "eval_data")}
+        return Settings(**(values | {"layout": Layout(**values["layout"]), "track": tuple(values.get("track", ()))} | files))
 
 
 def broken_rules(settings: Settings) -> list[str]:
@@ -155,7 +186,11 @@ def broken_rules(settings: Settings) -> list[str]:
         f"tp ({a.tp}) must divide the KV heads ({m.kv_heads})": m.kv_heads % a.tp == 0,
         f"tp ({a.tp}) must divide the FFW width ({m.ffn})": m.ffn % a.tp == 0,
         f"tp ({a.tp}) must divide the vocabulary ({m.vocab})": m.vocab % a.tp == 0,
-        f"tp x cp ({a.tp} x {a.cp}) must divide the sequence ({settings.seq})": settings.seq % (a.tp * a.cp) == 0,
+        f"tp x cp ({a.tp} x {a.cp}){' x 2' * (a.cp > 1)} must divide the sequence ({settings.seq})": settings.seq
+        % (a.tp * a.cp * (1 + (a.cp > 1)))
+        == 0,
+        f"separate documents (pack) need cp 1 and pp 1 (cp is {a.cp}, pp {a.pp}) and a model with softmax attention": not settings.pack
+        or (a.cp == a.pp == 1 and not recurrent),
         f"dp x micro-batch ({a.dp} x {a.mbs}) must divide the batch ({settings.batch})": settings.batch % each == 0,
         f"pp x chunks ({a.pp} x {a.chunks}) must be at most the layers ({m.layers})": stages <= m.layers,
         f"vpp ({a.vpp}) above 1 needs the interleaved or zero-bubble schedule and pp above 1": a.vpp == 1
@@ -168,6 +203,14 @@ def broken_rules(settings: Settings) -> list[str]:
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
+        f"fp8 needs tp 1 (tp is {a.tp}) and a model with softmax attention": settings.precision != "fp8"
+        or (a.tp == 1 and not recurrent),
+        f"fp8 needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW width ({m.ffn}) "
+        f"to be multiples of {EIGHT}": settings.precision != "fp8"
+        or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
+        f"ep ({a.ep}) must divide the experts ({m.experts})": m.experts % a.ep == 0 if m.experts else True,
+        f"ep ({a.ep}) above 1 needs a model with experts": a.ep == 1 or m.experts > 0,
+        f"ep ({a.ep}) must divide dp_shard x cp x tp ({a.dp_shard} x {a.cp} x {a.tp})": (a.dp_shard * a.cp * a.tp) % a.ep == 0,
         f"{settings.model['model_type']} layers process tokens in order: tp and cp must be 1 and recompute none or full": not recurrent
         or (a.tp == a.cp == 1 and a.recompute != "selective"),
         f"schedule {a.schedule} splits the backward pass: it needs recompute none and no compile": a.schedule
@@ -182,7 +225,7 @@ def valid_choices(settings: Settings) -> str:
 
     Returns "" if no change of a single axis helps.
     """
-    for name in ("tp", "cp", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
+    for name in ("tp", "cp", "ep", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
         given = getattr(settings.layout, name)
         others = [replace(settings, layout=replace(settings.layout, **{name: value})) for value in range(1, 2 * given + 1)]
         fine = [str(getattr(other.layout, name)) for other in others if given > 1 and not broken_rules(other)][-4:]

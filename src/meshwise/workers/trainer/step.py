@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from meshwise.workers.trainer.gradients import NamedParameters, gradient_norm, reduce_gradients
-from meshwise.workers.trainer.optimizer import StepOptimizer, rate_at
+from meshwise.workers.trainer.optimizer import StepOptimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.ranks.faults import is_finite
+from meshwise.workers.trainer.recipe import rate_at
 from meshwise.workers.trainer.report.phases import PhaseTimes
 from meshwise.workers.trainer.settings import Settings
 
@@ -48,7 +49,7 @@ class LaunchedStep:
 
     step: int
     numbers: Tensor
-    """Loss and gradient norm, on the host once `end` has passed."""
+    """Loss, gradient norm and imbalance of experts, on the host once `end` has passed."""
     end: Moment
     phases: PhaseTimes
 
@@ -73,7 +74,7 @@ class Stepper:
         numbers = self._replay(tokens, targets) if self.settings.cuda_graph else self._run(tokens, targets)
         self.done += 1
         if device.type == "cuda":
-            numbers = torch.empty(2, pin_memory=True).copy_(numbers, non_blocking=True)
+            numbers = torch.empty(len(numbers), pin_memory=True).copy_(numbers, non_blocking=True)
         return LaunchedStep(step, numbers, Moment.now(device), self.passes.phases.end())
 
     def _run(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class Stepper:
             self.optimizer.apply(torch.where(is_finite(loss, total), total, torch.nan), self.settings.clip)
             for _, parameter in self.parameters:
                 parameter.grad = None
-        return torch.stack((loss.float(), total))
+        return torch.stack((loss.float(), total, self.passes.balance.finish_step()))
 
     def _replay(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if self.graph is None and self.done < EAGER:

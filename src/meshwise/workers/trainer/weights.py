@@ -7,8 +7,9 @@ import os
 import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,8 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from meshwise.workers.trainer.hf.expected import stored_name
 from meshwise.workers.trainer.hf.safetensors import INDEX, SINGLE_FILE, TensorEntry, WeightsError, contents, format_shape, table
+from meshwise.workers.trainer.models.conversion import Conversion
+from meshwise.workers.trainer.models.registry import stored_of
 from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.ranks.faults import TrainingError
 from meshwise.workers.trainer.ranks.kill_points import reach
@@ -35,11 +38,17 @@ def local_part(parameter: Tensor, whole: Tensor) -> Tensor:
     return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
 
 
+def stored_state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters of a model, and the buffers that belong to its weights: the biases that balance experts."""
+    yield from model.named_parameters()
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name.endswith(".balance"))
+
+
 @torch.no_grad()
 def fill(models: Iterable[nn.Module], find: Callable[[nn.Module, str, Tensor], Tensor]) -> None:
     """Copy `find(model, name, parameter)`, a whole weight, into every parameter."""
     for model in models:
-        for name, parameter in model.named_parameters():
+        for name, parameter in stored_state(model):
             local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
             local.copy_(local_part(parameter, find(model, name, parameter)))
 
@@ -73,11 +82,12 @@ def load(models: Iterable[nn.Module], given: Path, tied: str = "") -> None:
     except WeightsError as error:
         raise TrainingError("error", str(error)) from None
 
+    conversions: dict[int, Conversion] = {}
+
     def find(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
-        key = stored_name(name, stored) or (stored_name(tied, stored) if name == HEAD else "")
-        if not key:
-            raise TrainingError("error", f"{given}: no weight named {name}")
-        weight = convert(model, "from_hf", name, read(stored[key]))
+        conversion = conversions.setdefault(id(model), conversion_of(model))
+        name = tied if tied and name == HEAD and HEAD not in conversion.places else name
+        weight = conversion.read(name, lambda key: _read_stored(key, stored, given))
         if weight.shape != parameter.shape:
             raise TrainingError(
                 "error", f"{given}: {name} is {format_shape(weight.shape)}, but the model needs {format_shape(parameter.shape)}"
@@ -87,10 +97,16 @@ def load(models: Iterable[nn.Module], given: Path, tied: str = "") -> None:
     fill(models, find)
 
 
-def convert(model: nn.Module, direction: str, name: str, weight: Tensor) -> Tensor:
-    """Reorder a weight from HF's storage order to the model's (`from_hf`) or back (`to_hf`), if the model defines that."""
-    reorder: Callable[[str, Tensor], Tensor] | None = getattr(model, direction, None)
-    return weight if reorder is None else reorder(name, weight)
+def conversion_of(model: Any) -> Conversion:
+    """Return where HF's files store the parameters of a model."""
+    return Conversion(stored_of(model.config))
+
+
+def _read_stored(name: str, stored: dict[str, TensorEntry], given: Path) -> Tensor:
+    key = stored_name(name, stored)
+    if not key:
+        raise TrainingError("error", f"{given}: no weight named {name}")
+    return read(stored[key])
 
 
 def save(
@@ -99,7 +115,6 @@ def save(
     part: int = 0,
     parts: int = 1,
     writes: bool = True,
-    skip: str = "",
     extra: Mapping[str, str] | None = None,
 ) -> str:
     """Save every weight under HF's name, in one file per pipeline stage. Gathering needs all ranks.
@@ -109,10 +124,12 @@ def save(
     """
     gathered: dict[str, Tensor] = {}
     for model in models:
-        for name, parameter in model.named_parameters():
+        parameters: dict[str, Tensor] = {}
+        for name, parameter in stored_state(model):
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-            if writes and name != skip:
-                gathered[name] = convert(model, "to_hf", name, whole.detach()).cpu()
+            if writes:
+                parameters[name] = whole.detach().cpu()
+        gathered |= conversion_of(model).write(parameters)
     file = folder / (SINGLE_FILE if parts == 1 else f"model-{part + 1:05}-of-{parts:05}.safetensors")
     partial = file.with_name(f"{file.name}.part")
     problem = _first_problem(_try_write(partial, gathered) if writes else "", parts)

@@ -52,7 +52,7 @@ def settings(files: tuple[TokenFile, ...], **changes: Any) -> Settings:
 @given(
     counts=st.lists(st.integers(0, 90), min_size=1, max_size=4).filter(lambda found: max(found) > 10),
     width=st.sampled_from([2, 4]), offset=st.sampled_from([0, 4, 64]), stop=st.integers(0, 30), seed=st.integers(0, 99),
-    before=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 5)]), after=st.sampled_from([(1, 1, 1), (4, 1, 1), (1, 4, 5)]),
+    before=st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 2, 1), (2, 2, 3)]), after=st.sampled_from([(1, 1, 1), (4, 1, 1), (1, 4, 3)]),
     batch=st.sampled_from([4, 8, 12]), then=st.sampled_from([4, 8, 12]),
 )  # fmt: skip
 def test_no_sample_is_lost_or_repeated_in_an_epoch_that_resumes_in_another_layout(
@@ -68,27 +68,27 @@ def test_no_sample_is_lost_or_repeated_in_an_epoch_that_resumes_in_another_layou
 ) -> None:
     with TemporaryDirectory() as folder:
         files = written(Path(folder), counts, width, offset)
-        total = sum(max(0, count - 1) // 5 for count in counts)
+        total = sum(max(0, count - 1) // 6 for count in counts)
         rows: list[tuple[int, ...]] = []
         step = 0
         while len(rows) < total:
             copies, shards, cp = before if step < stop else after
             size = batch if step < stop else then
-            asked = settings(files, seed=seed, layout=Layout(dp_replicate=copies, dp_shard=shards, cp=cp), batch=size)
+            asked = settings(files, seed=seed, layout=Layout(dp_replicate=copies, dp_shard=shards, cp=cp), batch=size, seq=6)
             ahead = 0 if step < stop else stop * (batch - then)
             for replica in range(copies * shards):
                 parts = [local_batch(asked, rank(replica, part), step, ahead) for part in range(cp)]
                 tokens, targets = (torch.cat(halves, 1) for halves in zip(*parts, strict=True))
                 assert torch.equal(tokens + 1, targets)
-                rows += [tuple(row) for row in tokens.tolist()]
+                rows += [tuple(sorted(row)) for row in tokens.tolist()]  # ranks have parts from both ends of a sequence
             step += 1
         epoch = rows[:total]
         starts = sorted(row[0] for row in epoch)
         firsts = [sum(counts[:i]) for i in range(len(counts))]
         assert starts == [
-            first + 5 * i for first, count in zip(firsts, counts, strict=True) for i in range(max(0, count - 1) // 5)
+            first + 6 * i for first, count in zip(firsts, counts, strict=True) for i in range(max(0, count - 1) // 6)
         ]
-        assert all(row == tuple(range(row[0], row[0] + 5)) for row in epoch)
+        assert all(row == tuple(range(row[0], row[0] + 6)) for row in epoch)
 
 
 def test_tokens_of_four_bytes_and_of_the_upper_half_of_two_come_out_as_they_are(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def test_a_run_from_the_start_begins_an_empty_file(tmp_path: Path) -> None:
 def test_a_step_that_a_full_disk_does_not_take_is_written_with_the_next(tmp_path: Path) -> None:
     """A checkpoint that does not fit fills the disk until it is removed; training continues meanwhile."""
     recorder = Recorder.__new__(Recorder)  # without the process group that a run has
+    recorder.trackers = []
     recorder.settings, recorder.lead, recorder.board, recorder.steps, recorder.unwritten = RUN, True, None, [], b""
     first, second = steps(0.5, 0.25)
     with Path("/dev/full").open("ab", buffering=0) as full:

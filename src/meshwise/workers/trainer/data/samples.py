@@ -16,6 +16,7 @@ from torch import Tensor
 from meshwise.workers.trainer.data.grammar import sample
 from meshwise.workers.trainer.data.order import shuffled_index
 from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.settings import Settings, TokenFile
 
@@ -67,5 +68,8 @@ def local_batch(settings: Settings, ranks: Ranks, step: int, ahead: int = 0) -> 
     """Return tokens and targets of this rank: its replica's samples, and its part of their sequence."""
     each = settings.batch // settings.layout.dp
     tokens, targets = batch_of(settings, step, ranks.replica * each, each, ahead)
-    length, part = settings.seq // settings.layout.cp, ranks.at("cp")
-    return tokens[:, part * length : (part + 1) * length], targets[:, part * length : (part + 1) * length]
+    if settings.layout.cp == 1:
+        return tokens, targets
+    shard = LocalShard(cp=settings.layout.cp, cp_rank=ranks.at("cp"))
+    places, _ = shard.positions(settings.seq // settings.layout.cp, tokens.device)
+    return tokens[:, places], targets[:, places]

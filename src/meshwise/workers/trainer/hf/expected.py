@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from meshwise.workers.trainer.hf.safetensors import TensorEntry, WeightsError, contents, format_shape
-from meshwise.workers.trainer.models.registry import Config, family_of
+from meshwise.workers.trainer.models.registry import Config, family_of, stored_of
 from meshwise.workers.trainer.models.tensors import HEAD, Shapes
 
 READABLE = ("F64", "F32", "F16", "BF16")
@@ -15,10 +15,7 @@ OPTIONAL_PREFIX = "transformer."
 
 def shapes(config: Config) -> Shapes:
     """Return every weight that a file of this model must have; a head that is tied to the embedding has no weight of its own."""
-    family = family_of(config)
-    sizes = family.sizes(config)
-    head: Shapes = {} if sizes.tied else {HEAD: (sizes.vocab, sizes.hidden)}
-    return family.tensors(config, sizes).shapes(sizes.layers) | head
+    return {name: stored.shape for name, stored in stored_of(config).items()}
 
 
 def config_json(config: Config, dtype: str) -> str:

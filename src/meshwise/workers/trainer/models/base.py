@@ -1,7 +1,7 @@
 """The parts that all models share: head and tied embedding, the protocols that the trainer calls, and building by config.
 
 A model holds the layers of one span. It takes tokens if the span starts the model and activations otherwise, and returns logits if the
-span ends the model, or the loss if it is given the targets. Parameters have HF's names, whatever the span.
+span ends the model, or the loss if it is given the targets. Parameters have the same names in every family, whatever the span.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 
 from meshwise.workers.trainer.models.registry import Config, import_part
-from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard
+from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, soft_cap
 from meshwise.workers.trainer.ops.loss import head_loss
 from meshwise.workers.trainer.stages import Span
 
@@ -47,13 +47,21 @@ class Headed(nn.Module):
 
     config: Config
     lm_head: nn.Linear | None
+    logit_cap: float = 0.0
+    """Logits become cap x tanh(logit / cap); 0: they stay as they are."""
+    logit_factor: float = 1.0
 
     def end(self, x: Tensor, norm: nn.Module | None, targets: Tensor | None) -> Tensor:
         """Turn the last block's activations into logits, or into the mean loss of the targets; return other activations unchanged."""
         if self.lm_head is None or norm is None:
             return x
         x = norm(x)
-        return self.lm_head(x) if targets is None else head_loss(x, self.lm_head.weight, targets)
+        if self.logit_factor != 1:
+            x = x * self.logit_factor
+        if targets is not None:
+            return head_loss(x, self.lm_head.weight, targets, self.logit_cap)
+        logits = self.lm_head(x)
+        return soft_cap(logits, self.logit_cap) if self.logit_cap else logits
 
 
 class Tied(Headed):
@@ -77,7 +85,7 @@ def build(config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: 
 
 def tensor_parallel_styles(config: Config, span: Span) -> dict[str, ParallelStyle]:
     """Return how tensor and sequence parallelism cut each module of a span."""
-    return import_part(config, "sharding").styles(span)
+    return import_part(config, "sharding").styles(config, span)
 
 
 def recurrent_predictor(model: Any, batch: int) -> Predictor:

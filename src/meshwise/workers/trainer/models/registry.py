@@ -1,22 +1,25 @@
 """The registry of model families: the facts that each one declares, and the lookup by `model_type`. No torch: the launcher reads it too.
 
-Every sub-folder is a family. Its `family.py` defines `FAMILY` and imports no torch. Its other modules need torch and are imported
-when they are used:
+Every module of `families/` is a family and defines `FAMILY`. Most are built by `decoder/` from their description; the package that
+builds the others has the same modules, which need torch and are imported when they are used:
 
     model.py      build(config, span, shard, recompute), the layers of a span
-    sharding.py   styles(span), how tensor parallelism cuts each module; not in a recurrent family
+    sharding.py   styles(config, span), how tensor parallelism cuts each module; not in a recurrent family
     predictor.py  predictor(model, batch), which keeps state between tokens; only in a recurrent family
 """
 
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from meshwise.workers.trainer.models.tensors import Tensors
+from meshwise.workers.trainer.models.description import EMBEDDING, Description
+from meshwise.workers.trainer.models.keys import problem_of
+from meshwise.workers.trainer.models.keys import unsupported as unsupported_description
+from meshwise.workers.trainer.models.tensors import Shapes, Storage, Stored, stored_tensors
 
 PACKAGE = __name__.rpartition(".")[0]
 Config = Mapping[str, Any]
@@ -25,7 +28,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The dimensions that layout rules, models and reports read from a config.json."""
+    """The dimensions that layout rules and reports read from a config.json."""
 
     hidden: int
     layers: int
@@ -36,14 +39,12 @@ class Sizes:
     tied: bool
     positions: int = 0
     """Learned positions, the longest sequence the model accepts; 0 if positions are computed."""
+    experts: int = 0
+    """Routed experts of a layer; 0 if the model has none."""
 
 
 def no_problem(config: Config) -> str:
     return ""
-
-
-def no_dropout(config: Config) -> float:
-    return 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,33 +53,35 @@ class Family:
 
     model_types: tuple[str, ...]
     """Values of `model_type` in config.json."""
-    sizes: Callable[[Config], Sizes]
-    tensors: Callable[[Config, Sizes], Tensors]
-    """Names and shapes of the weights as HF stores them."""
-    embedding: str
-    """Name of the token embedding, which a tied head shares."""
+    describe: Callable[[Config], Description]
+    storage: Storage = field(default_factory=Storage)
+    package: str = "decoder"
+    """The package that builds it."""
+    stored: Callable[[Config], dict[str, Stored]] | None = None
+    """The tensors of its files, if they do not follow from description and storage."""
     recurrent: bool = False
     """Whether layers process tokens in order and keep a state: no tp, no cp and no selective recompute."""
     unsupported: Callable[[Config], str] = no_problem
     """Why this config cannot be built; empty if it can."""
-    ignored_dropout: Callable[[Config], float] = no_dropout
-    """Dropout that the config asks for and the trainer leaves out."""
+    dropout: tuple[str, ...] = ()
+    """Keys of dropout that published configs set and the trainer leaves out, with a message."""
     transformers_class: str = ""
     """Class in transformers that opens saved weights; empty if it has none."""
-    buffers: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = (".rotary_emb.inv_freq",)
     """Name endings of stored tensors that are not weights: tables that the model computes."""
 
-
-@cache
-def _families_by_folder() -> dict[str, Family]:
-    folders = sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]) if module.ispkg)
-    return {folder: import_module(f"{PACKAGE}.{folder}.family").FAMILY for folder in folders}
+    def ignored_dropout(self, config: Config) -> float:
+        """Return the largest dropout that the config asks for and the trainer leaves out."""
+        return max((float(config.get(key) or 0) for key in self.dropout), default=0.0)
 
 
 @cache
 def families() -> dict[str, Family]:
-    """Return all families by model_type, in the order of their folders' names."""
-    return {name: family for family in _families_by_folder().values() for name in family.model_types}
+    """Return all families by model_type, in the order of their modules' names."""
+    folder = Path(__file__).parent / "families"
+    names = sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
+    every = [import_module(f"{PACKAGE}.families.{name}").FAMILY for name in names]
+    return {kind: family for family in every for kind in family.model_types}
 
 
 def family_of(config: Config) -> Family:
@@ -86,18 +89,41 @@ def family_of(config: Config) -> Family:
 
 
 def import_part(config: Config, part: str) -> Any:
-    """Import `model`, `sharding` or `predictor` from the folder of this config's family. They need torch."""
-    folder = next(name for name, family in _families_by_folder().items() if config["model_type"] in family.model_types)
-    return import_module(f"{PACKAGE}.{folder}.{part}")
+    """Import `model`, `sharding` or `predictor` of the package that builds this config's family. They need torch."""
+    return import_module(f"{PACKAGE}.{family_of(config).package}.{part}")
+
+
+def description_of(config: Config) -> Description:
+    return family_of(config).describe(config)
 
 
 def sizes_of(config: Config) -> Sizes:
-    return family_of(config).sizes(config)
+    d = description_of(config)
+    experts = d.experts.count if d.experts else 0
+    return Sizes(d.hidden, len(d.layers), d.heads, d.kv_heads, d.ffn, d.vocab, d.tied, d.positions, experts)
+
+
+def stored_of(config: Config) -> dict[str, Stored]:
+    """Return the tensors of HF's files of this model by name, with the parameters in each."""
+    family = family_of(config)
+    return family.stored(config) if family.stored else stored_tensors(family.describe(config), family.storage)
+
+
+def parameters_of(config: Config) -> Shapes:
+    """Return the parameters of a model by name, with their whole shapes."""
+    found: Shapes = {}
+    for stored in stored_of(config).values():
+        for part in stored.parts:
+            if part.parameter.endswith(".balance"):  # moved by the loads of experts, not by gradients
+                continue
+            rows = part.first + part.shape[0]  # first rows and indices rise
+            found[part.parameter] = (rows, *part.shape[1:]) if part.index is None else (part.index + 1, rows, *part.shape[1:])
+    return found
 
 
 def tied_embedding(config: Config) -> str:
     """Return the name of the embedding that the head shares; empty if the head has its own weights."""
-    return family_of(config).embedding if sizes_of(config).tied else ""
+    return EMBEDDING if description_of(config).tied else ""
 
 
 def unsupported(config: Config) -> str:
@@ -107,47 +133,9 @@ def unsupported(config: Config) -> str:
         return f"it has no model_type; the trainer supports {', '.join(families())}"
     if not isinstance(kind, str) or kind not in families():
         return f"model_type {str(kind)[:60]!r} is not supported; the trainer supports {', '.join(families())}"
-    if problem := next(
-        filter(None, (*(_not_whole(config, key) for key in WHOLE), *(_not_real(config, key) for key in REAL))), ""
-    ):
+    if problem := next((found for key in config if (found := problem_of(key, config[key]))), ""):
         return problem
-    if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout")):
+    family = families()[kind]
+    if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout") if key not in family.dropout):
         return "the trainer does not support dropout"
-    return family_of(config).unsupported(config)
-
-
-WHOLE = (
-    "hidden_size", "n_embed", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head", "num_key_value_heads",
-    "intermediate_size", "n_inner", "vocab_size", "n_positions", "head_dim", "mini_batch_size",
-)  # fmt: skip
-"""Keys that families read as whole numbers."""
-REAL = (
-    "attention_dropout", "hidden_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "rope_theta", "rms_norm_eps", "layer_norm_epsilon",
-    "initializer_range", "ttt_base_lr",
-)  # fmt: skip
-"""Keys that families read as numbers."""
-LARGEST = 2**40
-
-
-def _not_whole(config: Config, key: str) -> str:
-    value = config.get(key)
-    fits = value is None or (type(value) is int and 0 <= value < LARGEST)
-    return "" if fits else f"{key} is {_shown(value)}; expected a whole number"
-
-
-def _not_real(config: Config, key: str) -> str:
-    return "" if config.get(key) is None or is_real(config[key]) else f"{key} is {_shown(config[key])}; expected a number"
-
-
-def is_real(value: object) -> bool:
-    """Return whether a value of a config.json is a number that float32 holds: neither NaN nor one of 400 digits."""
-    return type(value) in (int, float) and 0 <= abs(cast(float, value)) < 1e30
-
-
-def _shown(value: object) -> str:
-    return repr(value if not isinstance(value, int) or abs(value) < LARGEST else "a huge number")[:60]
-
-
-def first_of(config: Config, *keys: str, default: int = 0) -> int:
-    """Return the value of the first of these keys that the config sets, as an integer."""
-    return next((int(config[key]) for key in keys if config.get(key) is not None), default)
+    return family.unsupported(config) or unsupported_description(family.describe(config))

@@ -1,10 +1,15 @@
 """trainer.ops: the operations that models are built from.
 
-    attention.py          softmax attention on this rank's heads and part of the sequence
+    attention.py          softmax attention on this rank's heads and part of the sequence, with windows, soft caps and ALiBi
     recompute.py          activation checkpointing
     loss.py               cross-entropy that never holds all logits
     softmax.py            its Triton kernel
-    fused_projections.py  several projections of one input as one product, with Triton kernels for rotary positions and SwiGLU
+    fused_projections.py  several projections of one input as one product, with a Triton kernel for gated feed-forwards
+    fp8.py                products of 8-bit numbers, with Triton kernels that cast
+    fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values
+    experts.py            rows grouped by expert, multiplied without dropping a token
+    expert_kernels.py     Triton kernels between the grouped products of experts
+    exchange.py           expert parallelism: rows travel to the ranks of their experts and back
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel
 
 Imports torch and triton. Imported by trainer.models and trainer.optimizer.

@@ -17,19 +17,22 @@ MULTIPLE = 64
 """The product pads the vocabulary to a multiple of this: unaligned rows of 16-bit logits take twice as long."""
 
 
-def head_loss(x: Tensor, weight: Tensor, targets: Tensor, at_once: int = AT_ONCE) -> Tensor:
-    """Return the mean cross-entropy of `softmax(x weight^T)` with the targets over all tokens of x (..., hidden)."""
+def head_loss(x: Tensor, weight: Tensor, targets: Tensor, cap: float = 0.0, at_once: int = AT_ONCE) -> Tensor:
+    """Return the mean cross-entropy of `softmax(x weight^T)` with the targets over all tokens of x (..., hidden).
+
+    With a cap, the logits become cap x tanh(logit / cap) first.
+    """
     half = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     rows = x.flatten(0, -2).to(half)
     size = rows.shape[0]
     parts = math.ceil(size * weight.shape[0] * rows.element_size() / at_once)
     each = math.ceil(size / parts / 128) * 128
-    return cast(Tensor, _HeadLoss.apply(rows, weight, targets.flatten(), each))
+    return cast(Tensor, _HeadLoss.apply(rows, weight, targets.flatten(), each, cap))
 
 
 class _HeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, each: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, each: int, cap: float) -> Tensor:
         vocabulary = weight.shape[0]
         wide = F.pad(weight.detach().to(x.dtype), (0, 0, 0, -vocabulary % MULTIPLE))
         by_x = torch.empty_like(x)
@@ -37,7 +40,7 @@ class _HeadLoss(torch.autograd.Function):
         losses: list[Tensor] = []
         for chunk, chunk_targets, out in zip(x.split(each), targets.split(each), by_x.split(each), strict=True):
             logits = chunk @ wide.T
-            chunk_losses = _loss_and_gradient(logits, chunk_targets, vocabulary, 1 / x.shape[0])
+            chunk_losses = _loss_and_gradient(logits, chunk_targets, vocabulary, 1 / x.shape[0], cap)
             torch.mm(logits, wide, out=out)
             _store_product(by_weight, logits.T, chunk, add=bool(losses))
             losses.append(chunk_losses)
@@ -47,7 +50,7 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         by_x, by_weight = ctx.saved_tensors
-        return _scaled(by_x, outer[0]), _scaled(by_weight, outer[0]), None, None
+        return _scaled(by_x, outer[0]), _scaled(by_weight, outer[0]), None, None, None
 
 
 def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
@@ -59,19 +62,24 @@ def _scaled(gradient: Tensor, factor: Tensor) -> Tensor:
     return scale(gradient, factor)
 
 
-def _loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: float) -> Tensor:
+def _loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: float, cap: float) -> Tensor:
     """Return the losses, and overwrite the logits with their gradient; both times `share`. Columns past the vocabulary are padding."""
     if logits.is_cuda:
         from meshwise.workers.trainer.ops.softmax import loss_and_gradient
 
-        return loss_and_gradient(logits, targets, vocabulary, share)
-    logits[:, vocabulary:] = -torch.inf
+        return loss_and_gradient(logits, targets, vocabulary, share, cap)
     scores = logits.float()
+    slope = None
+    if cap:
+        scores = torch.tanh(scores / cap)
+        slope = 1 - scores.square()
+        scores = scores * cap
+    scores[:, vocabulary:] = -torch.inf
     whole = scores.logsumexp(-1, keepdim=True)
     losses = (whole - scores.gather(1, targets[:, None])).squeeze(1) * share
     scores = (scores - whole).exp_()
     scores.scatter_add_(1, targets[:, None], scores.new_full((len(targets), 1), -1.0))
-    logits.copy_(scores.mul_(share))
+    logits.copy_(scores.mul_(share) if slope is None else scores.mul_(slope).mul_(share))
     return losses
 
 

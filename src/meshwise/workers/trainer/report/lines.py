@@ -30,6 +30,7 @@ def step_line(settings: Settings, step: Step) -> str:
         f"step {step.step + 1:>{len(str(settings.steps))}}/{settings.steps}",
         f"loss {step.loss:.4f}",
         f"grad norm {step.grad_norm:.3f}",
+        *([f"experts {step.imbalance:.2f}x"] if step.imbalance else []),
         f"{tokens:,.0f} tok/s",
         *([f"{tokens / settings.layout.devices:,.0f} tok/s/device"] if settings.layout.devices > 1 else []),
         *([f"{flops / 1e12:.3g} TFLOP/s/device"] if math.isfinite(flops) else []),

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from typing import Any, cast
@@ -14,14 +15,19 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+from meshwise.workers.trainer.evaluation import Evaluation
 from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.ranks.faults import kind_of
 from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.output import say
+from meshwise.workers.trainer.report.kernels import kernels_of_step
 from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
 from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.report.rows import (
+    EVALUATIONS,
+    KERNELS,
     UNSHARED,
+    Kernels,
     Rank,
     Step,
     add_row,
@@ -33,8 +39,11 @@ from meshwise.workers.trainer.report.rows import (
     step_row,
     write_ranks,
 )
+from meshwise.workers.trainer.report.trackers import Tracker, trackers
 from meshwise.workers.trainer.settings import Settings
 
+FEWEST = 16
+"""Index of the last step from which on its kernels are profiled: in shorter runs starting the profiler would count."""
 HISTORY = 200_000
 """Allocations that a memory snapshot holds."""
 
@@ -47,15 +56,20 @@ class Recorder:
         self.steps: list[Step] = []
         self.lead = dist.get_rank() == 0
         self.folder = Path(settings.out)
-        self.board: Any = None
+        self.trackers: list[Tracker] = []
         self.trace: Any = None
+        self.kernels: list[Kernels] = []
         self.log: FileIO | None = None
         self.unwritten = b""
         """Log bytes that a full disk did not take: a checkpoint that does not fit fills it until it is removed."""
         if self.lead:
             (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
             self.log = open_step_log(self.folder / "steps.jsonl", first)
-            self.board = tensorboard_writer(self.folder) if settings.tensorboard else None
+            self.evaluations = self.folder / EVALUATIONS
+            if self.evaluations.exists():
+                drop_later(self.evaluations, first + 1)
+            (self.folder / KERNELS).unlink(missing_ok=True)
+            self.trackers = trackers(settings, self.folder)
 
     @contextmanager
     def step(self, number: int) -> Generator[None]:
@@ -67,6 +81,11 @@ class Recorder:
             self.trace = profile(activities=kinds)
             self.trace.start()
             self.phases.traced = True
+        if self.device.type == "cuda" and self.lead and number == self.settings.steps - 1 >= FEWEST and self.trace is None:
+            # the last step: whatever profiling costs, no other step pays for it
+            with kernels_of_step(self.kernels):
+                yield
+            return
         yield
         if inside and number + 1 in (last, self.settings.steps):
             if self.device.type == "cuda":
@@ -87,9 +106,22 @@ class Recorder:
         except OSError as error:
             if kind_of(error) != "disk":
                 raise
-        if self.board is not None:
-            for name, value in scalars(self.settings, step).items():
-                self.board.add_scalar(name, value, step.step + 1)
+        self._track(step.step + 1, scalars(self.settings, step))
+
+    def evaluated(self, found: Evaluation) -> None:
+        """Print and write a validation loss."""
+        if self.lead:
+            say(f"validation loss after step {found.step}: {found.loss:.4f} ({found.tokens:,} tokens)")
+            add_row(self.evaluations, asdict(found))
+            self._track(found.step, {"validation_loss": found.loss})
+
+    def _track(self, step: int, values: dict[str, float]) -> None:
+        for tracker in self.trackers:
+            try:
+                tracker.log(step, values)
+            except OSError as error:
+                if kind_of(error) != "disk":
+                    raise
 
     def end(self) -> None:
         """Gather the ranks' times and write ranks.json and the row of the run."""
@@ -102,8 +134,10 @@ class Recorder:
         while self.unwritten:
             self._write(self.log)
         self.log.close()
-        if self.board is not None:
-            self.board.close()
+        for tracker in self.trackers:
+            tracker.close()
+        for kernels in self.kernels:
+            (self.folder / KERNELS).write_text(json.dumps(asdict(kernels)) + "\n", encoding="utf-8")
         ranks = cast(list[Rank], gathered)
         write_ranks(self.folder / "ranks.json", ranks)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.settings.layout.devices))
@@ -134,29 +168,28 @@ class Recorder:
 
 def open_step_log(path: Path, first: int) -> FileIO:
     """Open steps.jsonl to append from step `first` on; later rows of an earlier run are dropped, since those steps run again."""
-    before = path.read_bytes() if path.is_file() else b""
-    kept = "".join(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first).encode()
-    if kept != before:
-        partial = path.with_name(f"{path.name}.part")  # a run that is killed here must not lose the rows before
-        partial.write_bytes(kept)
-        partial.replace(path)
-    else:
-        path.touch()  # its time tells that the rows are of this start
+    drop_later(path, first)
     reach("log trimmed")
     return path.open("ab", buffering=0)
 
 
-def tensorboard_writer(folder: Path) -> Any:
-    """Return a TensorBoard writer; the launcher has checked that TensorBoard is installed."""
-    from torch.utils.tensorboard.writer import SummaryWriter
-
-    return SummaryWriter(str(folder / "tensorboard"))
+def drop_later(path: Path, first: int) -> None:
+    """Drop the rows of step `first` and later ones. A run that is killed meanwhile does not lose the rows before."""
+    before = path.read_bytes() if path.is_file() else b""
+    kept = "".join(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first).encode()
+    if kept == before:
+        path.touch()  # its time tells that the rows are of this start
+        return
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_bytes(kept)
+    partial.replace(path)
 
 
 def scalars(settings: Settings, step: Step) -> dict[str, float]:
     """Return a step's values by the names of TensorBoard's curves."""
     tokens, flops, mfu = rates(settings, step.seconds)
     values = {"loss": step.loss, "grad_norm": step.grad_norm, "tokens_per_second": tokens, "seconds": step.seconds}
+    values |= {"expert_imbalance": step.imbalance} if step.imbalance else {}
     values |= {"memory_gib": step.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}
     return values | {f"phases/{name}": seconds for name, seconds in step.phases.items()}
 

@@ -18,6 +18,10 @@ WARM_UP = 2
 """Steps excluded from the measurement: the first ones allocate, compile and connect."""
 UNSHARED = ("data", "forward", "backward", "passes")
 """Phases before the first collective that all ranks share, the all-reduce of the loss."""
+KERNELS = "kernels.json"
+"""File of the kernels of a profiled step."""
+EVALUATIONS = "evaluations.jsonl"
+"""File of a run's validation losses."""
 PREDICTED = ("predicted_sec_per_iter", "predicted_mem_gb")
 """Columns of the planner's prediction, and their names in the facts of Settings."""
 
@@ -37,6 +41,18 @@ class Step:
     """CPU seconds by phase, which do not grow while a rank waits; empty on a GPU."""
     ended: float = field(default_factory=time)
     """When the step ended, in seconds since 1970."""
+    imbalance: float = 0.0
+    """Load of the busiest expert over the mean, in the worst layer; 0 if the model has no experts."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one step on a GPU."""
+
+    seconds: float
+    """From the first kernel's start to the last one's end."""
+    parts: dict[str, float]
+    """Seconds by part; with `idle` they add up to the step, but for communication that other kernels hide."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +125,7 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
         "tp": a.tp,
         "pp": a.pp,
         "cp": a.cp,
+        **({"ep": a.ep} if m.experts else {}),
         "zero_stage": a.zero if a.dp_shard > 1 else 0,
         "sharding": "hsdp" if a.dp_replicate > 1 and a.dp_shard > 1 else "fsdp" if a.dp_shard > 1 else "ddp",
         "micro_batch": a.mbs,
@@ -187,6 +204,10 @@ def read_steps(path: Path) -> list[Step]:
 
 def read_ranks(path: Path) -> list[Rank]:
     return [Rank(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.is_file() else []
+
+
+def read_kernels(path: Path) -> Kernels | None:
+    return Kernels(**json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
 def write_ranks(path: Path, ranks: Sequence[Rank]) -> None:

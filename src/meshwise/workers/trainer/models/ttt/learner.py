@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwise.workers.trainer.models.families.ttt import learner_of
 from meshwise.workers.trainer.models.registry import Config, sizes_of
 from meshwise.workers.trainer.models.ttt.dispatch import Limits, operand_dtype, use_kernels
-from meshwise.workers.trainer.models.ttt.family import learner_of
 
 EPS = 1e-6
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from meshwise.workers.trainer.models.base import Tied
-from meshwise.workers.trainer.models.llama.model import FeedForward, norm_of
-from meshwise.workers.trainer.models.registry import Config, sizes_of
-from meshwise.workers.trainer.models.ttt.family import learner_of
+from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
+from meshwise.workers.trainer.models.decoder.norms import norm_of
+from meshwise.workers.trainer.models.families.ttt import learner_of
+from meshwise.workers.trainer.models.registry import Config, description_of, sizes_of
 from meshwise.workers.trainer.models.ttt.linear import LinearLearner
 from meshwise.workers.trainer.models.ttt.mlp import MLPLearner
 from meshwise.workers.trainer.ops.attention import LocalShard
@@ -25,11 +26,12 @@ LEARNERS = {"linear": LinearLearner, "mlp": MLPLearner}
 class Block(nn.Module):
     def __init__(self, config: Config, recompute: str) -> None:
         super().__init__()
+        d = description_of(config)
         self.full = recompute == "full"
-        self.seq_norm = norm_of(config)
+        self.seq_norm = norm_of(d)
         self.seq_modeling_block = LEARNERS[learner_of(config)[0]](config)
-        self.ffn_norm = norm_of(config)
-        self.mlp = FeedForward(config)
+        self.ffn_norm = norm_of(d)
+        self.mlp = FeedForward(d)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         return checkpointed(self._run, x, rotation) if self.full else self._run(x, rotation)
@@ -42,10 +44,10 @@ class Block(nn.Module):
 class Trunk(nn.Module):
     def __init__(self, config: Config, span: Span, recompute: str) -> None:
         super().__init__()
-        sizes = sizes_of(config)
-        self.embed_tokens = nn.Embedding(sizes.vocab, sizes.hidden) if span.starts else None
+        d = description_of(config)
+        self.embed_tokens = nn.Embedding(d.vocab, d.hidden) if span.starts else None
         self.layers = nn.ModuleDict({str(i): Block(config, recompute) for i in span.layers})
-        self.norm = norm_of(config) if span.ends else None
+        self.norm = norm_of(d) if span.ends else None
 
 
 class TTTDecoder(Tied):

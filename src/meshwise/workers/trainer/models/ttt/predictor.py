@@ -1,8 +1,8 @@
 """The choice between the two predictors of TTT."""
 
 from meshwise.workers.trainer.models.base import Predictor
+from meshwise.workers.trainer.models.families.ttt import learner_of
 from meshwise.workers.trainer.models.ttt.decode import Decoding
-from meshwise.workers.trainer.models.ttt.family import learner_of
 from meshwise.workers.trainer.models.ttt.model import TTTDecoder
 
 

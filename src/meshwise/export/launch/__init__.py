@@ -1,0 +1,1 @@
+"""launch: ways to start processes, one file each, with `LAUNCHER` (see export.program)."""

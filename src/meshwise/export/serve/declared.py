@@ -1,0 +1,72 @@
+"""Declare serving programs: each is recognised by its command, and refuses plans that split a model in another way."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from meshwise.export.facts import Facts, Value
+from meshwise.export.program import Form, Key, Program, Refusal, Setup, Written
+from meshwise.export.serve import setup
+from meshwise.export.source import Setting, Source
+
+SURE = 30
+"""How surely a command is of the program that it starts."""
+
+
+def _plain(given: Setup) -> Mapping[str, Value]:
+    return given.values
+
+
+def _same(facts: Facts) -> Facts:
+    return facts
+
+
+def _more(_: Setup) -> Iterable[Refusal]:
+    return ()
+
+
+def serving(
+    name: str,
+    title: str,
+    version: str,
+    *,
+    write: Callable[[Setup], Written],
+    keys: tuple[Key, ...] = (),
+    form: Form = "flags",
+    engine: str = "vllm",
+    splits: tuple[str, ...] = ("tensor",),
+    commands: tuple[str, ...] = (),
+    refuse: Callable[[Setup], Iterable[Refusal]] = _more,
+    wording: Callable[[Setup], Mapping[str, Value]] = _plain,
+    meaning: Callable[[Facts], Facts] = _same,
+    in_file: Callable[[Sequence[Setting]], int] | None = None,
+    refers: Mapping[str, str] | None = None,
+    check: str = "",
+) -> Program:
+    """Return a serving program. `engine`: the engine of the catalogue that predicts it. `splits`: how it splits a model; none: `refuse`
+    says. `in_file`: how surely the settings of a file, without a command, are its own."""
+
+    def refused(given: Setup) -> Iterable[Refusal]:
+        if splits:
+            yield from setup.refused(given, title, *splits)
+        yield from refuse(given)
+
+    def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+        if not script and in_file is not None:
+            return in_file(settings)
+        return SURE if script in commands else 0
+
+    return Program(
+        name=name,
+        title=title,
+        version=version,
+        kind="serve",
+        framework=engine,
+        form=form,
+        keys=keys,
+        write=write,
+        refuse=refused,
+        wording=wording,
+        meaning=meaning,
+        recognises=recognises,
+        refers=refers or {},
+        check=check,
+    )

@@ -1,0 +1,98 @@
+"""A serving plan as facts: what writers of serving programs say in the words of an engine."""
+
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any
+
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import UserError
+from meshwise.export.facts import Value
+from meshwise.export.program import Refusal, Setup
+from meshwise.models import find
+from meshwise.plan.serve.choice import ServeChoice
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.serve.search import search
+from meshwise.units import GIB
+
+CONVERTED = ("fp32", "bf16", "fp16", "fp8")
+"""Formats that engines convert published weights to when they load them; other formats need their own checkpoint."""
+
+
+def of_plan(plan: ServePlan, number: int = 1) -> Setup:
+    """Return the facts of one layout of a serving plan: the best, or the one in row `number` of its table."""
+    if not 1 <= number <= len(plan.choices):
+        raise UserError(f"--row {number}: the plan has {len(plan.choices)} layouts")
+    choice, q = plan.choices[number - 1], plan.ask.question()
+    options = [option.layout for option in search(q).options]
+    layout = next((one for one in options if one.name == choice.name), None)
+    if layout is None:
+        raise UserError(f"row {number} of the plan, {choice.name}, is no layout of its question any more: plan again")
+    return Setup(values(q, layout), {}, model(q), header(plan, choice), ServeSubject(plan, q, layout))
+
+
+def of_layout(q: ServeQuestion, layout: ServeLayout) -> Setup:
+    """Return the facts of a layout that is not from a plan's file."""
+    return Setup(values(q, layout), {}, model(q))
+
+
+def refused(given: Setup, title: str, *splits: str) -> Iterable[Refusal]:
+    """Yield a refusal where a plan splits a model in a way that a program does not."""
+    if given.text("split") not in splits:
+        why = f"{title} splits a model by {' or '.join(splits)}, and the plan, made for {given.plan.framework}, by {given.text('split')}"
+        yield Refusal(f"{why}: plan again with --engine {'vllm' if 'tensor' in splits else 'llama.cpp'}", {})
+
+
+class ServeSubject:
+    """A serving plan with its question and the chosen layout, for what the facts do not say."""
+
+    def __init__(self, plan: ServePlan, q: ServeQuestion, layout: ServeLayout) -> None:
+        self.plan, self.q, self.layout, self.ask, self.framework = plan, q, layout, plan.ask, plan.engine
+
+
+def values(q: ServeQuestion, layout: ServeLayout) -> dict[str, Value]:
+    """Return a layout as facts. Users are those of one copy, which is what an engine is told."""
+    per_host = sum(card.host == 0 for card in q.cards)
+    own = len(layout.cards)
+    copies = 1 if layout.hosts > 1 else max(1, min(layout.replicas, per_host // own))
+    facts: dict[str, Value] = {
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "replicas": layout.replicas,
+        "copies": copies,
+        "users": q.work.users,
+        "copy_users": -(-q.work.users // layout.replicas),
+        "context": q.work.context,
+        "kv": q.work.kv,
+        "weights": q.weights.format,
+        "memory_share": q.runtime.usable.get(q.cards[0].chip.kind, 1.0),
+        "split": layout.split,
+        "expert_layers": layout.expert_layers,
+        "flash": q.runtime.flash if q.work.flash is None else q.work.flash,
+        "nodes": layout.hosts,
+        "devices_per_node": -(-own // layout.hosts) * copies,
+        "devices": layout.devices,
+        "chip": q.cards[0].chip.key,
+        "model": model(q),
+    }
+    return facts | ({"gpu_layers": layout.gpu_layers} if layout.gpu_layers is not None else {})
+
+
+def model(q: ServeQuestion) -> str:
+    """Return the hub id of the model, or a path where its format needs a checkpoint of its own."""
+    name, fmt = q.model.name, q.weights.format
+    return find.hub_id(name) if fmt in CONVERTED else f"path/to/{name}-{fmt}"
+
+
+def header(plan: ServePlan, choice: ServeChoice) -> tuple[str, ...]:
+    """Return what a file says about its plan: the command, the layout and the prediction."""
+    c: Any = plan.cluster
+    fullest = max(choice.devices, key=lambda device: device.capacity - device.spare)
+    used = (fullest.capacity - fullest.spare) / GIB
+    return (
+        f"Made by meshwise {version('meshwise')} from: {plan.command}",
+        f"Layout: {choice.name} on {c['name']}, {plan.weights['format']}, context {plan.context:,}",
+        f"Predicted with {plan.engine}: {choice.per_user:.3g} tokens/s per request ({choice.low:.3g} to {choice.high:.3g}), "
+        f"{choice.throughput:.4g} in all with prompts, first token after {choice.ttft.p50:.2g} s, "
+        f"{used:.1f} GiB of {fullest.capacity / GIB:.0f} per device",
+    )

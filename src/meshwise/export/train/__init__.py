@@ -1,0 +1,1 @@
+"""train: training programs, one file each, with `PROGRAM` (see export.program)."""

@@ -1,0 +1,64 @@
+"""The verb `check`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwise import api
+from meshwise.errors import UserError
+from meshwise.export.check.ask import CheckAsk
+from meshwise.ui.cli import output
+from meshwise.ui.cli.help import OUTPUT
+from meshwise.ui.cli.options import Given, Json, Verbose, verb
+
+app = typer.Typer()
+
+
+@verb(
+    app,
+    "check",
+    CheckAsk,
+    examples=(
+        "meshwise check train.sbatch ds_config.json --on jean-zay:48",
+        "meshwise check train.toml --on 8xh100-sxm --fix better.toml",
+        "meshwise check train.sh --on h100-sxm --set TP=4 --quiet",
+    ),
+)
+def check(
+    given: Given,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="A launch script or configuration, and the files that it names."),
+    ] = None,
+    fix: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Write a copy with the best layout, everything else byte for byte.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print one line.", rich_help_panel=OUTPUT)] = False,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Reads scripts and configurations of Megatron, DeepSpeed, torchtitan, accelerate, Trainer, Axolotl, LLaMA-Factory, nanotron, MaxText,
+    NeoX, vLLM, SGLang, TensorRT-LLM and llama.cpp; nothing is executed. Exit code 1: it does not fit or cannot start; 2: it cannot be
+    read."""
+    if not files:
+        raise UserError("missing FILE: a launch script or configuration")
+    verdict = api.check(*files, **given.of(CheckAsk))
+    if json:
+        output.data(verdict.to_json())
+    elif quiet:
+        output.emit(verdict.line)
+    else:
+        from meshwise.ui.views.launch_files import verdict_view
+        from meshwise.ui.views.tables import console
+
+        out = console()
+        out.print(verdict_view(verdict, out.width, verbose=verbose))
+    if fix is not None:
+        for path in verdict.save(fix):
+            if not json:
+                output.emit(f"wrote {path}")
+    raise typer.Exit(verdict.code)

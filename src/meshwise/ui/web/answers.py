@@ -1,0 +1,108 @@
+"""Answers that were computed before, and a bound on how many are computed at once.
+
+A question is a value, so its answer is kept and shared by everybody who asks it. Searches run in a few threads; a request whose client has
+gone leaves the queue.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import anyio
+from anyio import to_thread
+from starlette.requests import Request
+
+Answer = TypeVar("Answer")
+KEPT = 64
+"""Answers that are kept."""
+MOST_WAITING = 128
+"""Requests that may wait for a thread; more are refused."""
+
+
+class Kept:
+    """The last answers by question; the one unused for longest goes first. Threads that ask the same wait for one computation."""
+
+    def __init__(self, most: int = KEPT) -> None:
+        self._most = most
+        self._answers: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.Lock()
+        self._computing: dict[Hashable, threading.Lock] = {}
+
+    def get(self, key: Hashable, compute: Callable[[], Answer]) -> Answer:
+        """Return the answer to `key`, computed once. An error is not kept."""
+        with self._lock:
+            if key in self._answers:
+                self._answers.move_to_end(key)
+                return self._answers[key]
+            turn = self._computing.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._answers:
+                    return self._answers[key]
+            try:
+                answer = compute()
+            finally:
+                with self._lock:
+                    self._computing.pop(key, None)
+            with self._lock:
+                self._answers[key] = answer
+                while len(self._answers) > self._most:
+                    self._answers.popitem(last=False)
+            return answer
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+
+class Busy(Exception):
+    """Too many requests wait."""
+
+
+class Gone(Exception):
+    """The client has closed the connection."""
+
+
+class Pool:
+    """A few threads for searches. A waiting request is dropped when its client leaves."""
+
+    def __init__(self, threads: int = 0) -> None:
+        self._threads = threads or min(8, max(2, os.cpu_count() or 2))
+        self._limiter: anyio.CapacityLimiter | None = None
+        self._waiting = 0
+
+    async def run(self, request: Request, compute: Callable[[], Answer]) -> Answer:
+        """Call `compute` in a thread. Busy where too many wait; Gone where the client left first."""
+        if self._limiter is None:  # a limiter belongs to the event loop that it was made in
+            self._limiter = anyio.CapacityLimiter(self._threads)
+        if self._waiting >= MOST_WAITING:
+            raise Busy
+        done: list[Answer] = []
+        failed: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                done.append(compute())
+            except Exception as error:
+                failed.append(error)
+
+        self._waiting += 1
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_until_gone, request, tasks.cancel_scope)
+                await to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._waiting -= 1
+        if failed:
+            raise failed[0]
+        if not done:
+            raise Gone
+        return done[0]
+
+
+async def _until_gone(request: Request, scope: anyio.CancelScope) -> None:
+    while not await request.is_disconnected():
+        await anyio.sleep(0.1)
+    scope.cancel()

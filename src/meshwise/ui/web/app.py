@@ -1,0 +1,256 @@
+"""The application: routes of pages, their .json and .csv, fragments that a page replaces itself with, suggestions, and static files."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from meshwise.audit.ask import AuditAsk
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.plan.fields import spec
+from meshwise.ui.views.tables import as_csv, as_json
+from meshwise.ui.web import drawing, render, report, suggest
+from meshwise.ui.web.answers import Busy, Gone, Kept, Pool
+from meshwise.ui.web.asking import Pairs, one
+from meshwise.ui.web.guard import LARGEST_UPLOAD, Guard
+from meshwise.ui.web.named import Named
+from meshwise.ui.web.pages import PAGES, accuracy, audit, plan, runs, timeline, whatif
+from meshwise.ui.web.pages.page import Page, Reply, Site
+
+FRAGMENT = "x-meshwise-fragment"
+"""The header with which a page asks for its answer alone."""
+DOWNLOAD = "download"
+"""The parameter of .json and .csv with which a browser saves the file instead of showing it."""
+STATES = {400: "invalid", 422: "does-not-fit"}
+KEPT_PAGES = 128
+"""Rendered answers that are kept."""
+FIGURES = spec(AuditAsk)
+WEEK = "public, max-age=604800"
+log = logging.getLogger("meshwise.ui")
+
+
+@dataclass(frozen=True)
+class Web:
+    """State that all requests share."""
+
+    site: Site
+    pool: Pool = field(default_factory=Pool)
+    rendered: Kept = field(default_factory=partial(Kept, KEPT_PAGES))
+
+
+def create(named: Named | None = None, *, hosts: frozenset[str], token: str = "") -> Guard:
+    """Return the application. `hosts`: names that it answers to; `token`: the secret that requests must carry."""
+    web = Web(Site(named or Named()))
+    routes: list[BaseRoute] = [
+        Route("/", home),
+        Route("/suggest", partial(suggested, web)),
+        Route("/static/parts.css", styles),
+        Route("/favicon.ico", icon),
+        Mount("/static", StaticFiles(directory=render.STATIC)),
+        Route("/plan/why", _handler(web, lambda query: fragment("why.html", plan.why(web.site, query)))),
+        Route(
+            "/accuracy/score",
+            _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True),
+        ),
+        Route("/what-if/front", _handler(web, lambda query: JSONResponse(whatif.front(web.site, query).data), plain=True)),
+        Route("/timeline/trace", _handler(web, partial(traced, web), plain=True)),
+        Route("/runs/events", partial(followed, web)),
+        Route("/audit", partial(uploaded, web), methods=["POST"]),
+    ]
+    for page in PAGES:
+        routes.append(Route(f"/{page.name}", partial(shown, web, page)))
+        if page.planned:
+            routes.append(Route(f"/{page.name}/report", _handler(web, partial(saved, web, page))))
+        routes.append(Route(f"/{page.name}.json", _handler(web, partial(as_data, web, page, csv=False), plain=True)))
+        routes.append(Route(f"/{page.name}.csv", _handler(web, partial(as_data, web, page, csv=True), plain=True)))
+    application = Starlette(routes=routes, exception_handlers={HTTPException: not_found, Exception: broken})
+    return Guard(application, hosts, token)
+
+
+async def home(request: Request) -> Response:
+    return RedirectResponse("/plan", status_code=307)
+
+
+async def styles(request: Request) -> Response:
+    return Response(drawing.styles(), media_type="text/css", headers={"cache-control": WEEK})
+
+
+async def icon(request: Request) -> Response:
+    return RedirectResponse("/static/icon.svg", status_code=308)
+
+
+def _handler(web: Web, make: Callable[[Pairs], Response], *, plain: bool = False) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler that calls `make` with the query, in a thread of the pool; `plain`: errors are JSON."""
+
+    async def handle(request: Request) -> Response:
+        query = request.query_params.multi_items()
+        return await in_pool(web, request, lambda: _caught(make, query, plain=plain))
+
+    return handle
+
+
+async def in_pool(web: Web, request: Request, make: Callable[[], Response]) -> Response:
+    """Run `make` in the pool; say so where too many wait."""
+    try:
+        return await web.pool.run(request, make)
+    except Busy:
+        return PlainTextResponse("too many questions at once: try again in a few seconds\n", 503, {"retry-after": "3"})
+    except Gone:
+        return Response(status_code=499)
+
+
+def _caught(make: Callable[[Pairs], Response], query: Pairs, *, plain: bool) -> Response:
+    try:
+        return make(query)
+    except UserError as error:
+        status = _status(error)
+        return (
+            JSONResponse({"error": str(error)}, status)
+            if plain
+            else _html(render.render("error.html", message=str(error)), status)
+        )
+
+
+def _status(error: UserError) -> int:
+    return 422 if isinstance(error, DoesNotFit) else 400
+
+
+def _html(text: str, status: int = 200) -> Response:
+    return Response(text, status, media_type="text/html; charset=utf-8", headers={"vary": FRAGMENT})
+
+
+async def shown(web: Web, page: Page, request: Request) -> Response:
+    """Answer with a whole page, or with its answer alone where the page asks for that."""
+    query, alone = request.query_params.multi_items(), FRAGMENT in request.headers
+    key = (page.name, tuple(query), alone)
+    make = partial(_page, web, page, query, alone=alone)
+    return await in_pool(web, request, lambda: make() if page.live else _copy(web.rendered.get(key, make)))
+
+
+def _copy(reply: Response) -> Response:
+    """Return a response of its own for each request: sending one changes it."""
+    return Response(reply.body, reply.status_code, dict(reply.headers))
+
+
+def _page(web: Web, page: Page, query: Pairs, *, alone: bool) -> Response:
+    missing = page.missing(query)
+    return _shown(web, page, query, lambda: None if missing else page.answer(web.site, query), missing=missing, alone=alone)
+
+
+def _shown(
+    web: Web, page: Page, query: Pairs, answer: Callable[[], Reply | None], *, missing: list[str] | None = None, alone: bool
+) -> Response:
+    """Render an answer, or why there is none, as a whole page or alone."""
+    reply, message, status = None, "", 200
+    try:
+        reply = answer()
+    except UserError as error:
+        message, status = str(error), _status(error)
+    values: dict[str, Any] = {
+        "page": page,
+        "pages": PAGES,
+        "query": query,
+        "missing": missing if missing and any(value for _, value in query) else [],
+        "reply": reply,
+        "message": message,
+        "state": STATES.get(status, "answer" if reply else "empty"),
+        "named": web.site.named,
+        "path": f"/{page.name}",
+        "static": False,
+    }
+    if alone:  # the page shows the error; a browser's console need not
+        return _html(render.render("fragment.html", **values))
+    return _html(render.render("page.html", groups=page.form(query), **values), status)
+
+
+def fragment(template: str, reply: Reply) -> Response:
+    return _html(render.render(template, **reply.values))
+
+
+def as_data(web: Web, page: Page, query: Pairs, *, csv: bool) -> Response:
+    """Answer with JSON or CSV. UserError where the query lacks something."""
+    asked = [pair for pair in query if pair[0] != DOWNLOAD]
+    missing = page.missing(asked)
+    if missing:
+        raise UserError(f"missing: {', '.join(missing)}")
+    reply = page.answer(web.site, asked)
+    if reply is None:
+        raise UserError("nothing was asked")
+    name = f"attachment; filename={page.name}.{'csv' if csv else 'json'}"
+    headers = {"content-disposition": name} if one(query, DOWNLOAD) else {}
+    if csv:
+        return PlainTextResponse(as_csv(reply.rows) + "\n", headers=headers, media_type="text/csv")
+    return Response(as_json(reply.data) + "\n", headers=headers, media_type="application/json")
+
+
+def saved(web: Web, page: Page, query: Pairs) -> Response:
+    """Answer with a report: one file that opens without a server."""
+    if missing := page.missing(query):
+        raise UserError(f"missing: {', '.join(missing)}")
+    assert page.planned
+    text = report.of_plan(page.planned(web.site, query), query)
+    headers = {"content-disposition": f"attachment; filename=meshwise-{page.name}.html"}
+    return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def traced(web: Web, query: Pairs) -> Response:
+    """Answer with the trace of a step for ui.perfetto.dev."""
+    headers = {"content-disposition": "attachment; filename=step.json.gz"}
+    return Response(timeline.saved(web.site, query), media_type="application/gzip", headers=headers)
+
+
+async def uploaded(web: Web, request: Request) -> Response:
+    """Audit an uploaded file, and forget it."""
+    async with request.form(max_files=1, max_fields=len(FIGURES), max_part_size=LARGEST_UPLOAD) as form:
+        file = form.get("file")
+        name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else ("", b"")
+        query = [(key, value) for key, value in form.multi_items() if isinstance(value, str)]
+    alone = FRAGMENT in request.headers
+
+    def answer() -> Reply:
+        if not content:
+            raise UserError("the file is empty, or none was given: choose a log or a table")
+        return audit.uploaded(web.site, name, content, query)
+
+    return await in_pool(web, request, lambda: _shown(web, audit.PAGE, [], answer, alone=alone))
+
+
+async def followed(web: Web, request: Request) -> Response:
+    """Answer with the steps of a run as they come."""
+    name = one(request.query_params.multi_items(), "run")
+    folder = web.site.named.runs.get(name)
+    if folder is None:
+        return JSONResponse({"error": "no run of that name was given on the command line of 'meshwise ui'"}, 404)
+    return StreamingResponse(runs.events(folder), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+async def suggested(web: Web, request: Request) -> Response:
+    """Answer with names that fit what was typed."""
+    query = request.query_params.multi_items()
+    catalogue, typed = one(query, "catalogue"), one(query, "typed")[:100]
+    if catalogue not in ("models", "clusters"):
+        return JSONResponse({"error": "expected catalogue=models or catalogue=clusters"}, 400)
+    serving, whole = one(query, "page") == "serve", bool(one(query, "whole"))
+    found = await web.pool.run(request, lambda: suggest.suggest(catalogue, typed, serving=serving, whole=whole))
+    return JSONResponse([{"value": each.value, "about": each.about} for each in found])
+
+
+async def not_found(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"there is no page {request.url.path}" if error.status_code == 404 else str(error.detail)
+    return _html(render.render("lost.html", message=message, pages=PAGES), error.status_code)
+
+
+async def broken(request: Request, error: Exception) -> Response:
+    """Answer an error of ours: its traceback goes to the log, not to the page."""
+    log.error("error on %s", request.url.path, exc_info=error)
+    return _html(render.render("lost.html", message="an error inside meshwise; the terminal shows it", pages=PAGES), 500)

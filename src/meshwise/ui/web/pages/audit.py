@@ -1,0 +1,127 @@
+"""The page Audit: logs and tables that were named on the command line or are uploaded, or figures typed in; checked, and scored."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from meshwise import api
+from meshwise.audit.ask import AuditAsk
+from meshwise.audit.report import Audit
+from meshwise.calibrate.result import Validation
+from meshwise.errors import UserError, quoted
+from meshwise.ui.views import audit as views
+from meshwise.ui.web import asking
+from meshwise.ui.web.asking import Pairs
+from meshwise.ui.web.pages import scores
+from meshwise.ui.web.pages.page import Example, Page, PlainTable, Reply, Site
+
+FILE = "file"
+"""The parameter that chooses one of the files named on the command line."""
+TABLES = (".csv", ".jsonl")
+MOST_RUNS = 200
+"""Runs in the table, at most; .json has all."""
+EXAMPLES = (
+    Example(
+        "A claim that cannot be",
+        "124M parameters, 7.5 s per step, 40% MFU",
+        "params=124M&seq=128&batch=16%2Fgpu&on=8xh100-sxm&step=7.5s&mfu=40%25",
+    ),
+    Example(
+        "Llama 3 70B on 64 H100s",
+        "is 4.1 s per step normal?",
+        "model=llama-3-70b&seq=8k&batch=128&on=8x8xh100-sxm&step=12s&tp=8&pp=4&mbs=1",
+    ),
+)
+
+
+def answer(site: Site, query: Pairs) -> Reply | None:
+    """Audit a file that was named on the command line, or the figures of the query."""
+    asked = [pair for pair in query if pair[0] != FILE]
+    ask = asking.question(AuditAsk, asked, site.named.models)
+    name = asking.one(query, FILE)
+    figures = {key: value for key, value in vars(ask).items() if value not in ("", 0, 0.0, None)}
+    if name:
+        if name not in site.named.logs:
+            raise UserError(f"file {quoted(name)} was not named on the command line of 'meshwise ui'")
+        return checked([site.named.logs[name]], figures, site)
+    if not figures and site.named.logs:
+        return checked(list(site.named.logs.values()), {}, site)
+    return checked([], figures, site) if figures else None
+
+
+def uploaded(site: Site, name: str, content: bytes, query: Pairs) -> Reply:
+    """Audit the content of an uploaded file. It lies on disk only while it is read, in a folder of its own."""
+    ask = asking.question(AuditAsk, query, site.named.models)
+    figures = {key: value for key, value in vars(ask).items() if value not in ("", 0, 0.0, None)}
+    with TemporaryDirectory(prefix="meshwise-") as folder:
+        path = Path(folder, safe_name(name))
+        path.write_bytes(content)
+        return checked([path], figures, site)
+
+
+def safe_name(name: str) -> str:
+    """Return the last part of a file's name, without characters that mean something to a file system."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    kept = "".join(c for c in last if c.isalnum() or c in "._- ")[-80:].lstrip(". ")
+    return kept or "upload.log"
+
+
+def checked(paths: Sequence[Path], figures: dict[str, Any], site: Site) -> Reply:
+    """Audit files and score those that are tables of measurements; an unreadable score is a note, not an error."""
+    audit = api.audit(*paths, **figures)
+    scored: list[Validation] = []
+    unscored: list[str] = []
+    for path in paths:
+        if path.suffix in TABLES:
+            try:
+                scored.append(api.validate(path))
+            except UserError as error:
+                unscored.append(str(error))
+    return Reply(values(audit, scored, unscored), audit.to_json(), [api.flat(row) for row in audit.rows()], audit.verdict)
+
+
+def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what the template shows."""
+    rows = audit.rows()
+    trained = [row for row in rows if "prefill" not in row and "decode" not in row]
+    served = [row for row in rows if "prefill" in row or "decode" in row]
+    return {
+        "verdict": audit.verdict,
+        "files": audit.files,
+        "findings": [
+            {
+                "certainty": finding.certainty,
+                "message": finding.message,
+                "arithmetic": finding.arithmetic,
+                "where": views.places(finding.where),
+                "compared": views.places(finding.compared_with),
+            }
+            for finding in audit.findings
+        ],
+        "tables": [_table(views.TRAINED, trained), _table(views.SERVED, served)],
+        "more": max(0, len(trained) - MOST_RUNS) + max(0, len(served) - MOST_RUNS),
+        "notes": audit.notes,
+        "suggestions": [suggestion.message for suggestion in audit.predictions.suggestions],
+        "scores": [scores.values(each, "devices") for each in scored],
+        "unscored": unscored,
+    }
+
+
+def _table(columns: Sequence[views.Column], rows: Sequence[dict[str, Any]]) -> PlainTable:
+    """Return the runs, without columns that are empty in all of them."""
+    heads = tuple((column.title.replace("\n", " "), column.text) for column in columns)
+    cells = tuple(tuple(column.cell(row) for column in columns) for row in rows[:MOST_RUNS])
+    return PlainTable(heads, cells).without_empty_columns()
+
+
+PAGE = Page(
+    name="audit",
+    title="Audit",
+    about="Check reported results: a log, a table, or figures that somebody states",
+    template="audit.html",
+    answer=answer,
+    form=lambda query: asking.groups(AuditAsk, query),
+    examples=EXAMPLES,
+    uploads=True,
+)

@@ -1,0 +1,107 @@
+"""The page Count: parameters, FLOPs, caches and bytes of models side by side, and the budget of training one on a cluster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from meshwise import api
+from meshwise.errors import UserError
+from meshwise.models.count import Count
+from meshwise.plan.fields import COUNT, LENGTH, SHARE, TEXT, Ask, asked, question
+from meshwise.ui.views import count as views
+from meshwise.ui.web import asking
+from meshwise.ui.web.asking import Pairs
+from meshwise.ui.web.pages.page import Example, Page, Reply, Site, missing_fields
+
+MOST = 6
+"""Models side by side, at most."""
+CLUSTER = "Training on a cluster, without a search"
+
+
+@question
+class CountAsk(Ask):
+    """What to count: the parameters of `api.count`."""
+
+    verb: ClassVar[str] = "count"
+
+    model: str = asked(
+        default="", converter=TEXT, help="One or more presets, separated by commas.", complete="models", kw_only=False
+    )
+    seq: int = asked(default=0, converter=LENGTH, help="Sequence length.", shown="4k, or the context if shorter")
+    tokens: float = asked(default="15T", converter=COUNT, help="Tokens to train on.")
+    on: str = asked(
+        default="", converter=TEXT, help="Cluster: adds days and bytes per device.", complete="clusters", group=CLUSTER
+    )
+    batch: str = asked(default="", converter=TEXT, help="Sequences (1024) or tokens (4M).", group=CLUSTER)
+    mfu: float = asked(default="40%", converter=SHARE, help="Assumed MFU.", group=CLUSTER)
+
+    @property
+    def models(self) -> list[str]:
+        return [name.strip() for name in self.model.split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class Block:
+    """The rows under one heading: a name and a cell for each model."""
+
+    title: str
+    rows: list[tuple[str, list[str]]]
+
+
+def ask_of(site: Site, query: Pairs) -> CountAsk:
+    rest = [pair for pair in query if pair[0] != "model"]
+    ask = asking.question(CountAsk, rest, site.named.models)
+    given = CountAsk(model=asking.words(CountAsk, query).get("model", ""))
+    if len(given.models) > MOST:
+        raise UserError(f"{len(given.models)} models: a page counts at most {MOST} side by side")
+    for name in given.models:
+        asking.question(CountAsk, [("model", name)], site.named.models)
+    return CountAsk(**(vars(ask) | {"model": given.model}))
+
+
+def answer(site: Site, query: Pairs) -> Reply | None:
+    ask = ask_of(site, query)
+    if ask.batch and not ask.on:
+        raise UserError("--batch needs --on: a cluster, such as tpu-v5p:16x20x28")
+    counts = [
+        api.count(name, seq=ask.seq or "", tokens=ask.tokens, on=ask.on, batch=ask.batch, mfu=ask.mfu) for name in ask.models
+    ]
+    return Reply(values(counts, ask), [each.to_json() for each in counts], [each.row() for each in counts], ", ".join(ask.models))
+
+
+def values(counts: Sequence[Count], ask: CountAsk) -> dict[str, Any]:
+    tallies = [count.to_json() for count in counts]
+    blocks: list[Block] = []
+    for title, rows in views.sections(tallies):
+        filled = [(name, cells) for name, cell in rows if any(cells := [cell(tally) for tally in tallies])]
+        blocks += [Block(title, filled)] if filled else []
+    budgets = [(tally["model"], views.budget_rows(tally["budget"])) for tally in tallies if "budget" in tally]
+    notes = list(dict.fromkeys(note for tally in tallies for note in tally["notes"]))
+    return {
+        "names": [tally["model"] for tally in tallies],
+        "sources": [tally["source"] for tally in tallies],
+        "blocks": blocks,
+        "budgets": budgets,
+        "on": ask.on,
+        "rooflines": [line for tally in tallies for line in tally.get("budget", {}).get("rooflines", ())],
+        "notes": notes,
+        "command": ask.command(),
+    }
+
+
+PAGE = Page(
+    name="count",
+    title="Count",
+    about="Parameters, FLOPs, caches and bytes of models",
+    template="count.html",
+    answer=answer,
+    form=lambda query: asking.groups(CountAsk, query),
+    missing=missing_fields({"model": "a model"}),
+    examples=(
+        Example("Llama 3 70B", "parameters by part, FLOPs, caches", "model=llama-3-70b"),
+        Example("Three models side by side", "dense, mixture of experts, MLA", "model=llama-3-70b%2C+deepseek-v3%2C+bloom-176b"),
+        Example(
+            "Llama 3 70B on a TPU pod", "its training budget, in one's head", "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M"
+        ),
+    ),
+)

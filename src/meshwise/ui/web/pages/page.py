@@ -1,0 +1,139 @@
+"""Pages and answers: a Page has a name, a form and an answer to a query; a Reply has values of a template, JSON, and rows of CSV."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.train.plan import TrainPlan
+from meshwise.ui.web.answers import Kept
+from meshwise.ui.web.asking import Group, Pairs
+from meshwise.ui.web.named import Named
+
+
+@dataclass(frozen=True)
+class Site:
+    """What pages share: the files named on the command line, and the answers given so far."""
+
+    named: Named = field(default_factory=Named)
+    kept: Kept = field(default_factory=Kept)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question to start from, as a query of a page."""
+
+    title: str
+    about: str
+    query: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: values for the page's template, and the same as JSON and as rows."""
+
+    values: Mapping[str, Any]
+    data: Any = None
+    rows: Sequence[Mapping[str, Any]] = ()
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page. `answer` returns None while the query lacks what `missing` names; then the page shows `examples`."""
+
+    name: str
+    title: str
+    about: str
+    template: str
+    answer: Callable[[Site, Pairs], Reply | None]
+    form: Callable[[Pairs], list[Group]] = lambda query: []
+    missing: Callable[[Pairs], list[str]] = lambda query: []
+    examples: tuple[Example, ...] = ()
+    planned: "Callable[[Site, Pairs], TrainPlan | ServePlan] | None" = None
+    """Returns the plan behind the answer, which can be saved as plan.json and as a report."""
+    uploads: bool = False
+    """Whether it takes a file."""
+    live: bool = False
+    """Whether its answers change while the program runs, so that none is kept."""
+
+    @property
+    def reported(self) -> bool:
+        return self.planned is not None
+
+
+@dataclass(frozen=True)
+class PlainTable:
+    """A table of texts: titles, each with whether its column is words, and rows of cells."""
+
+    heads: tuple[tuple[str, bool], ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def without_empty_columns(self) -> "PlainTable":
+        """Return the table without columns that are empty in every row."""
+        kept = [i for i in range(len(self.heads)) if any(row[i] for row in self.rows)]
+        return PlainTable(tuple(self.heads[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure above the table: its name, value, and a remark."""
+
+    name: str
+    value: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A few words about how far to trust an answer. `kind`: good, warn or note."""
+
+    kind: str
+    text: str
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Commands, or a file, that start something; copied with one click."""
+
+    title: str
+    text: str
+    about: str = ""
+    file: str = ""
+    """The name to save it under; '' for commands."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A rule, and how many layouts it dropped; or a layout that misses something."""
+
+    name: str
+    value: str
+    share: float
+    """Percent of the largest, for its bar."""
+
+
+def missing_fields(required: Mapping[str, str]) -> Callable[[Pairs], list[str]]:
+    """Return a function that lists, in words, the required fields that a query lacks."""
+
+    def missing(query: Pairs) -> list[str]:
+        given = {name for name, value in query if value.strip()}
+        return [words for name, words in required.items() if name not in given]
+
+    return missing
+
+
+def calibrated(about: Mapping[str, str], chip: object) -> Badge:
+    """Return whether the numbers rest on measurements of this chip."""
+    source = f"'{about['name']}', fitted on {about['fitted_on']}" + (f", {about['date']}" if about["date"] else "")
+    if about["own_chip"]:
+        return Badge("good", "calibrated", f"The cost model was fitted to measurements of this chip: {source}.")
+    return Badge("warn", f"not calibrated for {chip}", f"No measurements of this chip: using {source}. Expect larger errors.")
+
+
+def dropped(counts: Mapping[str, float], show: Callable[[float], str]) -> list[Dropped]:
+    """Return what each rule dropped, most first."""
+    most = max(counts.values(), default=0.0) or 1.0
+    rows = sorted(counts.items(), key=lambda pair: -pair[1])
+    return [Dropped(name, show(value), round(100 * value / most, 2)) for name, value in rows]

@@ -1,0 +1,191 @@
+"""The page Plan: a form of TrainAsk, the table of layouts, bars of time and memory, a comparison of two rows, and how to start one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshwise import api, units
+from meshwise.errors import UserError
+from meshwise.export.program import programs
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.plan import TrainPlan
+from meshwise.ui.views import plan as views
+from meshwise.ui.web import asking, drawing
+from meshwise.ui.web.asking import Pairs
+from meshwise.ui.web.compare import Comparison, compare_trained, selected
+from meshwise.ui.web.drawing import Table
+from meshwise.ui.web.pages import choices
+from meshwise.ui.web.pages.page import (
+    Badge,
+    Example,
+    Launch,
+    Page,
+    Reply,
+    Site,
+    Tile,
+    calibrated,
+    dropped,
+    missing_fields,
+)
+from meshwise.units import GIB
+
+REQUIRED = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}
+EXAMPLES = (
+    Example(
+        "BLOOM on Jean Zay",
+        "176B parameters on 384 A100s, as it was trained",
+        "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&framework=megatron-deepspeed&tokens=366B",
+    ),
+    Example("Llama 3 70B on 512 H100s", "15T tokens in batches of 4M", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T"),
+    Example("Llama 3 8B on one node", "8 H100s, with FSDP", "model=llama-3-8b&on=8xh100-sxm&batch=512&framework=torchtitan"),
+    Example("Llama 3 70B on a TPU pod", "v5p, 16 x 20 x 28 chips", "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M&tokens=15T"),
+)
+
+
+PROGRAMS = {"fsdp": "accelerate", "ddp": "accelerate"}
+"""Programs that write the launch files of frameworks of another name."""
+
+
+def plan_of(site: Site, query: Pairs) -> TrainPlan:
+    return choices.plan_of(site, query, TrainAsk, TrainPlan, api.plan)
+
+
+def answer(site: Site, query: Pairs) -> Reply | None:
+    plan = plan_of(site, query)
+    return Reply(values(plan, query), plan.to_json(), plan.rows(), f"{plan.ask.model} on {plan.ask.on}")
+
+
+def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
+    """Return what the template of an answer shows."""
+    chosen, shown_table = selected(query, len(plan.choices)), table(plan, query)
+    first, _ = chosen or (0, 0)
+    shown = plan.choices[first]
+    return {
+        "header": views.header(plan),
+        "badges": badges(plan),
+        "tiles": tiles(plan, shown),
+        "tiles_of": shown.name,
+        "bars": [
+            time_bar(shown, shown.step, "time of a step"),
+            memory_bar(shown, "memory of the fullest device", plan.cluster["kind"]),
+        ],
+        "table": shown_table,
+        **choices.links(query, shown_table),
+        "picture": "time of a step by part",
+        "footnotes": views.below_table(plan),
+        "comparison": compared(plan, chosen) if chosen else None,
+        "dropped_title": f"{plan.evaluated:,} layouts evaluated; dropped before, by rule",
+        "dropped": dropped({rule: float(count) for rule, count in plan.rejected.items()}, lambda n: f"{n:,.0f}"),
+        "launches": launches(plan),
+        "timeline": "",
+        "notes": plan.notes,
+        "command": plan.command,
+        "links": {
+            "mesh": f"/mesh?{asking.changed(query, a='', b='', sort='', row=str(first + 1))}",
+            "timeline": f"/timeline?{asking.changed(query, a='', b='', sort='', row=str(first + 1))}",
+            "what-if": f"/what-if?{asking.changed(query, a='', b='', sort='')}",
+        },
+        "why": f"/plan/why?{asking.changed(query, sort='', a='', b='')}",
+        "reasons": (),
+    }
+
+
+def why(site: Site, query: Pairs) -> Reply:
+    """Return why the best layout won and what would change that. It takes several searches, so a page asks for it after its answer."""
+    plan = plan_of(site, query)
+    explained = site.kept.get(("why", plan.ask), lambda: api.explain(plan))
+    rows: list[Mapping[str, Any]] = [{"reason": line} for line in explained.reasons]
+    return Reply({"reasons": explained.reasons}, explained.to_json(), rows)
+
+
+def badges(plan: TrainPlan) -> list[Badge]:
+    best = plan.best
+    shown = [calibrated(plan.calibration, plan.cluster["chip"])]
+    if best.may_not_fit:
+        shown.append(Badge("warn", "may not fit", "The upper end of the best layout's 90% memory interval exceeds the device."))
+    else:
+        shown.append(Badge("good", "fits", "The whole 90% memory interval of the best layout is below the device's memory."))
+    if not plan.ask.framework:
+        shown.append(Badge("note", f"{plan.framework} assumed", "No framework was given: this is the usual one for the chip."))
+    return shown
+
+
+def tiles(plan: TrainPlan, c: Choice) -> list[Tile]:
+    """Return the figures of one layout."""
+    shown = [
+        Tile("step", f"{c.step:.4g} s", f"90%: {c.low:.3g} to {c.high:.3g}"),
+        Tile("throughput", f"{c.tokens_per_second:,.0f}", "tokens/s"),
+        Tile("MFU", f"{100 * c.mfu:.1f}%", f"{c.tflops['exact']:.0f} TFLOP/s per device"),
+        Tile("memory", f"{c.peak / GIB:.1f} GiB", f"of {c.capacity / GIB:.0f}, 90% below {c.peak_high / GIB:.0f}"),
+    ]
+    if c.total_days is not None:
+        ideal = f"{c.days:,.1f} without failures" if c.days and c.wall_days else "without failures"
+        shown.append(Tile("training", f"{c.total_days:,.1f} days", ideal))
+    if c.total_dollars is not None:
+        rate = plan.cluster["dollars_per_hour"]
+        shown.append(Tile("cost", views.money(c), f"at ${rate:,.2f} per device-hour" if rate is not None else ""))
+    if c.mwh:
+        shown.append(Tile("energy", f"{c.mwh:,.0f} MWh", "at the devices' rated power"))
+    return shown
+
+
+def time_bar(c: Choice, full: float, label: str) -> drawing.Bar:
+    return drawing.bar("tt", c.time, full, lambda value: units.show(value, "seconds", digits=3), label, f"{c.step:.4g} s")
+
+
+def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:
+    total = f"{c.peak / GIB:.1f} of {c.capacity / GIB:.0f} GiB"
+    return drawing.bar("tm", c.memory, c.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total, kind)
+
+
+def table(plan: TrainPlan, query: Pairs) -> Table:
+    slowest = max(c.step for c in plan.choices)
+    return choices.table(
+        views.columns(plan),
+        plan.choices,
+        query,
+        lambda c: (c.low, c.step, c.high),
+        lambda c: time_bar(c, slowest, c.name),
+        lambda c: "may not fit: the 90% memory interval exceeds the device" if c.may_not_fit else "",
+    )
+
+
+def compared(plan: TrainPlan, rows: tuple[int, int]) -> Comparison:
+    return compare_trained(plan.choices[rows[0]], plan.choices[rows[1]])
+
+
+def launches(plan: TrainPlan) -> list[Launch]:
+    """Return how to start the best layout: the files of its framework, and meshwise's own commands."""
+    question = plan.question()
+    program = PROGRAMS.get(question.work.framework.key, question.work.framework.key)
+    known = program in programs() and program != "meshwise"
+    files = choices.launch_files(plan, program, "slurm" if question.cluster.node_count > 1 else "") if known else []
+    return [
+        *files,
+        Launch(
+            "meshwise",
+            f"{plan.command} --out plan.json\nmeshwise run plan.json --dry-run\nmeshwise run plan.json",
+            "write the plan, look at what would run, train",
+        ),
+    ]
+
+
+def row_of(query: Pairs, plan: TrainPlan) -> int:
+    """Return the row that a query asks for, from 0."""
+    number = asking.number(query, "row", 1, 1000)
+    if number is not None and number > len(plan.choices):
+        raise UserError(f"row {number}: the table has {len(plan.choices)} rows")
+    return (number or 1) - 1
+
+
+PAGE = Page(
+    name="plan",
+    title="Plan",
+    about="The fastest layouts to train a model on a cluster",
+    template="answer.html",
+    answer=answer,
+    form=lambda query: asking.groups(TrainAsk, query),
+    missing=missing_fields(REQUIRED),
+    examples=EXAMPLES,
+    planned=plan_of,
+)

@@ -1,0 +1,179 @@
+"""The page Runs: runs of 'meshwise run' named on the command line, live or finished, side by side; and results of bench."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from meshwise import api, units
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.run.serve.bench import Bench
+from meshwise.run.train.folder import RunFolder
+from meshwise.run.train.report import row_layout_name
+from meshwise.ui.views import bench as bench_views
+from meshwise.ui.web.asking import Pairs
+from meshwise.ui.web.pages.page import Page, PlainTable, Reply, Site
+from meshwise.units import GIB
+
+MOST_RUNS = 6
+"""Runs whose curves are drawn at once."""
+EVERY = 0.5
+"""Seconds between two looks at the file of steps."""
+BEAT = 30
+"""Looks without news after which a comment keeps the connection open."""
+CHARTS = (
+    ("loss", "loss", ""),
+    ("tokens_per_second", "tokens/s", "tokens_per_second"),
+    ("mfu", "MFU, %", "mfu"),
+    ("memory", "GiB on the fullest device", "memory"),
+)
+
+
+def chosen(site: Site, query: Pairs) -> dict[str, Path]:
+    """Return the folders that a query asks for; all, up to MOST_RUNS, where it names none."""
+    known, names = site.named.runs, [value for name, value in query if name == "run"]
+    for name, _ in query:
+        if name != "run":
+            raise UserError(f"there is no field {quoted(name)}{nearest(name, ['run'])}")
+    for name in names:
+        if name not in known:
+            raise UserError(f"run {quoted(name)} was not named on the command line of 'meshwise ui'{nearest(name, known)}")
+    return {name: known[name] for name in names or list(known)[:MOST_RUNS]}
+
+
+def answer(site: Site, query: Pairs) -> Reply | None:
+    if not site.named.runs and not site.named.benches:
+        return None
+    runs = [api.load_run(folder) for folder in chosen(site, query).values()]
+    benches = [(name, api.load_bench(path)) for name, path in site.named.benches.items()]
+    values = {
+        "runs": [about(run) for run in runs],
+        "others": [name for name in site.named.runs if name not in {run.name for run in runs}],
+        "table": table(runs),
+        "charts": [chart for chart in CHARTS if any(point[chart[0]] is not None for run in runs for point in run.points())],
+        "drawing": [drawing(run) for run in runs],
+        "benches": [(name, bench.data["model"], bench_table(bench)) for name, bench in benches],
+        "live": any(run.running for run in runs),
+    }
+    data = {
+        "runs": [about(run) | {"steps": run.points()} for run in runs],
+        "benches": {name: bench.to_json() for name, bench in benches},
+    }
+    rows = [{"run": run.name, **point} for run in runs for point in run.points()]
+    return Reply(values, data, rows, "Runs")
+
+
+def about(run: RunFolder) -> dict[str, Any]:
+    s = run.settings
+    state = (
+        "running" if run.running else f"stopped: {run.stopped}" if run.stopped else "done" if len(run.steps) else "no steps yet"
+    )
+    return {
+        "name": run.name,
+        "model": s.name,
+        "devices": s.layout.devices,
+        "gpu": str(s.facts.get("gpu", s.device)),
+        "state": state,
+        "running": run.running,
+        "done": run.steps[-1].step + 1 if run.steps else 0,
+        "steps": s.steps,
+        "predicted": run.predicted,
+        "measured": run.measured,
+    }
+
+
+def drawing(run: RunFolder) -> dict[str, Any]:
+    """Return the curves of a run, and where to listen for more."""
+    return {
+        "name": run.name,
+        "running": run.running,
+        "predicted": {key: _plain(key, value) for key, value in run.predicted.items()},
+        "points": [_scaled(point) for point in run.points()],
+    }
+
+
+def _plain(key: str, value: float | None) -> float | None:
+    """Return a figure in the unit of its chart: GiB and percent."""
+    if value is None:
+        return None
+    return value / GIB if key == "memory" else 100 * value if key == "mfu" else value
+
+
+def _scaled(point: dict[str, Any]) -> dict[str, Any]:
+    return {key: value if key == "step" else _plain(key, value) for key, value in point.items()}
+
+
+def table(runs: list[RunFolder]) -> PlainTable:
+    """Return the runs side by side, measured beside predicted."""
+    heads = (
+        ("run", True), ("model", True), ("layout", True), ("devices", False), ("steps", False), ("s/step", False), ("predicted", False),
+        ("tokens/s", False), ("MFU", False), ("GiB", False), ("predicted", False), ("loss", False),
+    )  # fmt: skip
+    return PlainTable(heads, tuple(_cells(run) for run in runs)).without_empty_columns()
+
+
+def _cells(run: RunFolder) -> tuple[str, ...]:
+    m, p, s = run.measured, run.predicted, run.settings
+    layout = s.layout
+    name = (
+        row_layout_name(run.row)
+        if run.row.get("outcome") == "ok"
+        else f"dp{layout.dp} tp{layout.tp} pp{layout.pp} mbs{layout.mbs}"
+    )
+    return (
+        run.name,
+        s.name,
+        name,
+        f"{layout.devices:,}",
+        f"{len(run.steps):,} of {s.steps:,}",
+        _text(m.get("seconds"), lambda value: units.show(value, "seconds", digits=3)),
+        _text(p.get("seconds"), lambda value: units.show(value, "seconds", digits=3)),
+        _text(m.get("tokens_per_second"), lambda value: f"{value:,.0f}"),
+        _text(m.get("mfu"), lambda value: f"{100 * value:.1f}%"),
+        _text(m.get("memory"), lambda value: f"{value / GIB:.2f}"),
+        _text(p.get("memory"), lambda value: f"{value / GIB:.2f}"),
+        f"{run.steps[0].loss:.3f} to {run.steps[-1].loss:.3f}" if run.steps else "",
+    )
+
+
+def _text(value: float | None, show: Callable[[float], str]) -> str:
+    return "" if value is None else show(value)
+
+
+def bench_table(bench: Bench) -> PlainTable:
+    columns = bench_views.columns(bench.points)
+    heads = tuple((column.title, column.text) for column in columns)
+    return PlainTable(heads, tuple(tuple(column.cell(point) for column in columns) for point in bench.points))
+
+
+async def events(folder: Path) -> AsyncIterator[str]:
+    """Yield new steps of a run as server-sent events, until it ends."""
+    sent, silent = 0, 0
+    while True:
+        run = await asyncio.to_thread(api.load_run, folder)
+        points = run.points(sent)
+        if points or not run.running:
+            sent, silent = sent + len(points), 0
+            news: dict[str, Any] = {
+                "points": [_scaled(point) for point in points],
+                "about": about(run) | {"measured": {}, "predicted": {}},
+            }
+            yield f"data: {json.dumps(news, allow_nan=False)}\n\n"
+        if not run.running:
+            yield "event: end\ndata: {}\n\n"
+            return
+        silent += 1
+        if silent % BEAT == 0:
+            yield ": still there\n\n"
+        await asyncio.sleep(EVERY)
+
+
+PAGE = Page(
+    name="runs",
+    title="Runs",
+    about="Runs of meshwise, live and finished, and results of bench",
+    template="runs.html",
+    answer=answer,
+    live=True,
+)

@@ -1,0 +1,175 @@
+"""The page Serve: a form of ServeAsk, the table of layouts, memory of each device, the decode step by part, and the commands."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from meshwise import api, units
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.choice import Device, ServeChoice
+from meshwise.plan.serve.explain import tokens
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.ui.views import serve as views
+from meshwise.ui.web import asking, drawing
+from meshwise.ui.web.asking import Pairs
+from meshwise.ui.web.compare import compare_served, selected
+from meshwise.ui.web.drawing import Table
+from meshwise.ui.web.pages import choices
+from meshwise.ui.web.pages.page import (
+    Badge,
+    Dropped,
+    Example,
+    Launch,
+    Page,
+    Reply,
+    Site,
+    Tile,
+    calibrated,
+    dropped,
+    missing_fields,
+)
+from meshwise.units import GIB
+
+REQUIRED = {"model": "a model", "on": "devices (on)"}
+EXAMPLES = (
+    Example(
+        "Llama 3.3 70B on four cards",
+        "Q4_K_M on 4 x RTX 4060 Ti, 16k of context",
+        "model=llama-3.3-70b%3Aq4_k_m&on=4xrtx4060ti-16gb&context=16k",
+    ),
+    Example(
+        "Llama 3.3 70B for 64 users", "8 H100s, first token within 2 s", "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s"
+    ),
+    Example("Llama 3.1 8B on one RTX 4090", "Q8_0, 32k of context", "model=llama-3.1-8b%3Aq8_0&on=1xrtx4090&context=32k"),
+    Example("Two hosts over 10 Gbit/s", "Q4_K_M on 2 x (2 x RTX 3090)", "model=llama-3.3-70b%3Aq4_k_m&on=2x(2xrtx3090)%4010Gbps"),
+)
+
+
+def plan_of(site: Site, query: Pairs) -> ServePlan:
+    return choices.plan_of(site, query, ServeAsk, ServePlan, api.serve)
+
+
+def answer(site: Site, query: Pairs) -> Reply | None:
+    plan = plan_of(site, query)
+    return Reply(values(plan, query), plan.to_json(), plan.rows(), f"{plan.ask.model} on {plan.ask.on}")
+
+
+def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
+    """Return what the template of an answer shows."""
+    chosen, shown_table = selected(query, len(plan.choices)), table(plan, query)
+    shown = plan.choices[chosen[0] if chosen else 0]
+    return {
+        "header": views.header(plan),
+        "badges": badges(plan),
+        "tiles": tiles(plan, shown),
+        "tiles_of": shown.name,
+        "bars": [time_bar(shown, sum(shown.time.values()), "decode step"), *device_bars(shown, str(plan.cluster["unit"]))],
+        "table": shown_table,
+        **choices.links(query, shown_table),
+        "picture": "decode step by part",
+        "footnotes": views.below_table(plan)[len(plan.misses) > 0 :],  # the first names the misses, which have a table here
+        "comparison": compare_served(plan.choices[chosen[0]], plan.choices[chosen[1]]) if chosen else None,
+        "dropped_title": "Layouts that do not fit, and what their fullest device lacks",
+        "dropped": misses(plan),
+        "launches": launches(plan),
+        "timeline": "",
+        "notes": plan.notes,
+        "command": plan.command,
+        "links": {"what-if": f"/what-if?{asking.changed([('of', 'serve'), *query], a='', b='', sort='')}"},
+        "why": "",
+        "reasons": plan.reasons,
+    }
+
+
+def badges(plan: ServePlan) -> list[Badge]:
+    shown = [calibrated(plan.serving, plan.cluster["chip"])]
+    if plan.fits:
+        shown.append(Badge("good", "fits", "Everything but the embedding is in device memory."))
+    else:
+        shown.append(Badge("warn", "partly in host memory", "Some layers stay in host memory, which is several times slower."))
+    if not plan.ask.engine:
+        shown.append(
+            Badge("note", f"{plan.engine} assumed", "No engine was given: this is the usual one for the format and chip.")
+        )
+    if plan.ask.ttft or plan.ask.per_user:
+        met = plan.best.meets
+        shown.append(Badge("good" if met else "warn", "meets the targets" if met else "misses the targets"))
+    return shown
+
+
+def tiles(plan: ServePlan, c: ServeChoice) -> list[Tile]:
+    """Return the figures of one layout."""
+    several = plan.ask.users > 1
+    shown = [
+        Tile(
+            "each request" if several else "speed",
+            tokens(c.per_user),
+            f"tokens/s, 90%: {tokens(c.low)} to {tokens(c.high)}",
+        ),
+        Tile(
+            "first token", units.show(c.ttft.p50, "seconds", digits=3), f"95% below {units.show(c.ttft.p95, 'seconds', digits=3)}"
+        ),
+        Tile("prompts", tokens(c.prefill), "tokens/s"),
+        Tile("free memory", f"{c.spare / GIB:.1f} GiB", f"on the fullest {plan.cluster['unit']}"),
+        Tile("requests", f"{c.most_users:,}", "fit at once"),
+    ]
+    if several:
+        shown.insert(1, Tile("all requests", tokens(c.throughput), "tokens/s, prompts included"))
+    if c.dollars_per_million is not None:
+        shown.append(Tile("cost", f"${c.dollars_per_million:,.2f}", "per million tokens"))
+    if c.kwh_per_million is not None:
+        shown.append(Tile("energy", f"{c.kwh_per_million:,.2f} kWh", f"per million tokens, at most {c.watts:,.0f} W"))
+    return shown
+
+
+def time_bar(c: ServeChoice, full: float, label: str) -> drawing.Bar:
+    return drawing.bar("st", c.time, full, lambda value: units.show(value, "seconds", digits=3), label)
+
+
+def device_bars(c: ServeChoice, unit: str) -> list[drawing.Bar]:
+    """Return one bar of memory per device; neighbours that hold the same share one."""
+    bars: list[drawing.Bar] = []
+    for _, group in groupby(c.devices, key=lambda d: (d.layers, d.head, d.weights, d.cache, d.compute, d.capacity)):
+        same = list(group)
+        bars.append(_device_bar(same, unit))
+    return bars
+
+
+def _device_bar(same: Sequence[Device], unit: str) -> drawing.Bar:
+    first, last = same[0], same[-1]
+    held = {"weights": first.weights, "cache": first.cache, "compute": first.compute, "context": first.context}
+    number = f"{unit} {first.card}" if len(same) == 1 else f"{unit}s {first.card} to {last.card}"
+    label = f"{number}: {first.layers} layers{' and the head' if first.head else ''}"
+    total = f"{sum(held.values()) / GIB:.1f} of {first.capacity / GIB:.1f} GiB"
+    return drawing.bar("sm", held, first.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total)
+
+
+def table(plan: ServePlan, query: Pairs) -> Table:
+    slowest = max(sum(c.time.values()) for c in plan.choices)
+    return choices.table(
+        views.columns(plan), plan.choices, query, lambda c: (c.low, c.per_user, c.high), lambda c: time_bar(c, slowest, c.name)
+    )
+
+
+def misses(plan: ServePlan) -> list[Dropped]:
+    return dropped({miss.name: miss.missing for miss in plan.misses}, lambda value: f"{value / GIB:.1f} GiB")
+
+
+def launches(plan: ServePlan) -> list[Launch]:
+    """Return the commands of the engine, and those of meshwise that start and measure it."""
+    engines = [Launch(engine, "\n".join(lines)) for engine, lines in plan.commands.items()]
+    own = f"{plan.command} --out plan.json\nmeshwise run plan.json\nmeshwise bench plan.json"
+    return [*engines, Launch("meshwise", own, "write the plan, start its engine, measure it")]
+
+
+PAGE = Page(
+    name="serve",
+    title="Serve",
+    about="The best layouts to serve a model on given devices",
+    template="answer.html",
+    answer=answer,
+    form=lambda query: asking.groups(ServeAsk, query),
+    missing=missing_fields(REQUIRED),
+    examples=EXAMPLES,
+    planned=plan_of,
+)

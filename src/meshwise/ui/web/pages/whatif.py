@@ -1,0 +1,308 @@
+"""The page What-if: one question at many points. Sliders move the question; curves follow one axis, a heat map two; and the front of
+serving, speed of each request against throughput."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwise import api, units
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.plan.ask import ServeAsk, TrainAsk
+from meshwise.plan.axes import SERVE_AXES, TRAIN_AXES
+from meshwise.plan.fields import PRICE
+from meshwise.plan.serve.choice import ServeChoice
+from meshwise.plan.train.choice import Choice
+from meshwise.plan.vary import Axis, Points, Value
+from meshwise.ui.web import asking
+from meshwise.ui.web.asking import Pairs
+from meshwise.ui.web.pages import plan as planned
+from meshwise.ui.web.pages import serve as served
+from meshwise.ui.web.pages.page import Example, Page, PlainTable, Reply, Site
+from meshwise.units import GIB
+
+SERVING = "serve"
+"""The value of `of` for a serving question."""
+AT = "at."
+"""What the parameters of sliders begin with: at.nodes=64."""
+OTHERS = ("of", "x", "y", "show")
+STEPS = (-3, -2, -1, 0, 1, 2, 3)
+"""Positions of a slider, in doublings of the question's own value."""
+NEAR = STEPS[1:-1]
+"""Values of each axis of a heat map."""
+USERS = (1, 4, 16, 64)
+"""Concurrent requests of the front of serving."""
+AnyAsk = TrainAsk | ServeAsk
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure that curves show."""
+
+    name: str
+    title: str
+    value: Callable[[Any], float | None]
+    better: str = "more"
+
+
+@dataclass(frozen=True)
+class Slider:
+    """A slider: its axis, the labels of its positions, and the position of the question."""
+
+    name: str
+    title: str
+    labels: tuple[str, ...]
+    position: int
+    moved: bool
+
+
+def _gib(value: float) -> float:
+    return value / GIB
+
+
+TRAINED = (
+    Metric("tokens", "tokens/s", lambda c: c.tokens_per_second),
+    Metric("days", "days", lambda c: c.total_days, "less"),
+    Metric("cost", "dollars", lambda c: c.total_dollars, "less"),
+    Metric("mfu", "MFU, %", lambda c: 100 * c.mfu),
+    Metric("step", "seconds per step", lambda c: c.step, "less"),
+    Metric("memory", "GiB per device", lambda c: _gib(c.peak), "less"),
+)
+SERVED = (
+    Metric("each", "tokens/s of each request", lambda c: c.per_user),
+    Metric("all", "tokens/s of all requests", lambda c: c.throughput),
+    Metric("ttft", "seconds to the first token", lambda c: c.ttft.p50, "less"),
+    Metric("cost", "dollars per million tokens", lambda c: c.dollars_per_million, "less"),
+    Metric("free", "GiB free on the fullest device", lambda c: _gib(c.spare)),
+)
+MOVED = {"plan": ("nodes", "batch", "seq", "network", "price"), "serve": ("gpus", "users", "context", "prompt", "price")}
+"""Axes with a slider."""
+TITLES = {
+    "seq": "sequence length",
+    "gpus": "devices",
+    "users": "concurrent requests",
+    "network": "network of a node",
+    "price": "price of a device",
+}
+
+
+def _read_price(text: str, ask: Any) -> float:
+    return PRICE(text)
+
+
+PRICED: Axis[Any] = Axis(
+    "price", "$1/h..$8/h", _read_price, lambda value, ask: units.exactly(float(value), "dollars/s"),
+    lambda ask, value: replace(ask, price=float(value)), whole=False,
+)  # fmt: skip
+"""A price changes no layout, so it is no axis of --vary, but a slider of the page."""
+
+
+def axes_of(verb: str) -> Mapping[str, Axis[Any]]:
+    known: Mapping[str, Axis[Any]] = TRAIN_AXES if verb == "plan" else SERVE_AXES  # pyright: ignore[reportAssignmentType]
+    return {name: axis for name, axis in known.items() if name == axis.name} | {"price": PRICED}
+
+
+def question(site: Site, query: Pairs) -> tuple[AnyAsk, AnyAsk]:
+    """Return the question of the form, and the question where the sliders stand."""
+    serving = asking.one(query, "of") == SERVING
+    cls = ServeAsk if serving else TrainAsk
+    plain = [(name, value) for name, value in query if not name.startswith(AT) and name not in OTHERS]
+    base = asking.question(cls, plain, site.named.models)
+    moved: AnyAsk = base
+    known = axes_of(cls.verb)
+    for name, value in query:
+        if name.startswith(AT) and value:
+            axis = known.get(name.removeprefix(AT))
+            if axis is None:
+                raise UserError(f"there is no slider {quoted(name)}{nearest(name.removeprefix(AT), known)}")
+            moved = axis.change(moved, axis.read(value, moved))
+    return base, moved
+
+
+def current(ask: AnyAsk) -> dict[str, Value]:
+    """Return where a question stands on the axes that have a slider."""
+    cluster = ask.question().cluster
+    where: dict[str, Value] = {"nodes": cluster.node_count, "gpus": cluster.devices}
+    if cluster.network and cluster.node_count > 1:
+        where["network"] = cluster.network.bandwidth
+    if cluster.rent is not None:
+        where["price"] = cluster.rent / cluster.devices
+    if isinstance(ask, TrainAsk):
+        return where | {"batch": ask.batch * ask.seq, "seq": ask.seq}
+    return where | {"users": ask.users, "context": ask.question().work.context, "prompt": ask.prompt}
+
+
+def positions(axis: Axis[Any], value: Value, steps: Sequence[int] = STEPS) -> list[Value]:
+    """Return the values around one, by doubling; whole numbers stay whole, and none is below 1."""
+    around = [float(value) * 2.0**step for step in steps]
+    if axis.whole:
+        return [int(each) for each in around if each >= 1 and each == int(each)]
+    return list(around)
+
+
+def sliders(base: AnyAsk, moved: AnyAsk) -> list[Slider]:
+    """Return a slider for every axis that the question has a value on."""
+    here, there, shown = current(base), current(moved), list[Slider]()
+    for name in MOVED[base.verb]:
+        axis = axes_of(base.verb)[name]
+        if name not in here or not here[name]:
+            continue
+        values = positions(axis, here[name])
+        at = min(range(len(values)), key=lambda i: abs(math.log(float(values[i]) / float(there.get(name) or here[name]))))
+        labels = tuple(axis.show(value, base).replace(",", "") for value in values)
+        own = next(i for i, value in enumerate(values) if value == here[name])
+        shown.append(Slider(name, TITLES.get(name, name), labels, at, at != own))
+    return shown
+
+
+def values_along(axis: Axis[Any], ask: AnyAsk, steps: Sequence[int]) -> str:
+    """Return the values of an axis to compute, as --vary takes them: around the question's own, or the axis's example."""
+    where = current(ask)
+    if axis.ordered and axis.name in where and where[axis.name]:
+        values = positions(axis, where[axis.name], steps)
+        return ",".join(axis.show(value, ask).replace(",", "").replace(" ", "") for value in values)
+    return axis.example
+
+
+def points_of(site: Site, ask: AnyAsk, names: Sequence[str]) -> Points[Any, Any]:
+    """Answer the question at every point along one or two axes."""
+    known = axes_of(ask.verb)
+    steps = STEPS if len(names) == 1 else NEAR
+    texts = [f"{name}={values_along(known[name], ask, steps)}" for name in names]
+    if isinstance(ask, ServeAsk):
+        return site.kept.get(("vary", ask, tuple(texts)), lambda: api.vary_serve(ask, *texts))
+    return site.kept.get(("vary", ask, tuple(texts)), lambda: api.vary(ask, *texts))
+
+
+def axes_asked(query: Pairs, verb: str) -> list[str]:
+    """Return the axes of the curves: x, and y before it for a heat map."""
+    known = [name for name in axes_of(verb) if name != "price"]
+    x, y = asking.one(query, "x") or MOVED[verb][0], asking.one(query, "y")
+    for name in filter(None, (x, y)):
+        if name not in known:
+            raise UserError(f"there is no axis {quoted(name)}{nearest(name, known)}")
+    return [y, x] if y and y != x else [x]
+
+
+def answer(site: Site, query: Pairs) -> Reply | None:
+    base, moved = question(site, query)
+    names = axes_asked(query, base.verb)
+    points = points_of(site, moved, names)
+    metrics = TRAINED if base.verb == "plan" else SERVED
+    shown = [metric for metric in metrics if any(_of(metric, point.choice) is not None for point in points)]
+    chosen = asking.one(query, "show") or shown[0].name
+    if chosen not in [metric.name for metric in shown]:
+        raise UserError(f"show {quoted(chosen)}: expected one of {', '.join(metric.name for metric in shown)}")
+    values = {
+        "title": f"{moved.model} on {moved.on}",
+        "serving": base.verb == "serve",
+        "axes": [name for name in axes_of(base.verb) if name != "price"],
+        "names": names,
+        "sliders": sliders(base, moved),
+        "metrics": shown,
+        "chosen": next(metric for metric in shown if metric.name == chosen),
+        "chart": chart(points, shown, chosen, moved),
+        "table": table(points, shown),
+        "reasons": [f"{' '.join(point.labels)}: {point.why}" for point in points if getattr(point, "why", "")],
+        "lessons": getattr(points, "lessons", []),
+        "command": points.command,
+        "front": f"/what-if/front?{asking.changed(query, x='', y='', show='')}" if base.verb == "serve" else "",
+        "question": f"/{base.verb}?{asking.changed(asking.query_of(moved))}",
+        "reset": asking.changed([(name, value) for name, value in query if not name.startswith(AT)]),
+    }
+    return Reply(values, points.to_json(), points.rows(), f"What if: {moved.model} on {moved.on}")
+
+
+def _of(metric: Metric, choice: Choice | ServeChoice | None) -> float | None:
+    return None if choice is None else metric.value(choice)
+
+
+def chart(points: Points[Any, Any], metrics: Sequence[Metric], chosen: str, ask: AnyAsk) -> dict[str, Any]:
+    """Return the points as the charts read them."""
+    known, here = axes_of(ask.verb), current(ask)
+    rows = [
+        {
+            "labels": list(point.labels),
+            "values": [point.values[name] for name in points.axes],
+            "layout": point.choice.name if point.choice else point.refusal,
+            "fits": point.choice is not None,
+            **{metric.name: _of(metric, point.choice) for metric in metrics},
+        }
+        for point in points
+    ]
+    return {
+        "points": rows,
+        "axes": [{"name": name, "ordered": known[name].ordered, "here": here.get(name)} for name in points.axes],
+        "metrics": [{"name": metric.name, "title": metric.title, "better": metric.better} for metric in metrics],
+        "chosen": chosen,
+    }
+
+
+def table(points: Points[Any, Any], metrics: Sequence[Metric]) -> PlainTable:
+    heads = (*((name, False) for name in points.axes), ("layout", True), *((metric.title, False) for metric in metrics))
+    rows = tuple(
+        (
+            *point.labels,
+            point.choice.name if point.choice else point.refusal,
+            *(_shown(_of(metric, point.choice)) for metric in metrics),
+        )
+        for point in points
+    )
+    return PlainTable(heads, rows)
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def front(site: Site, query: Pairs) -> Reply:
+    """Return every layout at every number of concurrent requests: the speed of each against the throughput of a device."""
+    _, moved = question(site, query)
+    if not isinstance(moved, ServeAsk):
+        raise UserError("the front is one of serving: of=serve")
+    rows: list[dict[str, Any]] = []
+    for users in USERS:
+        ask = replace(moved, users=users)
+        try:
+            made = site.kept.get(("serve", ask), lambda ask=ask: api.serve(**vars(ask)))
+        except UserError:  # so many requests do not fit
+            continue
+        rows += [{"users": users, "layout": c.name, "each": c.per_user, "all": c.per_device} for c in made.choices]
+    best = 0.0
+    for row in sorted(rows, key=lambda row: (-row["each"], -row["all"])):
+        row["front"] = row["all"] > best
+        best = max(best, row["all"])
+    return Reply({}, {"points": rows}, rows)
+
+
+def form(query: Pairs) -> list[asking.Group]:
+    return asking.groups(ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=("top", "measured"))
+
+
+def missing(query: Pairs) -> list[str]:
+    return (served if asking.one(query, "of") == SERVING else planned).PAGE.missing(query)
+
+
+PAGE = Page(
+    name="what-if",
+    title="What if",
+    about="What changes with more nodes, a larger batch, another network or chip",
+    template="whatif.html",
+    answer=answer,
+    form=form,
+    missing=missing,
+    examples=(
+        Example(
+            "Llama 3 70B on more nodes",
+            "tokens/s, days and dollars",
+            "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes",
+        ),
+        Example(
+            "Nodes and batch", "a heat map of both", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"
+        ),
+        Example(
+            "More users on eight H100s", "and the front of serving", "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"
+        ),
+        Example("BLOOM on other chips", "A100 or H100", "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&tokens=366B&x=chip"),
+    ),
+)

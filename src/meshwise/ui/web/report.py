@@ -1,0 +1,83 @@
+"""A report: an answer as one HTML file with everything inside, to attach to a ticket. It opens from disk, and loads nothing.
+
+Uses Jinja2 but not the server, so that `--html` works from the command line.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from meshwise.audit.report import Audit
+from meshwise.errors import UserError
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.train.plan import TrainPlan
+from meshwise.run.train.start import SweepResult, TrainResult
+from meshwise.ui.views.svg.gantt import gantt
+from meshwise.ui.views.svg.lines import lines
+from meshwise.ui.web.asking import Pairs
+from meshwise.ui.web.pages import audit, plan, serve
+from meshwise.ui.web.pages.page import Reply
+from meshwise.ui.web.render import asset, render
+
+STYLES = ("style.css", "parts.css")
+SCRIPT = "report.js"
+
+
+def of_plan(made: TrainPlan | ServePlan, query: Pairs = ()) -> str:
+    """Return the report of a plan; `query` may select two rows to compare and the order of the table."""
+    if isinstance(made, TrainPlan):
+        values = plan.values(made, query) | {"reasons": made.explain().reasons, "timeline": _timeline(made)}
+        title = f"Training {made.ask.model} on {made.ask.on}"
+    else:
+        values = serve.values(made, query)
+        title = f"Serving {made.ask.model} on {made.ask.on}"
+    return document(title, "answer.html", values)
+
+
+def _timeline(made: TrainPlan) -> Markup:
+    """Return the picture of the best layout's step, if it is a pipeline; nothing for one that no schedule can run."""
+    if int(made.best.layout["pp"]) == 1:
+        return Markup("")
+    try:
+        return Markup(gantt(made.timeline(), made.best.name))
+    except UserError:  # an edited plan.json
+        return Markup("")
+
+
+def of_run(result: TrainResult | SweepResult) -> str:
+    """Return the report of a run: what 'meshwise run' prints at its end, and its curves."""
+    pictures: list[Markup] = []
+    title = f"Runs in {result.folder.name}"
+    if isinstance(result, TrainResult):
+        steps, forecast = result.measured.steps, result.forecast
+        title = f"Run of {result.measured.settings.name}"
+        pictures = [
+            Markup(lines("loss", [step.loss for step in steps])),
+            Markup(lines("seconds per step", [step.seconds for step in steps], forecast.seconds if forecast else None)),
+        ]
+    return document(title, "run.html", {"title": title, "sections": result.sections, "pictures": pictures})
+
+
+def of_audit(report: Audit) -> str:
+    return document(f"Audit: {report.verdict}", "audit.html", audit.values(report))
+
+
+def document(title: str, template: str, values: Mapping[str, Any]) -> str:
+    """Return a whole file. Its policy allows its own script, by hash, and nothing from anywhere else."""
+    script = asset(SCRIPT)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return render(
+        "report.html",
+        title=title,
+        content=template,
+        reply=Reply(values),
+        styles=Markup("\n".join(map(asset, STYLES))),
+        script=Markup(script),
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
+        static=True,
+        query=[],
+        path="",
+    )

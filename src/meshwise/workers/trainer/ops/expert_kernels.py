@@ -1,0 +1,133 @@
+"""Experts on a GPU: a token's rows added up, and an expert's feed-forward as grouped products with one kernel between them.
+
+torch.compile sees opaque operations with known shapes, and a CUDA graph may hold them.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
+# pyright: reportMissingParameterType=false, reportPrivateUsage=false, reportPrivateImportUsage=false, reportGeneralTypeIssues=false
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from meshwise.workers.trainer.ops.fused_projections import GATES, activation_of
+
+AT_ONCE = 1024
+"""Elements of a row that a program processes at a time."""
+
+
+@triton.jit
+def _sum(rows, places, out, width, CHOSEN: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
+    """Add up the rows of one token, in float32."""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    total = tl.zeros((BLOCK,), tl.float32)
+    for choice in tl.static_range(CHOSEN):
+        place = tl.load(places + token * CHOSEN + choice)
+        total += tl.load(rows + place * width + at, inside, other=0.0).to(tl.float32)
+    tl.store(out + token * width + at, total.to(out.dtype.element_ty), inside)
+
+
+@torch.library.custom_op("meshwise::sum_rows", mutates_args=())
+def sum_rows(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
+    """Return the sum of every `chosen` rows at these places."""
+    out = rows.new_empty(len(places) // chosen, rows.shape[1])
+    run: Any = _sum[(len(out), triton.cdiv(rows.shape[1], AT_ONCE))]
+    run(rows.contiguous(), places, out, rows.shape[1], chosen, AT_ONCE)
+    return out
+
+
+@sum_rows.register_fake
+def _(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
+    return rows.new_empty(places.shape[0] // chosen, rows.shape[1])
+
+
+@triton.jit
+def _gate_row(both, out, by_both, shares, by_shares, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KIND: tl.constexpr):  # noqa: N803
+    """Compute h = a(g) u w for one row [g u] of share w. If BACK, `out` holds e, the gradient of h: writes the gradient
+    [e w u a'(g), e w a(g)] of the row and sum(e a(g) u) of its share, and h over e."""
+    row = tl.program_id(0).to(tl.int64)
+    share = tl.load(shares + row)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, width, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        inside = at < width
+        g = tl.load(both + 2 * row * width + at, inside, other=0.0).to(tl.float32)
+        u = tl.load(both + (2 * row + 1) * width + at, inside, other=0.0).to(tl.float32)
+        s, slope = activation_of(g, KIND)
+        if BACK:
+            e = tl.load(out + row * width + at, inside, other=0.0).to(tl.float32)
+            total += e * g * s * u
+            tl.store(by_both + 2 * row * width + at, (e * share * u * slope).to(both.dtype.element_ty), inside)
+            tl.store(by_both + (2 * row + 1) * width + at, (e * share * g * s).to(both.dtype.element_ty), inside)
+        tl.store(out + row * width + at, (g * s * u * share).to(both.dtype.element_ty), inside)
+    if BACK:
+        tl.store(by_shares + row, tl.sum(total, 0))
+
+
+def _run_gate(both: Tensor, out: Tensor, shares: Tensor, activation: str, by: tuple[Tensor, Tensor] | None = None) -> None:
+    """Run forward; or, if `by` is given, write the gradients of `both` and of the shares there from out's, and overwrite that with out."""
+    run: Any = _gate_row[(len(out),)]
+    by_both, by_shares = (both, shares) if by is None else by
+    block = min(AT_ONCE, triton.next_power_of_2(out.shape[1]))
+    run(both, out, by_both, shares, by_shares, out.shape[1], block, by is not None, GATES[activation])
+
+
+@torch.library.custom_op("meshwise::expert_product", mutates_args=())
+def expert_product(
+    rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
+) -> tuple[Tensor, Tensor]:
+    """Return down (a(gate x) * up x) times its share for each row x, by the matrices of its expert; and the products in brackets."""
+    both = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=ends)
+    inner = rows.new_empty(len(rows), down.shape[-1])
+    _run_gate(both, inner, shares, activation)
+    return torch._grouped_mm(inner, down.transpose(-2, -1), offs=ends), both
+
+
+@expert_product.register_fake
+def _(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    return rows.new_empty(rows.shape[0], down.shape[1]), rows.new_empty(rows.shape[0], gate_up.shape[1])
+
+
+@torch.library.custom_op("meshwise::expert_product_backward", mutates_args=())
+def _expert_product_backward(
+    by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients with respect to rows, gate and up, down, and shares."""
+    by_out = by_out.contiguous()
+    between = torch._grouped_mm(by_out, down, offs=ends)
+    by_both, by_shares = torch.empty_like(both), torch.empty_like(shares)
+    _run_gate(both, between, shares, activation, (by_both, by_shares))
+    by_down = torch._grouped_mm(by_out.transpose(-2, -1), between, offs=ends)
+    by_gate_up = torch._grouped_mm(by_both.transpose(-2, -1), rows, offs=ends)
+    return torch._grouped_mm(by_both, gate_up, offs=ends), by_gate_up, by_down, by_shares
+
+
+@_expert_product_backward.register_fake
+def _(
+    by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return (
+        rows.new_empty(rows.shape),
+        gate_up.new_empty(gate_up.shape),
+        down.new_empty(down.shape),
+        shares.new_empty(shares.shape),
+    )
+
+
+def _expert_product_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    rows, gate_up, down, shares, ends, ctx.activation = inputs
+    ctx.save_for_backward(rows, output[1], gate_up, down, shares, ends)
+    ctx.set_materialize_grads(False)
+
+
+def _expert_product_gradients(ctx: Any, by_out: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    by_rows, by_gate_up, by_down, by_shares = _expert_product_backward(by_out, *ctx.saved_tensors, ctx.activation)
+    return by_rows, by_gate_up, by_down, by_shares, None, None
+
+
+expert_product.register_autograd(_expert_product_gradients, setup_context=_expert_product_save)

@@ -1,0 +1,161 @@
+"""Serving plans are written in the words of each engine and read back as the same layout."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwise.errors import UserError
+from meshwise.export.check.ask import CheckAsk
+from meshwise.export.check.verdict import Verdict, check
+from meshwise.export.engines import commands
+from meshwise.export.program import programs
+from meshwise.export.read.files import read_sources
+from meshwise.export.source import Source
+from meshwise.export.write import export
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.plan import ServePlan, make
+from support.every import check_every
+
+
+def plan(**words: Any) -> ServePlan:
+    return make(
+        ServeAsk(**({"model": "llama-3.3-70b:bf16", "on": "8xh100-sxm", "users": 16, "context": 16384} | words)), commands
+    )
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "tp": {"fix": ("tp=8",)},
+    "tp x pp": {"fix": ("tp=4", "pp=2")},
+    "copies": {"model": "llama-3-8b:fp8", "kv": "fp8", "context": 8192, "users": 64, "fix": ("tp=2", "pp=1", "replicas=4")},
+    "hosts": {"model": "llama-3.1-405b:fp8", "on": "2x8xh100-sxm", "fix": ("tp=8", "pp=2")},
+    "half": {"model": "llama-3-8b:fp16", "context": 8192, "fix": ("tp=1", "pp=1", "replicas=1")},
+}
+TENSOR = ("vllm", "sglang", "tensorrt-llm", "dynamo")
+
+
+def test_a_plan_comes_back_from_every_engine_that_can_say_it() -> None:
+    refused: list[tuple[str, str]] = []
+
+    made_plans = {name: plan(**words) for name, words in PLANS.items()}
+
+    def back(name: str, engine: str) -> None:
+        made = made_plans[name]
+        best = made.choices[0]
+        try:
+            written = export(made, engine, "leaderworkerset" if best.hosts > 1 and engine != "dynamo" else "")
+        except UserError:
+            refused.append((engine, name))
+            return
+        facts = read_sources([Source(file, text) for file, text in written.files.items()], {}).facts
+        said = [facts.whole(fact, 1) for fact in ("tp", "pp", "replicas", "copy_users", "context")]
+        assert said == [best.tp, best.pp, best.replicas, made.ask.users // best.replicas, made.context]
+        assert facts.value("kv") == made.ask.kv
+        assert facts.whole("nodes", 1) == best.hosts
+
+    check_every(back, [(name, engine) for name in PLANS for engine in TENSOR])
+    assert refused == [("tensorrt-llm", "copies"), ("tensorrt-llm", "hosts")]
+
+
+def test_llama_cpp_and_ollama_say_their_plans() -> None:
+    made = plan(
+        model="llama-3-8b:q4_k_m", on="2xrtx3090", users=4, context=8192, engine="llama.cpp", fix=("split=layer", "cards=2")
+    )
+    written = export(made, "llama.cpp")
+    facts = read_sources([Source("train.sh", written.files["train.sh"])], {}).facts
+    assert [facts.value(name) for name in ("users", "context", "split", "kv", "flash")] == [4, 8192, "layer", "f16", True]
+    preset = written.files["models.ini"]
+    assert preset.endswith(
+        "version = 1\n\n[llama-3-8b-Q4_K_M]\nmodel = llama-3-8b-Q4_K_M.gguf\nn-gpu-layers = 33\nsplit-mode = layer\nctx-size = 32768\n"
+        "parallel = 4\nflash-attn = on\nload-on-startup = true\n"
+    )
+    assert "num_ctx 8192" in export(made, "ollama").files["Modelfile"]
+
+
+def test_a_program_refuses_a_plan_that_it_cannot_run() -> None:
+    gguf = plan(model="llama-3-8b:q4_k_m", on="2xrtx3090", users=1, engine="llama.cpp")
+    with pytest.raises(UserError, match=r"vLLM splits a model by tensor, and the plan, made for llama\.cpp, by"):
+        export(gguf, "vllm")
+    with pytest.raises(UserError, match=r"llama\.cpp splits a model by layer or row or none"):
+        export(plan(fix=("tp=8",)), "llama.cpp")
+
+
+def verdict(tmp_path: Any, text: str, on: str, **words: Any) -> Verdict:
+    file = tmp_path / "serve.sh"
+    file.write_text(text)
+    return check([str(file)], CheckAsk(on=on, **words))
+
+
+def test_check_finds_a_faster_layout_and_writes_it_into_the_file(tmp_path: Any) -> None:
+    text = "TP=4\nvllm serve meta-llama/Llama-3.3-70B-Instruct -tp $TP -pp 2 --max-model-len 16384 --max-num-seqs 16\n"
+    found = verdict(tmp_path, text, "8xh100-sxm")
+    assert (found.fits, found.code, found.best.axes) == (True, 0, (8, 1, 1))
+    assert list(found.patched.values()) == [text.replace("TP=4", "TP=8").replace("-pp 2", "-pp 1")]
+    json.dumps(found.to_json())
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("-tp 3 --max-num-seqs 4", "tp 3 does not divide the 64 attention heads"),
+        ("-tp 8 --max-model-len 1M", "is longer than the 131,072"),
+        ("-tp 8 --gpu-memory-utilization 9", "expected above 0 and at most 1"),
+        ("-tp 8 --enable-expert-parallel", "llama-3.3-70b has none"),
+        ("-tp 8 -pp 4", "it asks for 32 devices"),
+    ],
+)
+def test_what_cannot_start_is_said(tmp_path: Any, flags: str, text: str) -> None:
+    found = verdict(tmp_path, f"vllm serve meta-llama/Llama-3.3-70B-Instruct {flags}\n", "8xh100-sxm")
+    assert found.code == 1
+    assert any(text in finding.text for finding in found.findings), [finding.text for finding in found.findings]
+
+
+def test_a_model_that_does_not_fit_is_said(tmp_path: Any) -> None:
+    found = verdict(tmp_path, "vllm serve meta-llama/Llama-3.3-70B-Instruct -tp 1 --max-num-seqs 1\n", "1xh100-sxm")
+    assert (found.fits, found.code) == (False, 1)
+    assert found.own.peak > found.own.capacity
+
+
+def test_the_most_requests_at_a_time_need_no_whole_context_each(tmp_path: Any) -> None:
+    """A paged cache starts with room for one; llama.cpp reserves all of its slots."""
+    paged = verdict(
+        tmp_path, "vllm serve meta-llama/Llama-3.3-70B-Instruct -tp 8 --max-model-len 32768 --max-num-seqs 4096\n", "8xh100-sxm"
+    )
+    assert (paged.fits, paged.code) == (True, 0)
+    assert any("requests with a whole context of 32,768 tokens, of at most 4,096 at a time" in note for note in paged.notes)
+    slots = "llama-server -m Llama-3.3-70B-Instruct-Q4_K_M.gguf -ngl 99 -c 524288 -np 64 -fa on\n"
+    assert verdict(tmp_path, slots, "2xrtx3090").code == 1
+
+
+def test_lengths_are_those_of_the_engine() -> None:
+    keys = {name: programs()[name].table() for name in ("vllm", "sglang")}
+    read = keys["vllm"]["--max-model-len"][0].kind.read
+    assert [read(text) for text in ("4096", "4k", "4K", "1.5k", 32768)] == [4096, 4000, 4096, 1500, 32768]
+    with pytest.raises(ValueError, match="auto"):
+        read("auto")
+
+
+def test_sglang_with_data_parallel_attention_has_one_copy() -> None:
+    text = "python -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --dp 8 --enable-dp-attention --context-length 8192\n"
+    facts = read_sources([Source("s.sh", text)], {}).facts
+    assert [facts.value(name) for name in ("tp", "replicas", "devices", "attention_dp")] == [8, 1, 8, True]
+
+
+def test_flags_of_vllm_and_sglang_exist() -> None:
+    """Every flag that is written, or whose value is read, is one that the program itself lists (abbreviations are only read)."""
+    folder = Path(__file__).parents[2] / "fixtures" / "referees"
+
+    def flags(name: str) -> None:
+        listed = set(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
+        program = programs()[name]
+        keys = {row.key for row in program.keys if row.key.startswith("--")}
+        assert keys <= listed
+        hosts = export(plan(**PLANS["hosts"]), name, "leaderworkerset")
+        lines = [line for line in hosts.files["serve.yaml"].splitlines() if not line.startswith("#")]
+        written = {word for line in lines for word in line.split() if re.fullmatch(r"--[a-z][a-z-]+", word)}
+        assert len(written) > 8
+        assert written <= listed
+
+    check_every(flags, [("vllm",), ("sglang",)])

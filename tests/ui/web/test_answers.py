@@ -1,0 +1,90 @@
+"""Answers that are kept, and the bound on how many are computed at once."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import anyio
+import pytest
+
+from meshwise.ui.web.answers import Gone, Kept, Pool
+
+
+def test_threads_that_ask_the_same_share_one_computation() -> None:
+    kept, computed = Kept(), list[int]()
+    ready = threading.Barrier(8)
+
+    def compute() -> int:
+        computed.append(1)
+        time.sleep(0.05)
+        return 7
+
+    def ask() -> int:
+        ready.wait()
+        return kept.get("question", compute)
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = [future.result() for future in [threads.submit(ask) for _ in range(8)]]
+    assert (answers, computed) == ([7] * 8, [1])
+
+
+def test_only_the_last_answers_are_kept_and_no_errors() -> None:
+    kept, computed = Kept(2), list[str]()
+
+    def answer(name: str) -> str:
+        computed.append(name)
+        return name
+
+    for name in ("a", "b", "a", "c", "a", "b"):
+        kept.get(name, lambda name=name: answer(name))
+    assert computed == ["a", "b", "c", "b"]
+    assert len(kept) == 2
+    with pytest.raises(ZeroDivisionError):
+        kept.get("z", lambda: 1 // 0)
+    assert kept.get("z", lambda: 5) == 5
+
+
+class Client:
+    """Stands for a request whose client leaves after a while."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    async def is_disconnected(self) -> bool:
+        return time.monotonic() > self.until
+
+
+def test_a_request_whose_client_left_never_starts() -> None:
+    started: list[str] = []
+
+    async def ask() -> None:
+        pool, hold = Pool(1), threading.Event()
+
+        def long() -> str:
+            hold.wait(5)
+            return "long"
+
+        def waiting() -> str:
+            started.append("waiting")
+            return "waiting"
+
+        async def leave() -> None:
+            await anyio.sleep(0.05)
+            with pytest.raises(Gone):
+                await pool.run(Client(0.05), waiting)  # pyright: ignore[reportArgumentType]
+            hold.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(leave)
+            assert await pool.run(Client(60), long) == "long"  # pyright: ignore[reportArgumentType]
+
+    anyio.run(ask)
+    assert started == []
+
+
+def test_errors_of_a_computation_reach_the_request() -> None:
+    async def ask() -> None:
+        with pytest.raises(ZeroDivisionError):
+            await Pool(1).run(Client(60), lambda: 1 // 0)  # pyright: ignore[reportArgumentType]
+
+    anyio.run(ask)

@@ -1,0 +1,109 @@
+"""What every request must satisfy, and what every reply carries."""
+
+import pytest
+
+from meshwise.errors import UserError
+from meshwise.ui.web import guard
+from meshwise.ui.web import server as servers
+from support.pages import SMALL, Server, serving
+
+TOKEN = "a-long-enough-secret"
+
+
+def test_every_reply_has_a_strict_policy(server: Server) -> None:
+    missing: list[str] = []
+    for path in (
+        "/plan",
+        f"/plan?{SMALL}",
+        "/plan.json",
+        "/static/app.js",
+        "/static/parts.css",
+        "/nowhere",
+        "/suggest?catalogue=x",
+    ):
+        reply = server.get(path)
+        policy = reply.headers.get("content-security-policy", "")
+        good = "default-src 'none'" in policy and "unsafe" not in policy and reply.headers["x-content-type-options"] == "nosniff"
+        missing += [] if good else [path]
+    assert missing == []
+    assert "script-src 'self';" in server.get("/plan").headers["content-security-policy"]
+
+
+def test_pages_have_no_script_or_style_inside(server: Server) -> None:
+    text = server.get(f"/plan?{SMALL}").text
+    assert "<style" not in text
+    assert ' style="' not in text
+    assert " onclick" not in text
+    assert '<script type="application/json"' in server.get(f"/mesh?{SMALL}").text
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.", "", "[::2]", "0.0.0.0"]
+)
+def test_another_name_for_this_machine_is_not_answered(server: Server, host: str) -> None:
+    assert server.get("/plan", host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost:99", "LOCALHOST", "[::1]:8765"])
+def test_names_of_loopback_are_answered(server: Server, host: str) -> None:
+    assert server.get("/static/icon.svg", host=host).status == 200
+
+
+def test_uploads_from_other_sites_are_refused(server: Server) -> None:
+    assert server.upload("a.csv", b"a,b\n1,2\n", origin="http://evil.example").status == 403
+    assert server.upload("a.csv", b"a,b\n1,2\n", sec_fetch_site="cross-site").status == 403
+    assert server.upload("a.csv", b"a,b\n1,2\n", origin=server.address).status == 400
+
+
+def test_large_uploads_are_refused_before_they_are_read(server: Server) -> None:
+    assert server.send("POST", "/audit", b"", {"transfer-encoding": "chunked", "content-length": "99999999"}).status in (400, 413)
+    reply = server.upload("big.log", b"x" * (guard.LARGEST_UPLOAD + 1))
+    assert reply.status == 413
+    assert "at most 4 MiB" in reply.text
+
+
+def test_a_question_that_is_too_long_is_refused(server: Server) -> None:
+    assert server.get("/plan?model=" + "x" * 9000).status == 414
+
+
+def test_nothing_changes_by_get_and_other_methods_do_not_exist(server: Server) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "POST"):
+        assert server.send(method, "/plan").status == 405
+
+
+def test_static_files_stay_in_their_folder(server: Server) -> None:
+    for path in ("/static/../guard.py", "/static/%2e%2e/guard.py", "/static/..%2fguard.py", "/static//etc/passwd"):
+        assert server.get(path).status == 404
+
+
+def test_a_token_is_needed_where_one_was_set() -> None:
+    with serving(token=TOKEN) as closed:
+        assert closed.get("/plan").status == 401
+        assert closed.get("/plan?token=wrong-wrong-wrong-wrong").status == 401
+        opened = closed.get(f"/plan?{SMALL}&token={TOKEN}")
+        assert (opened.status, opened.headers["location"]) == (303, f"/plan?{SMALL}")
+        cookie = opened.headers["set-cookie"]
+        assert "HttpOnly" in cookie
+        assert "SameSite=strict" in cookie
+        assert closed.get("/plan", cookie=cookie.partition(";")[0]).status == 200
+        assert closed.get("/plan", authorization=f"Bearer {TOKEN}").status == 200
+        assert closed.get(f"//evil.example/plan?token={TOKEN}").headers["location"] == "/evil.example/plan"
+
+
+def test_an_address_that_others_reach_needs_a_good_token() -> None:
+    servers.check("127.0.0.1", "")
+    servers.check("0.0.0.0", TOKEN)
+    for host, token in (
+        ("0.0.0.0", ""),
+        ("192.168.1.5", ""),
+        ("::", ""),
+        ("0.0.0.0", "short"),
+        ("0.0.0.0", 'a"long;enough secret'),
+    ):
+        with pytest.raises(UserError):
+            servers.check(host, token)
+
+
+def test_a_taken_port_is_one_clear_line(server: Server) -> None:
+    with pytest.raises(UserError, match="--port 0 takes a free one"):
+        servers.listen("127.0.0.1", server.port)

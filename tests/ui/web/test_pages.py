@@ -1,0 +1,226 @@
+"""Pages over a socket: HTML, JSON and CSV at the same address, and what they say where there is no answer."""
+
+import csv
+import gzip
+import io
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from meshwise import api
+from meshwise.ui.web.pages import PAGES
+from meshwise.workers.trainer.report.rows import add_row, step_row
+from support.pages import BLOOM, CARDS, SMALL, Server, serving
+from support.tiny_runs import WHOLE, steps
+
+FRAGMENT = {"x-meshwise-fragment": "1"}
+
+
+@pytest.mark.parametrize("page", [page.name for page in PAGES if page.name != "accuracy"])
+def test_every_page_has_a_first_state_that_says_what_to_do(server: Server, page: str) -> None:
+    reply = server.get(f"/{page}")
+    assert reply.status == 200
+    assert '<main id="answer"' in reply.text
+    assert '<section class="empty">' in reply.text
+
+
+def test_the_first_page_is_plan(server: Server) -> None:
+    assert server.get("/").headers["location"] == "/plan"
+
+
+def test_the_plan_page_shows_what_the_library_answers(server: Server) -> None:
+    made = api.plan("bloom-176b", on="jean-zay:48", batch="2048x2048", framework="megatron-deepspeed", tokens="366B")
+    text = unescape(server.get(f"/plan?{BLOOM}").text)
+    for choice in made.choices:
+        assert f"<code>{choice.name}</code>" in text
+    assert f"{made.best.step:.4g} s" in text
+    assert f"{made.best.mwh:,.0f} MWh" in text
+    assert made.command in text
+    for rule, count in made.rejected.items():
+        assert rule in text
+        assert f"{count:,}" in text
+
+
+def test_json_and_csv_are_the_library_s_own(server: Server, tmp_path: Path) -> None:
+    made = api.plan("llama-debug", on="1x8xh100-sxm", batch=64, seq=512)
+    reply = server.get(f"/plan.json?{SMALL}")
+    assert reply.json() == json.loads(json.dumps(made.to_json()))
+    (tmp_path / "plan.json").write_bytes(reply.body)
+    assert api.load(tmp_path / "plan.json").ask == made.ask
+    rows = list(csv.DictReader(io.StringIO(server.get(f"/plan.csv?{SMALL}").text)))
+    assert [float(row["seconds"]) for row in rows] == pytest.approx([row["seconds"] for row in made.rows()])
+    assert server.get(f"/plan.csv?{SMALL}&download=1").headers["content-disposition"].startswith("attachment")
+
+
+def test_the_serve_page_shows_commands_bytes_and_what_does_not_fit(server: Server) -> None:
+    made = api.serve("llama-3.3-70b:q4_k_m", on="4xrtx4060ti-16gb", context="16k")
+    text = unescape(server.get(f"/serve?{CARDS}").text)
+    for lines in made.commands.values():
+        assert all(line in text for line in lines)
+    assert all(miss.name in text for miss in made.misses)
+    assert "not calibrated for" in text
+    assert text.count('class="bar wide"') == 1 + 4  # the decode step, and four cards
+
+
+def test_columns_sort_and_rows_compare(server: Server) -> None:
+    text = server.get(f"/plan?{BLOOM}&sort=-mfu").text
+    shares = [float(cell) for cell in re.findall(r'<td class="number">([\d.]+)%', text)]
+    assert shares == sorted(shares, reverse=True)
+    assert len(shares) == 10
+    compared = server.get(f"/plan?{BLOOM}&a=1&b=4", **FRAGMENT).text
+    assert 'id="comparison"' in compared
+    assert compared.count('aria-checked="true"') == 2
+    served = server.get(f"/serve?{CARDS}&a=1&b=3").text
+    assert 'id="comparison"' in served
+
+
+def test_reasons_come_after_the_answer(server: Server) -> None:
+    reasons = api.plan("llama-debug", on="1x8xh100-sxm", batch=64, seq=512).explain().reasons
+    text = unescape(server.get(f"/plan/why?{SMALL}").text)
+    assert all(line.strip() in text for line in reasons)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        (f"/plan?{SMALL}&precision=fp3", 400, "expected one of"),
+        (f"/plan?{SMALL}&a=99&b=1", 400, "expected a whole number from 1 to"),
+        ("/plan?model=bloom-176b&on=8xrtx4090&batch=8", 422, "does not fit"),
+        ("/serve?model=llama-3.3-70b&on=1xrtx4090&fix=cards%3D1%2Csplit%3Dlayer&engine=vllm", 400, "split"),
+        ("/what-if?model=llama-3-8b&on=8xh100-sxm&batch=64&x=colour", 400, "there is no axis"),
+        ("/accuracy?table=nothing", 400, "unknown table"),
+        (f"/mesh?{SMALL}&row=900", 400, "the table has"),
+        ("/audit?file=%2Fetc%2Fpasswd", 400, "was not named on the command line"),
+        ("/runs?run=x", 200, "No run was named"),
+        ("/nowhere", 404, "there is no page"),
+    ],
+)
+def test_what_cannot_be_answered_is_said_in_one_sentence(server: Server, path: str, status: int, words: str) -> None:
+    reply = server.get(path)
+    assert (reply.status, words in unescape(reply.text)) == (status, True)
+    assert "Traceback" not in reply.text
+
+
+def test_errors_of_json_are_json_and_a_page_s_own_requests_do_not_fail(server: Server) -> None:
+    reply = server.get("/plan.json?model=nope&on=8xh100-sxm&batch=8")
+    assert reply.status == 400
+    assert "not in the catalogue" in reply.json()["error"]
+    assert server.get("/plan.json").json()["error"] == "missing: a model, a cluster (on), a global batch"
+    shown = server.get("/plan?model=nope&on=8xh100-sxm&batch=8", **FRAGMENT)
+    assert (shown.status, "not in the catalogue" in shown.text) == (200, True)
+
+
+def test_text_from_a_question_is_escaped(server: Server) -> None:
+    reply = server.get("/plan?model=%3Cscript%3Ealert(1)%3C%2Fscript%3E&on=%22%3E%3Cb%3E&batch=8")
+    assert "<script>alert" not in reply.text
+    assert "<b>" not in reply.text
+
+
+def test_names_are_suggested(server: Server) -> None:
+    def values(query: str) -> list[str]:
+        return [each["value"] for each in server.get(f"/suggest?{query}").json()]
+
+    assert "bloom-176b" in values("catalogue=models&typed=bloom")
+    assert "llama-3.3-70b:q4_k_m" in values("catalogue=models&typed=llama-3.3-70b&page=serve")
+    assert "4xrtx4060ti-16gb" in values("catalogue=clusters&typed=4xrtx4060&page=serve")
+    assert any(name.startswith("jean-zay") for name in values("catalogue=clusters&typed=jean"))
+    assert server.get("/suggest?catalogue=../../etc").status == 400
+
+
+def test_what_if_draws_a_point_per_value_and_sliders_move_the_question(server: Server) -> None:
+    asked = "model=llama-3-8b&on=8x8xh100-sxm&batch=1M&tokens=1T&x=nodes"
+    made = server.get(f"/what-if.json?{asked}").json()
+    assert [point["nodes"] for point in made["points"]] == [1, 2, 4, 8, 16, 32, 64]
+    moved = server.get(f"/what-if.json?{asked}&at.batch=2M").json()
+    assert moved["ask"]["batch"] == 2 * made["ask"]["batch"]
+    grid = server.get("/what-if?model=llama-debug&on=1x8xh100-sxm&batch=64&seq=512&x=batch&y=precision")
+    assert grid.status == 200
+    assert 'data-chart="heat"' in grid.text
+    served = server.get("/what-if.json?of=serve&model=llama-3.1-8b%3Aq8_0&on=1xrtx4090&users=2&x=users").json()
+    assert [point["users"] for point in served["points"]] == [1, 2, 4, 8, 16]
+
+
+def test_the_front_of_serving_has_no_point_that_another_beats(server: Server) -> None:
+    points = server.get("/what-if/front?of=serve&model=llama-3.1-8b%3Aq8_0&on=2xrtx4090").json()["points"]
+    front = [point for point in points if point["front"]]
+    beaten = [a for a in front for b in points if b["each"] > a["each"] and b["all"] > a["all"]]
+    assert front
+    assert beaten == []
+
+
+def test_the_trace_is_one_that_perfetto_reads(server: Server) -> None:
+    reply = server.get(f"/timeline/trace?{SMALL}")
+    assert json.loads(gzip.decompress(reply.body))["traceEvents"]
+    assert 'id="gantt"' in server.get(f"/timeline?{SMALL}").text
+
+
+def test_count_shows_models_side_by_side(server: Server) -> None:
+    counted = server.get("/count.json?model=llama-3-8b%2C+bloom-176b").json()
+    assert [each["parameters"]["total"] for each in counted] == [api.count("llama-3-8b").params, api.count("bloom-176b").params]
+    assert server.get("/count?model=a,b,c,d,e,f,g").status == 400
+
+
+def test_accuracy_is_what_validate_says(server: Server) -> None:
+    table = "korthikanti2022_iteration"
+    assert server.get(f"/accuracy.json?table={table}").json()["time"] == api.validate(table).score["time"]
+    assert server.get(f"/accuracy/score?table={table}").json()["runs"] == "10"
+    assert "error" in server.get("/accuracy/score?table=local_rig_notes").json()
+
+
+def test_an_uploaded_log_is_audited_and_a_table_scored(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    table = (Path(api.__file__).parent / "data/measurements/korthikanti2022_iteration.csv").read_bytes()
+    reply = server.upload("mine.csv", table)
+    assert reply.status == 200
+    assert "Predictions for mine" in reply.text
+    assert server.upload("broken.log", b"\x00\xff\x00 nothing in here").status == 400
+    assert server.upload("empty.csv", b"").status == 400
+    assert server.send("POST", "/audit", b"not a form").status == 400
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reports_have_everything_inside(server: Server) -> None:
+    for path in (f"/plan/report?{BLOOM}", f"/serve/report?{CARDS}"):
+        reply = server.get(path)
+        assert reply.headers["content-disposition"].startswith("attachment")
+        assert len(reply.body) < 1_000_000
+        assert not re.search(r'(?:src|href)="(?!#)', reply.text)
+
+
+def test_runs_named_on_the_command_line_are_shown_and_followed(tmp_path: Path) -> None:
+    from meshwise.ui.web import named
+
+    for name, seconds in (("first", (2.0, 1.0, 1.0, 1.0)), ("second", (2.0, 0.5, 0.5, 0.5))):
+        folder = tmp_path / name
+        folder.mkdir()
+        WHOLE.write(folder / "config.json")
+        for step in steps(*seconds):
+            add_row(folder / "steps.jsonl", step_row(step))
+    given = named.read([tmp_path])
+    assert named.first_page(given) == "/runs"
+    with serving(given) as server:
+        made = server.get("/runs.json").json()
+        assert [run["measured"]["seconds"] for run in made["runs"]] == [1.0, 0.5]
+        assert "first: running, step 4 of 6" in server.get("/runs").text
+        assert server.get("/runs?run=third").status == 400
+        for i, step in enumerate(steps(*[1.0] * 6)[4:]):
+            add_row(tmp_path / "first" / "steps.jsonl", step_row(step))
+            assert i < 2
+        told = server.get("/runs/events?run=first").text
+        assert told.count('"loss"') == 6
+        assert "event: end" in told
+        assert server.get("/runs/events?run=..").status == 404
+
+
+def test_a_plan_named_on_the_command_line_is_opened(tmp_path: Path) -> None:
+    from meshwise.ui.web import named
+
+    api.plan("llama-debug", on="1x8xh100-sxm", batch=64, seq=512).save(tmp_path / "plan.json")
+    given = named.read([tmp_path / "plan.json"])
+    with serving(given) as server:
+        assert "<code>dp8" in server.get(named.first_page(given)).text
+    (tmp_path / "train.log").write_text("nothing")
+    assert named.first_page(named.read([tmp_path / "train.log"])) == "/audit"

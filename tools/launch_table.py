@@ -1,0 +1,116 @@
+"""For cog: what each training program can say, found by trying: `export` writes it and reads it back, or refuses it."""
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from meshwise.export.program import Program, Setup, launchers, programs
+from meshwise.export.setup import of_plan
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.plan import make
+
+ROOT = Path(__file__).parent.parent
+PLAIN: dict[str, Any] = {
+    "tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 1, "vpp": 1, "schedule": "1f1b", "sp": 0, "offload": "none", "mbs": 1, "recompute": "none",
+    "dp_replicate": 1,
+}  # fmt: skip
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tp without sp": ("dense", {"tp": 8}),
+    "tp with sp": ("dense", {"tp": 8, "sp": 1}),
+    "pp": ("dense", {"pp": 4}),
+    "vpp (interleaved)": ("dense", {"pp": 4, "vpp": 2, "schedule": "interleaved"}),
+    "zero-bubble schedule": ("dense", {"pp": 4, "vpp": 2, "schedule": "zero-bubble"}),
+    "uneven stages": ("uneven", {"pp": 4}),
+    "cp": ("dense", {"cp": 4}),
+    "ep": ("experts", {"ep": 8}),
+    "etp": ("experts", {"ep": 8, "tp": 2, "etp": 2, "sp": 1}),
+    "dp_replicate x dp_shard": ("dense", {"dp_replicate": 8}),
+    "ZeRO 0": ("dense", {"zero": 0}),
+    "ZeRO 1": ("dense", {"zero": 1}),
+    "ZeRO 2": ("dense", {"zero": 2}),
+    "ZeRO 3": ("dense", {"zero": 3}),
+    "full recompute": ("dense", {"recompute": "full"}),
+    "selective recompute": ("dense", {"recompute": "selective"}),
+    "recompute by module": ("dense", {"recompute": "layernorm"}),
+    "recompute by policy": ("dense", {"recompute": "minimal"}),
+    "offload: optimizer": ("dense", {"offload": "optimizer"}),
+    "offload: parameters": ("dense", {"offload": "parameters"}),
+    "offload: activations": ("dense", {"offload": "activations"}),
+    "fp16": ("dense", {"precision": "fp16"}),
+    "fp8": ("dense", {"precision": "fp8"}),
+    "fp8-row": ("dense", {"precision": "fp8-row"}),
+    "fp8-block": ("dense", {"precision": "fp8-block"}),
+    "mxfp8": ("dense", {"precision": "mxfp8"}),
+    "nvfp4": ("dense", {"precision": "nvfp4"}),
+    "8-bit AdamW": ("dense", {"optimizer": "adamw-8bit"}),
+    "Muon": ("dense", {"optimizer": "muon"}),
+    "compile": ("dense", {"compile": True}),
+    "fused loss": ("dense", {"loss": "fused"}),
+}
+CHECKED = {
+    "megatron": "its parser and `validate_args`", "torchtitan": "its parser and `ParallelDims`", "torchtitan-0.2": "its parser",
+    "deepspeed": "`DeepSpeedConfig`", "accelerate": "its parser and its list of keys", "trainer": "fields of `TrainingArguments`",
+    "llama-factory": "its list of keys; `DeepSpeedConfig`", "axolotl": "its list of keys", "maxtext": "its list of keys",
+    "megatron-deepspeed": "round trip", "megatron-bridge": "round trip", "nanotron": "round trip",
+    "meshwise": "its own parser",
+}  # fmt: skip
+
+
+@cache
+def base(kind: str, bloom: bool) -> Setup:
+    models = {"dense": "llama-3.1-8b", "experts": "qwen3-30b-a3b", "uneven": "llama-3.1-8b"}
+    ask = TrainAsk(model="bloom-7b1" if bloom else models[kind], on="8x8xh100-sxm", batch="512x4096", top=1)
+    setup = of_plan(make(ask))
+    return replace(setup, values={**setup.values, "layers": 30 if kind == "uneven" else setup.values["layers"]})
+
+
+def says(program: Program, kind: str, change: dict[str, Any]) -> bool:
+    """Return whether a program can say a change of some plain layout."""
+    bloom = program.name == "megatron-deepspeed"
+    if bloom and kind == "experts":
+        return False
+    for zero in (change["zero"],) if "zero" in change else (3, 2, 1, 0):
+        values = {**base(kind, bloom).values, **PLAIN, "zero": zero, **change}
+        dp = 64 // (int(values["tp"]) * int(values["pp"]) * int(values["cp"]))  # type: ignore[call-overload]
+        copies = int(values["dp_replicate"]) if zero else dp  # type: ignore[call-overload]
+        if "dp_replicate" in change and not zero:
+            continue  # nothing is sharded
+        values |= {"dp": dp, "dp_replicate": copies, "dp_shard": dp // copies, "accumulation": 512 // dp}
+        if not list(program.refuse(replace(base(kind, bloom), values=values))):
+            return True
+    return False
+
+
+def table() -> None:
+    """Print the table of training programs and axes."""
+    trains = [program for program in programs().values() if program.kind == "train" and program.write is not None]
+    print("| | " + " | ".join(program.name for program in trains) + " |")
+    print("| --- |" + " --- |" * len(trains))
+    for name, (kind, change) in ROWS.items():
+        print(f"| {name} | " + " | ".join("yes" if says(program, kind, change) else "–" for program in trains) + " |")
+    print("| **checked by** | " + " | ".join(CHECKED.get(program.name, "round trip") for program in trains) + " |")
+
+
+def targets() -> None:
+    """Print every program and launcher with the version it is written for."""
+    print("| name | for | use |\n| --- | --- | --- |")
+    for program in programs().values():
+        use = (
+            f"export, check ({'serving' if program.kind == 'serve' else 'training'})"
+            if program.write is not None
+            else "check only"
+        )
+        print(f"| `{program.name}` | {program.title} {program.version} | {use} |")
+    for launcher in launchers().values():
+        print(f"| `--with {launcher.name}` | {launcher.title} {launcher.version} | starts processes |")
+
+
+def referees() -> None:
+    """Print the results of `make referees`."""
+    results = json.loads((ROOT / "docs" / "export" / "referees.json").read_text(encoding="utf-8"))
+    print("| referee | versions | date | result |\n| --- | --- | --- | --- |")
+    for name, result in results.items():
+        versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())
+        print(f"| {name} | {versions} | {result['date']} | {'passed' if result['passed'] else 'failed'} |")
