@@ -76,6 +76,9 @@ FACTS = (
     Fact("users", "Concurrent requests.", "serving"),
     Fact("context", "Longest context of one request.", "serving"),
     Fact("batched_tokens", "Tokens of one forward pass, at most.", "serving"),
+    Fact("chunked", "One pass computes decode tokens and pieces of prompts together.", "serving"),
+    Fact("prefix_caching", "Prefixes of earlier prompts are kept in the cache.", "serving"),
+    Fact("draft", "Tokens that speculative decoding proposes per step.", "serving"),
     Fact("kv", "Type of the KV cache.", "serving"),
     Fact("weights", "Format of the weights.", "serving"),
     Fact("memory_share", "Share of the device's memory that the engine uses.", "serving"),
@@ -84,7 +87,7 @@ FACTS = (
     Fact("shares", "Shares of the cards.", "serving"),
     Fact("gpu_layers", "Layers on cards.", "serving"),
     Fact("expert_layers", "Layers whose experts stay in host memory.", "serving"),
-    Fact("attention_dp", "Attention is data-parallel inside the tensor-parallel group.", "serving"),
+    Fact("attention_dp", "Attention is data-parallel over devices that share the experts.", "layout"),
     Fact("flash", "Flash attention.", "serving"),
 )
 BY_NAME = {fact.name: fact for fact in FACTS}

@@ -30,7 +30,7 @@ class ServeQuestion:
     """Requests to the whole deployment."""
     targets: Targets = NO_TARGETS
     bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
-    """Parts of the layout that the user fixed: split, cards, tp, pp, replicas."""
+    """Parts of the layout that the user fixed: split, cards, tp, pp, ep, replicas, hosts."""
 
     @property
     def experts(self) -> bool:

@@ -31,7 +31,7 @@ def serving(
     write: Callable[[Setup], Written],
     keys: tuple[Key, ...] = (),
     form: Form = "flags",
-    engine: str = "vllm",
+    engine: str,
     splits: tuple[str, ...] = ("tensor",),
     commands: tuple[str, ...] = (),
     refuse: Callable[[Setup], Iterable[Refusal]] = _more,
@@ -46,7 +46,7 @@ def serving(
 
     def refused(given: Setup) -> Iterable[Refusal]:
         if splits:
-            yield from setup.refused(given, title, *splits)
+            yield from setup.refused(given, title, engine, *splits)
         yield from refuse(given)
 
     def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:

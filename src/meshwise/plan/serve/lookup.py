@@ -30,7 +30,7 @@ NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 REFUSED = {"tensorrt-llm": ("fp8", "nvfp4"), "sglang": ("nvfp4",), "vllm": ()}
 """Formats that an engine does not run on chips without such units. vLLM and SGLang unpack fp8 weights there, at 16-bit rates."""
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
-SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
+SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts")
 
 Bounds = dict[str, int | str]
 
@@ -226,13 +226,17 @@ def check(q: ServeQuestion) -> None:
     split, tp = q.bounds.get("split"), q.bounds.get("tp", q.bounds.get("pp", 1))
     if split is not None and split not in q.engine.splits:
         raise UserError(f"{q.engine.name} cannot do a {split} split; it can do {', '.join(q.engine.splits)}")
+    if int(q.bounds.get("ep", 1)) > 1 and not (q.engine.attention_dp and q.experts):
+        lacks = f"{q.model.name} has no routed experts" if q.engine.attention_dp else f"{q.engine.name} has no attention dp"
+        raise UserError(f"--fix ep={q.bounds['ep']}: {lacks}")
     if tp != 1 and "tensor" not in q.engine.splits:
         raise UserError(f"{q.engine.name} has no tensor or pipeline parallelism; it can split by {', '.join(q.engine.splits)}")
     refusal = refuses_tp(q.model, int(q.bounds["tp"])) if "tp" in q.bounds else ""
     if refusal:
         raise UserError(f"{q.engine.name} on {q.model.name}: {refusal}")
     needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
-    needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
+    copy = max(int(q.bounds.get(axis, 1)) for axis in ("cards", "ep"))
+    needed = max(needed, copy * int(q.bounds.get("replicas", 1)))
     if needed > q.cluster.devices:
         raise UserError(f"--fix needs {needed} cards, but {q.cluster.name} has {q.cluster.devices}")
     if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:

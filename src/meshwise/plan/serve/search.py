@@ -143,6 +143,7 @@ def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
         "cards": len(layout.cards),
         "tp": layout.tp,
         "pp": layout.pp,
+        "ep": layout.tp if layout.apart else 1,
         "replicas": layout.replicas,
         "hosts": layout.hosts,
     }

@@ -6,7 +6,7 @@ from rich.text import Text
 from meshwise import units
 from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.front import Front, FrontPoint
-from meshwise.ui.views.serve import length_words
+from meshwise.plan.serve.words import length_words
 from meshwise.ui.views.svg.drawing import document
 from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME
-from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import Miss, ServePlan
+from meshwise.plan.serve.words import length_words, load_words
 from meshwise.ui.views import bars
 from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
@@ -62,24 +62,6 @@ def header(plan: ServePlan) -> list[str]:
         f"{ask.model} on {ask.on} with {plan.engine}{'' if ask.engine else ' (assumed, --engine)'}",
         f"{plan.weights['format']} weights, {ask.kv} KV cache; {load_words(ask)}, {length_words(ask)}, context {context}",
     ]
-
-
-def load_words(ask: ServeAsk) -> str:
-    """Return the load in words."""
-    if ask.rate:
-        return f"{ask.rate:g} requests/s{f' in bursts of {ask.burst:g}' if ask.burst != 1 else ''}"
-    return f"{ask.users:,} users at a time" if ask.users > 1 else "one request at a time"
-
-
-def length_words(ask: ServeAsk) -> str:
-    """Return the lengths of requests in words."""
-    if ask.lengths:
-        return f"lengths of {ask.lengths}"
-    spreads = [f" (spread {spread:g})" if spread else "" for spread in (ask.prompt_spread, ask.output_spread)]
-    words = f"{ask.prompt:,} prompt{spreads[0]} + {ask.output:,} output tokens{spreads[1]}"
-    words += f" after {ask.depth:,} cached ones" if ask.depth else ""
-    words += f", {ask.prefix:.0%} of prompts cached" if ask.prefix else ""
-    return words + (f", {ask.draft} drafted at {ask.accept:g}" if ask.draft else "")
 
 
 def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
