@@ -16,6 +16,7 @@ from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
 from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
 from meshwise.plan.serve.search import Found, Option, largest_context, search, with_memory, with_speed, worth
+from meshwise.plan.serve.words import tokens
 from meshwise.units import GIB
 
 LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
@@ -43,11 +44,6 @@ def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
 
 def _gib(value: float) -> str:
     return f"{value / GIB:.1f} GiB"
-
-
-def tokens(rate: float) -> str:
-    """Format tokens/s with three digits and no exponent."""
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
 def _rate(option: Option) -> str:

@@ -20,3 +20,8 @@ def length_words(ask: ServeAsk) -> str:
     words += f" after {ask.depth:,} cached ones" if ask.depth else ""
     words += f", {ask.prefix:.0%} of prompts cached" if ask.prefix else ""
     return words + (f", {ask.draft} drafted at {ask.accept:g}" if ask.draft else "")
+
+
+def tokens(rate: float) -> str:
+    """Format tokens/s with three digits and no exponent."""
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"

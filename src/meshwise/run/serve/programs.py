@@ -45,7 +45,9 @@ def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
     if engine == "transformers":
         raise UserError("the transformers engine has no server: 'meshwise bench plan.json' measures it")
     if engine == "tensorrt-llm":
-        raise UserError("tensorrt-llm starts from a file of its own: start it as the plan says, and give its URL to 'meshwise bench'")
+        raise UserError(
+            "tensorrt-llm starts from a file of its own: start it as the plan says, and give its URL to 'meshwise bench'"
+        )
     if deployment.layout.replicas > 1:
         raise UserError(
             f"the plan has {deployment.layout.replicas} replicas, which need a load balancer: plan with --fix replicas=1"

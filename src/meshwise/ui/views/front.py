@@ -4,9 +4,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise import units
-from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.front import Front, FrontPoint
-from meshwise.plan.serve.words import length_words
+from meshwise.plan.serve.words import length_words, tokens
 from meshwise.ui.views.svg.drawing import document
 from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 

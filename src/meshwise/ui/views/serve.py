@@ -10,9 +10,8 @@ from rich.text import Text
 from meshwise import units
 from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME
 from meshwise.plan.serve.choice import Device, ServeChoice
-from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import Miss, ServePlan
-from meshwise.plan.serve.words import length_words, load_words
+from meshwise.plan.serve.words import length_words, load_words, tokens
 from meshwise.ui.views import bars
 from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped

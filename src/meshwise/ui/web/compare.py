@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from meshwise import units
 from meshwise.plan.serve.choice import ServeChoice
-from meshwise.plan.serve.explain import tokens
+from meshwise.plan.serve.words import tokens
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.explain import comparison, differences
 from meshwise.ui.web import asking, drawing

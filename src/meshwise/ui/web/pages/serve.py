@@ -7,8 +7,8 @@ from typing import Any
 from meshwise import api, units
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import Device, ServeChoice
-from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.serve.words import tokens
 from meshwise.ui.views import serve as views
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
