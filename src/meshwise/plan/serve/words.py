@@ -22,6 +22,14 @@ def length_words(ask: ServeAsk) -> str:
     return words + (f", {ask.draft} drafted at {ask.accept:g}" if ask.draft else "")
 
 
+def target_words(ask: ServeAsk) -> str:
+    """Return the latency targets; '' without any."""
+    words = {"ttft": "TTFT", "tpot": "per token", "e2e": "request"}
+    shown = [f"{title} {getattr(ask, name).replace('@', ' at ')}" for name, title in words.items() if getattr(ask, name)]
+    shown += [f"{ask.per_user:g} tokens/s each"] if ask.per_user else []
+    return f"targets: {', '.join(shown)}" if shown else ""
+
+
 def tokens(rate: float) -> str:
     """Format tokens/s with three digits and no exponent."""
     return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"

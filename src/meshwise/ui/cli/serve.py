@@ -79,7 +79,7 @@ def _points(points: "ServePoints", *, json: bool, csv: bool) -> None:
     """Print the answers at many points."""
 
     def view(width: int) -> Any:
-        from meshwise.ui.views.serve import points_view
+        from meshwise.ui.views.serve_points import points_view
 
         return points_view(points, width)
 

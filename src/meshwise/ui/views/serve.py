@@ -1,8 +1,7 @@
 """A serving plan on a terminal: header, table of layouts, memory of each device, time by part, reasons; and tables of points."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,12 +12,8 @@ from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.plan import Miss, ServePlan
 from meshwise.plan.serve.words import length_words, load_words, tokens
 from meshwise.ui.views import bars
-from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
 from meshwise.units import GIB
-
-if TYPE_CHECKING:
-    from meshwise.plan.serve.vary import ServePoint, ServePoints
 
 REMEDY = "see meshwise bench"
 HIGHLIGHTS = 5
@@ -98,23 +93,23 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     columns.extend(
         [
             Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=11),
-            Column("GiB free", lambda c: _gib(c.spare), rank=7),
+            Column("GiB free", lambda c: gib(c.spare), rank=7),
             Column("at once", lambda c: f"{c.most_users:,}", rank=6),
         ]
     )
     if any(c.dollars_per_million is not None for c in plan.choices):
-        columns.append(Column("$/1M out", lambda c: _dollars(c.dollars_per_million_out), rank=5))
-        columns.append(Column("$/1M in", lambda c: _dollars(c.dollars_per_million_in), rank=8))
+        columns.append(Column("$/1M out", lambda c: dollars(c.dollars_per_million_out), rank=5))
+        columns.append(Column("$/1M in", lambda c: dollars(c.dollars_per_million_in), rank=8))
     if ask.ttft or ask.per_user or ask.tpot or ask.e2e:
         columns.append(Column("meets", lambda c: "yes" if c.meets else "no", rank=1))
     return columns
 
 
-def _dollars(value: float | None) -> str:
+def dollars(value: float | None) -> str:
     return f"{value:,.2f}" if value is not None else ""
 
 
-def _gib(value: float) -> str:
+def gib(value: float) -> str:
     return f"{value / GIB:.1f}"
 
 
@@ -135,7 +130,7 @@ def below_table(plan: ServePlan) -> list[str]:
 def _short_by(misses: Sequence[Miss], unit: str) -> Iterator[str]:
     """Yield 'row split, 2 cards (7.0 GiB short on its fullest card)'; after the first, only the GiB."""
     for i, miss in enumerate(misses):
-        yield f"{miss.name} ({_gib(miss.missing)} GiB{'' if i else f' short on its fullest {unit}'})"
+        yield f"{miss.name} ({gib(miss.missing)} GiB{'' if i else f' short on its fullest {unit}'})"
 
 
 def device_bars(best: ServeChoice, unit: str, width: int) -> list[RenderableType]:
@@ -156,7 +151,7 @@ def _device_label(same: Sequence[Device], unit: str, used: float) -> str:
     first, last = same[0], same[-1]
     number = f"{unit} {first.card}" if len(same) == 1 else f"{unit}s {first.card}-{last.card}"
     layers = f"{first.layers} layers{' + head' if first.head else ''}"
-    return f" {_gib(used)} of {_gib(first.capacity)} GiB, {number}, {layers}"
+    return f" {gib(used)} of {gib(first.capacity)} GiB, {number}, {layers}"
 
 
 def _alike(devices: Sequence[Device]) -> list[list[Device]]:
@@ -181,65 +176,3 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
         if alone
         else bars.letters(SERVE_TIME, several, width),
     ]
-
-
-# Many points.
-
-
-def points_view(points: "ServePoints", width: int) -> RenderableType:
-    """Return one table, one chart and the sentences that sum them up."""
-    several = any(point.ask and (point.ask.users > 1 or point.ask.rate) for point in points)
-    notes = dict.fromkeys(note for point in points for note in point.notes)
-    ask = points.ask
-    about = f"{load_words(ask)}, {length_words(ask)}"
-    return Group(
-        *heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
-        Text(),
-        fitted(_point_columns(points, several), points.points, width),
-        Text(),
-        _chart(points, several, width),
-        Text(),
-        *(wrapped(line, width) for line in points.lessons),
-        *(wrapped(f"note: {note}", width, indent="  ") for note in notes),
-    )
-
-
-def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePoint]]":
-    """Return the columns: the axes, and figures of the best layout; a point without a layout shows the reason instead."""
-
-    def of(cell: Callable[[ServeChoice], str]) -> "Callable[[ServePoint], str]":
-        return lambda point: cell(point.choice) if point.choice else ""
-
-    def axis(i: int) -> "Callable[[ServePoint], str]":
-        return lambda point: point.labels[i]
-
-    layered = "gpus" in points.axes and any(p.layered and p.choice and p.choice.split != "layer" for p in points)
-    columns: list[Column[ServePoint]] = [
-        *(Column(name, axis(i)) for i, name in enumerate(points.axes)),
-        Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
-        Column("tok/s each" if several else "tokens/s", of(lambda c: tokens(c.per_user))),
-        Column("all requests", of(lambda c: tokens(c.throughput)), rank=2),
-        Column("prefill tok/s", of(lambda c: f"{c.prefill:,.0f}"), rank=6),
-        Column("TTFT", of(lambda c: units.show(c.ttft.p50, "seconds", digits=3)), rank=1),
-        Column("layer split", lambda p: tokens(p.layered.per_user) if p.layered else "", rank=5),
-        Column("GiB free", of(lambda c: _gib(c.spare)), rank=3),
-        Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=4),
-        Column("max requests", of(lambda c: f"{c.most_users:,}"), rank=7),
-    ]
-    if points.ask.cheapest:
-        columns.insert(len(points.axes) + 1, Column("$/h", of(lambda c: _dollars(c.hourly))))
-    hidden = {
-        *(() if several else ("all requests",)),
-        *(() if layered else ("layer split",)),
-        *(("max context",) if points.ask.cheapest else ()),
-    }
-    return [column for column in columns if column.title not in hidden]
-
-
-def _chart(points: "ServePoints", several: bool, width: int) -> RenderableType:
-    """Return a bar per point for decode and for prefill."""
-    each: Panel[ServeChoice] = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
-    together: Panel[ServeChoice] = ("all requests", lambda c: c.throughput, lambda c: tokens(c.throughput))
-    prompt: Panel[ServeChoice] = ("prefill tok/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")
-    panels = [each, together, prompt] if several else [each, prompt]
-    return chart(points.axes, [(point.labels, point.choice, "") for point in points], panels, width)
