@@ -8,6 +8,7 @@ from meshwise.catalogue import records
 from meshwise.cost.parts import SERVE_WORDS
 from meshwise.cost.serve.estimate import estimate
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.plan import refuse
 from meshwise.plan.serve.search import Found, Option, search
@@ -56,12 +57,17 @@ class Front:
 
 
 def answer(ask: ServeAsk) -> Front:
-    """Return the front of a question; its own number of users or rate does not matter."""
-    q = replace(ask, users=1, rate=0.0, ttft="", tpot="", e2e="", per_user=0.0).question()
+    """Return the front of a question over all layouts and numbers of users; with targets, of the points that meet them. UserError where
+    the question states a load."""
+    if ask.users > 1 or ask.rate:
+        raise UserError(f"--front tries every number of users: drop --{'rate' if ask.rate else 'users'}")
+    q = ask.question()
     found = search(q)
     if not found.options:
         raise refuse(q, found)
     points = list(_points(q, found))
+    if not points:
+        raise refuse(q, found)
     best = nondominated(points)
     kept = {id(point) for point in best}
     return Front(ask=ask, engine=q.engine.name, points=tuple(best), dominated=tuple(p for p in points if id(p) not in kept))
@@ -92,9 +98,11 @@ def _of_option(q: ServeQuestion, option: Option, price: float | None) -> Iterato
         if users > max(1, option.most_users if q.runtime.paged else q.runtime.sequences):
             return
         limits = option.limits if q.runtime.paged else replace(option.limits, sequences=users)
-        report = estimate(option.cost, load, limits, detailed=False)
+        report = estimate(option.cost, load, limits, detailed=bool(q.targets))
         if report is None or not report.tpot.mean:
             return
+        if q.targets.missed(report) > 1:
+            continue
         parts = option.cost.decode(replace(q.work, users=users))
         name = max(parts, key=lambda part: parts[part])
         yield FrontPoint(

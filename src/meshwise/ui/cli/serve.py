@@ -24,7 +24,8 @@ app = typer.Typer()
     ServeAsk,
     examples=(
         "meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
-        "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s --per-user 30",
+        "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s@p95 --tpot 40ms",
+        "meshwise serve llama-3.1-8b:fp8 --rate 12/s --prompt 2k:0.5 --ttft 1s --cheapest",
         "meshwise serve llama-3.3-70b:q4_k_m --on rtx4060ti-16gb --vary gpus=4..6",
     ),
 )
@@ -46,19 +47,22 @@ def serve(
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Prints whether it fits and the bytes on every device, each layout that llama.cpp, vLLM or Ollama can run with its speed, and the
-    exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
+    """Prints whether it fits and the bytes on every device, each layout of the engine with throughput and latency at the load, and
+    the exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
     words = given.of(ServeAsk)
+    several = {"--front": front or svg is not None, "--cheapest": bool(words.get("cheapest")), "--vary": bool(vary)}
+    asked = [flag for flag, given_flag in several.items() if given_flag]
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} are different questions; give one of them")
+    if asked and (out is not None or html is not None or "top" in words or "measured" in words):
+        raise UserError(f"--out, --html, --top and --measured need a single plan; drop {asked[0]}")
     if front or svg:
         _front(ServeAsk(**words), svg, json=json, csv=csv)
-        return
-    if words.get("cheapest"):
+    elif words.get("cheapest"):
         _points(api.cheapest_serve(ServeAsk(**words)), json=json, csv=csv)
-        return
-    if vary:
-        if out is not None or html is not None or "top" in words:
-            raise UserError("--out, --html and --top need a single plan; drop --vary")
+    elif vary:
         _points(api.vary_serve(ServeAsk(**words), *vary), json=json, csv=csv)
+    if asked:
         return
     made = api.serve(**words)
     output.save_to(out, made.save)
