@@ -1,17 +1,20 @@
 """Engines: programs that serve a model, with their abilities on several devices (data/engines) and their memory allocation
 (data/runtimes: facts and calibrated sizes)."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Chip, Kind, Source
-from meshwise.errors import unknown
+from meshwise.errors import UserError, quoted, unknown
 from meshwise.units import Bytes, Count
 
 Split = Literal["layer", "row", "tensor"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8", "int8", "int4"]
 
+VERSION = re.compile(r"([a-zA-Z][\w.-]*?)[\s@=:-]*=*[\s-]*v?b?\d[\w.+-]*")
+"""A name with a version: vllm==0.9, sglang-0.5.1, llama.cpp b4000."""
 LARGE = 70 * 2.0**30
 """Memory from which vLLM and SGLang use larger defaults."""
 
@@ -213,7 +216,10 @@ def find_runtime(name: str) -> Runtime:
 
 
 def find_engine(name: str) -> Engine:
-    """Return the engine with that name; case and punctuation do not count."""
+    """Return the engine with that name; case and punctuation do not count. UserError for a version: engines are planned as they are now."""
+    versioned = VERSION.fullmatch(name.strip())
+    if versioned and files.squeeze(versioned[1]) in map(files.squeeze, engines()) and not _known(engines(), name):
+        raise UserError(f"unknown version {quoted(name)}: plans are for the current version only; write {versioned[1]}")
     return _find(engines(), name)
 
 
@@ -224,8 +230,13 @@ def _read(cls: type[Entry], kind: str) -> dict[str, Entry]:
 
 def _find(known: dict[str, Entry], name: str) -> Entry:
     """Return the entry whose key or name is `name`; case, punctuation and dots do not count."""
+    found = _known(known, name)
+    if found is None:
+        raise unknown("engine", name, known)
+    return found
+
+
+def _known(known: dict[str, Entry], name: str) -> Entry | None:
     plain = files.squeeze(name).replace(".", "")
-    for key, entry in known.items():
-        if plain in (files.squeeze(known_name).replace(".", "") for known_name in (key, entry.name)):
-            return entry
-    raise unknown("engine", name, known)
+    names = {key: (files.squeeze(word).replace(".", "") for word in (key, entry.name)) for key, entry in known.items()}
+    return next((known[key] for key, words in names.items() if plain in words), None)

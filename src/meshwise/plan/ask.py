@@ -93,10 +93,11 @@ def _target(value: str | float) -> str:
     """Return a latency target as text: seconds, and the quantile it holds for."""
     if value in ("", 0, 0.0):
         return ""
-    text, _, quantile = str(value).strip().lower().partition("@")
+    text, _, quantile = str(value).strip().partition("@")
+    quantile = quantile.lower()
     seconds = float(value) if isinstance(value, int | float) else units.parse(text, "seconds")
     if not seconds > 0:
-        raise UserError(f"{quoted(value)}: expected a time above zero, such as 1s or 1s@p95")
+        raise UserError(f"{quoted(value)}: expected more than 0, such as 1s or 1s@p95")
     if quantile not in ("", "mean", *QUANTILES):
         raise UserError(f"{quoted(value)}: expected @{', @'.join(QUANTILES)} or @mean after the time")
     return f"{units.exactly(seconds, 'seconds')}@{quantile or 'p95'}"
@@ -352,8 +353,11 @@ class ServeAsk(Ask):
             text = getattr(self, name)
             if isinstance(text, str):  # a mean and a spread
                 mean, _, spread = text.partition(":")
-                object.__setattr__(self, name, units.whole_length(mean))
-                object.__setattr__(self, f"{name}_spread", number(0, 5)(spread))
+                try:
+                    object.__setattr__(self, name, units.whole_length(mean))
+                    object.__setattr__(self, f"{name}_spread", number(0, 5)(spread))
+                except UserError as error:
+                    raise UserError(f"--{name} {quoted(text)}: a mean and its spread, such as 2k:0.5; {error}") from None
 
     def question(self, model: "Model | None" = None) -> "ServeQuestion":
         """Look up the devices, the engine and the weights; also the model, unless it is given."""

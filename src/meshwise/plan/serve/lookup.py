@@ -29,6 +29,7 @@ NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 """Formats whose products need units of their own, and the rate that a chip with these units states."""
 REFUSED = {"tensorrt-llm": ("fp8", "nvfp4"), "sglang": ("nvfp4",), "vllm": ()}
 """Formats that an engine does not run on chips without such units. vLLM and SGLang unpack fp8 weights there, at 16-bit rates."""
+KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
 SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts")
 
@@ -264,6 +265,5 @@ def _check_chips(q: ServeQuestion) -> None:
         )
     wrong_kind = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
     if wrong_kind:
-        raise UserError(
-            f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(wrong_kind))}; --engine llama.cpp runs there"
-        )
+        kinds = " and ".join(KINDS[kind] for kind in q.engine.kinds)
+        raise UserError(f"{q.engine.name} runs on {kinds}, not on {', '.join(sorted(wrong_kind))}; --engine llama.cpp runs there")

@@ -1,6 +1,6 @@
 """ServePlan: the best layouts to serve a model on given devices. `make` answers a ServeAsk, `read` opens a plan.json."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -168,7 +168,7 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
 def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     """Return the error where nothing fits or meets the targets: the closest layout, by how much it misses, and what would fit."""
     if found.options:
-        return DoesNotFit(_too_slow(q, found.options[0]))
+        return DoesNotFit(_too_slow(q, found.options))
     if not found.misses:
         fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
         return DoesNotFit(f"no layout of {q.model.name} on {q.cluster.name} has {fixed}")
@@ -186,13 +186,14 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     return DoesNotFit("; ".join([head, *hints]))
 
 
-def _too_slow(q: ServeQuestion, best: Option) -> str:
+def _too_slow(q: ServeQuestion, options: Sequence[Option]) -> str:
     """Return why no layout serves the load within the targets, and the most that can be."""
+    best = options[0]
     if best.report is None:
-        most = max_rate(q, best)
+        most, largest = max(((max_rate(q, option), option) for option in options), key=lambda pair: pair[0])
         return (
-            f"no layout on {q.cluster.name} serves {q.load.rate:g} requests/s: {best.layout.name} serves at most {most:.3g}/s of "
-            f"{q.work.prompt:,} prompt and {q.work.output:,} output tokens"
+            f"no layout on {q.cluster.name} serves {q.load.rate:g} requests/s of {q.work.prompt:,} prompt and {q.work.output:,} output "
+            f"tokens: the most is {most:.3g}/s, by {largest.layout.name}"
         )
     words = {"ttft": "a time to first token", "tpot": "a time per output token", "e2e": "a request"}
     asked = [f"{words[name]} of {units.show(t.seconds, 'seconds')} at {t.quantile}" for name, t in q.targets.named.items()]
@@ -200,8 +201,8 @@ def _too_slow(q: ServeQuestion, best: Option) -> str:
         f"{words[name]} of {units.show(getattr(best.report, name).at(t.quantile), 'seconds', digits=3)}"
         for name, t in q.targets.named.items()
     ]
-    most = most_within(q, best)
-    unit = "requests/s" if q.load.rate else "users"
-    hint = f"; it meets them with up to {most:,.3g} {unit}" if most else ""
+    most, largest = max(((most_within(q, option), option) for option in options), key=lambda pair: pair[0])
+    unit = "requests/s" if q.load.rate else "user" if most == 1 else "users"
+    hint = f"; {largest.layout.name} meets them with up to {most:,.3g} {unit}" if most else ""
     closest = f"the closest is {best.layout.name}, with {' and '.join(values)}"
     return f"no layout on {q.cluster.name} gives {' and '.join(asked)}: {closest}{hint}"
