@@ -298,7 +298,7 @@ class ServeAsk(Ask):
         group=LOAD,
     )
     depth: int = asked(
-        default=0, converter=LENGTH, help="Cached tokens before the prompt, such as earlier turns.", group=LOAD, vary="0..32k"
+        default=0, converter=LENGTH, help="Cached tokens before the prompt, such as earlier turns.", group=LOAD, vary="1k..32k"
     )
     prefix: float = asked(default=0.0, converter=SHARE, help="Share of the prompt that is found in the cache: 60%.", group=LOAD)
     draft: int = asked(default=0, converter=whole(0, 999), help="Tokens that speculative decoding proposes per step.", group=LOAD)
