@@ -325,10 +325,10 @@ class ServeAsk(Ask):
     measured: float = asked(
         default=0.0,
         converter=quantity("count", positive=True, metavar="RATE"),
-        help="Tokens/s of one request that you measured: is it normal? With --of all, of all requests together.",
+        help="Tokens/s of one request that you measured: is it normal? With --measured-of all, of all requests together.",
         group=TARGETS,
     )
-    of: str = asked(
+    measured_of: str = asked(
         default="each",
         converter=choice("each", "all"),
         help="What --measured counts: each request, or all together.",

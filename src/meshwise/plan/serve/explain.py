@@ -332,11 +332,16 @@ def measured(q: ServeQuestion, found: Found, value: float, of: str = "each") -> 
     """Judge a measured speed of one request, or of all of them together: normal, or outside the predicted interval, with the usual
     causes."""
     mine = default_option(found, len(q.cards))
-    if of == "all":
-        value = value * mine.per_user / mine.throughput if mine.throughput else value
     low, high = interval(q, mine)
-    percent = 100 * (value / mine.per_user - 1)
-    head = f"Measured {value:g} tokens/s; {mine.layout.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"
+    percent = 100 * (value / (mine.throughput if of == "all" else mine.per_user) - 1)
+    several = q.work.users > 1 or q.load.rate > 0
+    scale = mine.throughput / mine.per_user if of == "all" and mine.per_user else 1.0
+    which = f" of {'all requests, prompts included' if of == 'all' else 'each request'}" if several else ""
+    head = (
+        f"Measured {tokens(value)} tokens/s{which}; {mine.layout.name} is predicted at {tokens(scale * mine.per_user)}, 90% between "
+        f"{tokens(scale * low)} and {tokens(scale * high)}"
+    )
+    value = value / scale
     ranges = {option.layout.name: interval(q, option) for option in found.options if option is not mine}
     alike = [name for name, (least, most) in ranges.items() if least <= value <= most]
     other = f" It would be normal for {' or '.join(alike[:2])}." if alike else ""

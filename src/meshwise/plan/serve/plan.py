@@ -85,7 +85,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
         raise refuse(q, found)
     best = found.options[0]
     reasons = explain.reasons(q, found, bool(ask.engine))
-    reasons += explain.measured(q, found, ask.measured, ask.of) if ask.measured else []
+    reasons += explain.measured(q, found, ask.measured, ask.measured_of) if ask.measured else []
     try:
         commands, untold = export(q, best.layout), ()
     except UserError as error:  # an engine that no exporter writes for

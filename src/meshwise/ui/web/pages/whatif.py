@@ -30,6 +30,8 @@ STEPS = (-3, -2, -1, 0, 1, 2, 3)
 """Positions of a slider, in doublings of the question's own value."""
 NEAR = STEPS[1:-1]
 """Values of each axis of a heat map."""
+HIDDEN = ("top", "measured", "measured_of", "cheapest")
+"""Fields of a question that only a single plan has."""
 AnyAsk = TrainAsk | ServeAsk
 
 
@@ -283,7 +285,9 @@ def front(site: Site, query: Pairs) -> Reply:
 
 
 def form(query: Pairs) -> list[asking.Group]:
-    return asking.groups(ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=("top", "measured"))
+    return asking.groups(
+        ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=("top", "measured", "measured_of", "cheapest")
+    )
 
 
 def missing(query: Pairs) -> list[str]:

@@ -146,7 +146,7 @@ async function front(figure) {
   const near = (a, b) => Math.abs(Math.log(a.each / b.each)) < 0.5 && Math.abs(Math.log(a.all / b.all)) < 0.12;
   const named = best.reduce((kept, point) => (kept.some((other) => near(point, other)) ? kept : [...kept, point]), []);
   place.replaceChildren(labelled(Plot.plot({
-    ...plain, width: place.clientWidth, height: place.clientHeight, marginRight: 90,
+    ...plain, width: place.clientWidth, height: place.clientHeight, marginRight: 90, marginTop: 36,
     x: { ...scale, label: "tokens/s of each request" },
     y: { ...scale, label: "tokens/s of a device, all requests" },
     marks: [
