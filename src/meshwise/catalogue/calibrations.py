@@ -202,7 +202,7 @@ class ServeCalibration(Record):
     layer with 300 bytes each (from memory of ggml-rpc, not measured)."""
     row: Seconds = coefficient(2e-5, width=0.7)
     """A product split by rows: per participating device, to send inputs and collect outputs."""
-    reduce: Seconds = coefficient(5e-6)
+    reduce: Seconds = coefficient(5e-6, width=0.5)
     """An all-reduce, in addition to its bytes and the latency of its links."""
     link: Count = coefficient(0.5, width=0.8, most=1)
     """Fraction of the bandwidth of the link between devices."""
@@ -210,7 +210,7 @@ class ServeCalibration(Record):
     """Fraction of the peak in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
     tile: Count = coefficient(0.2)
     """Loss of a smaller tile in these products: efficiency is (area / 256x128) to this power. The same as in training."""
-    exposed: Count = coefficient(0.0)
+    exposed: Count = coefficient(0.0, width=0.4, most=1)
     """Of reading weights and multiplying by them, the fraction of the shorter that does not overlap the longer."""
     narrow: Count = coefficient(0.72, width=0.2)
     """Speed of these products with quantised weights, relative to 16-bit weights."""
