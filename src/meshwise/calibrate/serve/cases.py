@@ -15,7 +15,7 @@ from meshwise.calibrate.tables import Row, Skipped, number, whole
 from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.admission import limits
+from meshwise.cost.serve.admission import limits, pass_sizes
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches
 from meshwise.cost.serve.demand import Demand, Rig, demand
@@ -215,7 +215,7 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     memory = number(row, "mem_gb") * GIB
     if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
         raise UserError("neither a speed nor a memory is stated")
-    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
+    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
     return ServeCase(
         row_id=row_id,
         table=table,

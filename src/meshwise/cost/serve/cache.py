@@ -44,6 +44,8 @@ class CacheRequest:
     value: str = "f16"
     batch: int | None = None
     """Tokens per micro-batch; None: the runtime's default."""
+    logits: int | None = None
+    """Sequences whose logits are computed at once; None: the runtime's default."""
 
 
 def cache_type(name: str, runtime: Runtime) -> str:
@@ -81,6 +83,13 @@ def cached_rows(model: Model, runtime: Runtime, request: CacheRequest) -> tuple[
     """Return the cache of one token in each layer, without padding, and the states of its sequence."""
     single = replace(request, context=1, sequences=1)
     return layer_caches(model, replace(runtime, pad=1), single)
+
+
+def layer_windows(model: Model, runtime: Runtime) -> tuple[int, ...]:
+    """Return the window that limits the cache of each layer; 0 where it keeps all tokens."""
+    kept = runtime.keeps_window(model.model_type)
+    by_block = {name: max((op.window for op in ops if op.cache), default=0) if kept else 0 for name, ops in model.blocks.items()}
+    return tuple(max((by_block[block] for block in layer), default=0) for layer in model.layers)
 
 
 def _sum(parts: Iterable[LayerCache]) -> LayerCache:
