@@ -6,10 +6,10 @@ import pytest
 
 from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.admission import device_pool, limits, pass_sizes
+from meshwise.cost.serve.admission import device_pool, limits
 from meshwise.cost.serve.blocks import PagedLayer, Pool, pool
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, layer_caches, pass_sizes
 from meshwise.cost.serve.load import Lengths, Limits, Load
 from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_tensors
 from meshwise.cost.work import Serve

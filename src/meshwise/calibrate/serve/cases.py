@@ -15,9 +15,9 @@ from meshwise.calibrate.tables import Row, Skipped, number, whole
 from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.admission import limits, pass_sizes
+from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches, pass_sizes
 from meshwise.cost.serve.demand import Demand, Rig, demand
 from meshwise.cost.serve.load import Limits, Load
 from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_rows, split_tensors

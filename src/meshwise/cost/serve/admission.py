@@ -2,25 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import TypedDict
 
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.blocks import PagedLayer, Pool, pool
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, cached_rows, layer_caches, layer_windows
+from meshwise.cost.serve.cache import CacheRequest, cached_rows, layer_caches, layer_windows, pass_sizes
 from meshwise.cost.serve.load import Limits
 from meshwise.cost.serve.placement import Load as DeviceLoad
 from meshwise.cost.serve.placement import Placement, cache_part, with_caches
 from meshwise.cost.work import Serve
 from meshwise.models.model import Model
-
-
-class PassSizes(TypedDict):
-    """Fields of CacheRequest that depend on the device."""
-
-    batch: int | None
-    logits: int | None
 
 
 def limits(
@@ -42,13 +34,6 @@ def limits(
     if math.isinf(capacity) and states:  # recurrent models: only states, which do not grow
         most = max(0, min(most, math.floor(min(states))))
     return Limits(sequences=most, tokens=tokens, cache=capacity, fixed=fixed, reserves=runtime.reserves, chunked=runtime.chunked)
-
-
-def pass_sizes(runtime: Runtime, chips: Sequence[Chip]) -> PassSizes:
-    """Return the tokens and the sequences of the largest pass on these devices, for which an engine keeps memory free."""
-    if not chips or not runtime.paged:
-        return PassSizes(batch=None, logits=None)
-    return PassSizes(batch=runtime.batch_on(chips[0]), logits=runtime.sequences_on(chips[0]) if runtime.samples_all else None)
 
 
 def _left(runtime: Runtime, chip: Chip, need: Footprint) -> float:

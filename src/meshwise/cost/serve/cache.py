@@ -1,9 +1,11 @@
 """The KV cache of a served model, layer by layer, as engines allocate it: keys and values, latents, recurrent states."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TypedDict
 
+from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.gguf.quantiser import BLOCKS
@@ -46,6 +48,20 @@ class CacheRequest:
     """Tokens per micro-batch; None: the runtime's default."""
     logits: int | None = None
     """Sequences whose logits are computed at once; None: the runtime's default."""
+
+
+class PassSizes(TypedDict):
+    """Fields of CacheRequest that depend on the device."""
+
+    batch: int | None
+    logits: int | None
+
+
+def pass_sizes(runtime: Runtime, chips: Sequence[Chip]) -> PassSizes:
+    """Return the tokens and the sequences of the largest pass on these devices, for which an engine keeps memory free."""
+    if not chips or not runtime.paged:
+        return PassSizes(batch=None, logits=None)
+    return PassSizes(batch=runtime.batch_on(chips[0]), logits=runtime.sequences_on(chips[0]) if runtime.samples_all else None)
 
 
 def cache_type(name: str, runtime: Runtime) -> str:

@@ -6,8 +6,7 @@ from functools import cached_property
 
 from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.engines import Engine, Runtime
-from meshwise.cost.serve.admission import pass_sizes
-from meshwise.cost.serve.cache import CacheRequest
+from meshwise.cost.serve.cache import CacheRequest, pass_sizes
 from meshwise.cost.serve.layouts import Card, cards_of
 from meshwise.cost.serve.load import Load, Targets
 from meshwise.cost.work import Serve
