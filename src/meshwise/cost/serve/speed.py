@@ -143,6 +143,8 @@ def peak_flops(chip: Chip, kind: str, *, int8_products: bool) -> float:
     """Return FLOP/s of the matrix units in the type in which an engine multiplies weights of this format."""
     flops = chip.flops
     half = max(flops.get("fp16", 0.0), flops.get("bf16", 0.0), flops.get("fp32", 0.0))
+    if "fp16" not in flops and "bf16" not in flops:  # each halving of the width doubles the rate
+        half = max(half, flops.get("fp8", 0.0) / 2, flops.get("fp4", 0.0) / 4)
     if int8_products:
         return max(half, flops.get("int8", 0.0) / 2) * WARP_PEAK.get(chip.architecture, 1.0)
     four = FP4_SHARE * flops.get("fp4", 0.0)

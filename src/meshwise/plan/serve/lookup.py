@@ -18,7 +18,7 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models import find
-from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, split_model_name, weights
+from meshwise.models.formats import FORMATS, SAME_IN_GGUF, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 
@@ -196,10 +196,12 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
 
 
 def _published(model: Model, engine: Engine) -> Format | None:
-    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8), if it is quantised and the engine runs it as it is."""
+    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8, gpt-oss: mxfp4), if it is quantised and the engine runs it as
+    it is."""
     fmt = FORMATS.get(model.quantization)
-    runs = fmt is not None and not engine.gguf and (not engine.formats or fmt.name in engine.formats)
-    return fmt if runs else None
+    if fmt is None or (engine.gguf and fmt.name not in SAME_IN_GGUF):
+        return None
+    return fmt if not engine.formats or fmt.name in engine.formats else None
 
 
 def _vllm_format(fmt: Format) -> str:
