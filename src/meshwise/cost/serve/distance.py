@@ -13,9 +13,13 @@ EXPERTS = 0.2
 """For a model with experts, where only dense ones were fitted."""
 UNSURE = 0.3
 """For unmeasured parts of a step: all-reduces, other hosts, layers in host memory."""
+UNTESTED = 0.15
+"""For a split of an engine that no row has."""
 
 
-def distance(fitted: ServeCalibration, chip: Chip, *, experts: bool, unmeasured: float = 0.0, prefill: bool = False) -> float:
+def distance(
+    fitted: ServeCalibration, chip: Chip, *, experts: bool, unmeasured: float = 0.0, untested: bool = False, prefill: bool = False
+) -> float:
     """Return the standard deviation of ln(predicted / measured). `unmeasured`: the share of a step that no row of the fit has."""
     own = chip.key in fitted.chips or chip.architecture in fitted.architectures
     terms = [
@@ -24,5 +28,6 @@ def distance(fitted: ServeCalibration, chip: Chip, *, experts: bool, unmeasured:
         0.0 if own else OTHER_CHIP,
         EXPERTS if experts and not fitted.experts else 0.0,
         UNSURE * unmeasured,
+        UNTESTED if untested else 0.0,
     ]
     return math.hypot(*terms)

@@ -233,8 +233,12 @@ def _padded_vocabulary(vocab: int) -> int:
     return ceil(vocab / VOCABULARY_STEP) * VOCABULARY_STEP
 
 
-def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], tp: int, pp: int = 1) -> Placement:
-    """Place pipeline stages of whole layers, each sharded over `tp` devices, as vLLM does. All devices of a stage have equal loads."""
+def split_tensors(
+    model: Model, weights: Weights, caches: Sequence[LayerCache], tp: int, pp: int = 1, *, host_embedding: bool = False
+) -> Placement:
+    """Place pipeline stages of whole layers, each sharded over `tp` devices, as vLLM does. All devices of a stage have equal loads.
+
+    `host_embedding`: the embedding stays on the host, as in llama.cpp (-sm tensor)."""
     refusal = refuses_tp(model, tp)
     if refusal:
         raise UserError(f"{model.name}: {refusal}")
@@ -244,16 +248,17 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
     for stage, (first, end) in enumerate(pairwise(starts)):
         last = stage == pp - 1
         held = [weight for layer in weights.by_layer[first:end] for weight in layer]
-        held += weights.embedding if stage == 0 else ()
+        held += weights.embedding if stage == 0 and not host_embedding else ()
         held += weights.by_layer[-1] if last else ()
         load = replace(
-            _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0),
+            _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0 and not host_embedding),
             layers=tuple(range(first, end)),
             head=last,
             cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
         )
         loads += [replace(load, device=stage * tp + i) for i in range(tp)]
-    return Placement("tensor", Load(device=HOST), tuple(loads), tp)
+    on_host = _load([(weight, weight.bytes) for weight in weights.embedding], shared=True) if host_embedding else Load(device=HOST)
+    return Placement("tensor", on_host, tuple(loads), tp)
 
 
 def refuses_experts(model: Model, weights: Weights, devices: int) -> str:
