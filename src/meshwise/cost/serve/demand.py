@@ -65,8 +65,6 @@ class Task:
     """Bytes of routed experts."""
     routed: float
     """Share of the experts that one token reads."""
-    number: int
-    """Experts of a layer."""
     flops: float
     """FLOPs per token of all products, without the head."""
     head_flops: float
@@ -89,14 +87,13 @@ class Task:
     def idle(self) -> bool:
         return not (self.weights or self.experts or self.head or any(self.reads) or self.state)
 
-    def reached(self, tokens: float) -> float:
-        """Return the experts of a layer that a pass of `tokens` tokens is routed to."""
-        return self.number * (1 - (1 - self.routed) ** tokens)
+    def reached_bytes(self, tokens: float) -> float:
+        """Return bytes of the distinct experts that a pass of `tokens` tokens is routed to: with even routing, 1 - (1 - a/e)^tokens of all."""
+        return self.experts * (1 - (1 - self.routed) ** tokens)
 
     def read(self, tokens: float) -> float:
-        """Return bytes of weights that a pass of `tokens` tokens reads, without the head: with even routing, 1 - (1 - a/e)^tokens of the
-        experts."""
-        return self.weights + self.experts * (1 - (1 - self.routed) ** tokens)
+        """Return bytes of weights that a pass of `tokens` tokens reads, without the head."""
+        return self.weights + self.reached_bytes(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +234,6 @@ class Workload:
             head=head,
             experts=load.experts,
             routed=load.routed,
-            number=max((product.copies for product in products(self.model, 1, False)), default=1),
             flops=self.products(load),
             head_flops=per_token.head * part if load.head else 0.0,
             products=products(self.model, 1 if self.placement.apart else self.placement.tp, self.runtime.joined),

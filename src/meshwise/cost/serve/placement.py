@@ -257,7 +257,9 @@ def split_tensors(
             cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
         )
         loads += [replace(load, device=stage * tp + i) for i in range(tp)]
-    on_host = _load([(weight, weight.bytes) for weight in weights.embedding], shared=True) if host_embedding else Load(device=HOST)
+    on_host = (
+        _load([(weight, weight.bytes) for weight in weights.embedding], shared=True) if host_embedding else Load(device=HOST)
+    )
     return Placement("tensor", on_host, tuple(loads), tp)
 
 

@@ -196,7 +196,7 @@ class TaskCost:
         key = (tokens, single)
         if key not in self.known:
             task, s = self.task, self.s
-            read = task.read(tokens) / (self.reading * (s.single if single else 1.0))
+            read = (task.weights + task.reached_bytes(tokens) / s.grouped) / (self.reading * (s.single if single else 1.0))
             rows = ceil(tokens)
             rows = rows if rows <= MEGATOKEN else ceil(rows / 64) * 64
             filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > SKINNY else 1.0
@@ -239,8 +239,7 @@ class TaskCost:
         read, more = self.layers(each, single)
         head_read, head_more = self.head((batch.rows - batch.tokens + batch.ends) * part, single)
         touched = s.touch * task.touched * tokens / task.chip.bandwidth
-        mixture = s.expert + (s.each_expert * task.reached(each) if s.each_expert else 0.0)
-        launch = (task.kernels * s.layer + task.mixtures * mixture) * (self.d.alone if single else 1.0)
+        launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
         reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
         return (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
-from meshwise.cost.serve.distance import distance
+from meshwise.cost.serve.distance import distance, is_of
 from meshwise.cost.serve.layouts import subcluster
 from meshwise.cost.serve.load import NEVER, Percentiles, Report
 from meshwise.cost.serve.question import ServeQuestion
@@ -182,12 +182,11 @@ def spread_of(q: ServeQuestion, option: Option) -> float:
     fitted on."""
     assert option.speed
     parts = option.speed.decode
-    unmeasured = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
     chip = q.cards[option.layout.cards[0]].chip
     fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
-    return distance(
-        fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step, untested=_untested(q, option)
-    )
+    unmeasured = parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
+    unmeasured += 0.0 if fitted.all_reduces and option.layout.hosts == 1 else parts["reduce"]
+    return distance(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step, untested=_untested(q, option))
 
 
 def _untested(q: ServeQuestion, option: Option) -> bool:
@@ -199,9 +198,8 @@ def doubts(q: ServeQuestion, option: Option) -> list[str]:
     """Return what the calibration was not fitted on."""
     chip = q.cards[option.layout.cards[0]].chip
     fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
-    own = chip.key in fitted.chips or chip.architecture in fitted.architectures
     return [
-        *([] if own else [f"not calibrated for {chip.name}"]),
+        *([] if is_of(fitted, chip) else [f"not calibrated for {chip.name}"]),
         *(["not calibrated for models with experts on this engine"] if q.experts and not fitted.experts else []),
         *([f"the tensor split of {q.engine.name} is new and was not measured"] if _untested(q, option) else []),
     ]
