@@ -239,6 +239,9 @@ class TaskCost:
         read, more = self.layers(each, single)
         head_read, head_more = self.head((batch.rows - batch.tokens + batch.ends) * part, single)
         touched = s.touch * task.touched * tokens / task.chip.bandwidth
+        if task.adapters:  # read for the requests of the pass; inputs and outputs of the products pass through memory once more
+            read += task.adapter_bytes((batch.decodes + batch.ends) * part) / self.reading
+            touched += task.touched * tokens / task.chip.bandwidth + tokens * task.adapter / self.top
         launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
         reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0

@@ -9,7 +9,7 @@ from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
 from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
 from meshwise.cost.serve.demand import Rig, demand
 from meshwise.cost.serve.estimate import estimate
 from meshwise.cost.serve.layouts import (
@@ -23,7 +23,7 @@ from meshwise.cost.serve.layouts import (
     with_replicas,
 )
 from meshwise.cost.serve.load import Limits, Load, Report
-from meshwise.cost.serve.placement import Placement, with_caches
+from meshwise.cost.serve.placement import Placement, with_adapters, with_caches
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import PassCost, Speed
 
@@ -182,7 +182,7 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     chips = [q.cards[i].chip for i in layout.cards]
     load = load_of(q, layout)
     one = layer_caches(q.model, q.runtime, q.cache_request(1))
-    placement = with_caches(like.placement, one) if like else place(layout, q.model, q.weights, one)
+    placement = with_caches(like.placement, one) if like else _place(q, layout, one)
     rooms = tuple(q.rooms[i] for i in layout.cards)
     slots = 0 if q.runtime.paged else users_of(q, layout)
     found = limits(q.model, q.runtime, placement, chips, q.work, sequences=slots)
@@ -217,6 +217,12 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     ]
     most = max(0, math.floor(min(room_for))) * layout.replicas if room_for else 0
     return replace(option, most_users=most, fits=option.spare >= 0)
+
+
+def _place(q: ServeQuestion, layout: ServeLayout, caches: Sequence[LayerCache]) -> Placement:
+    """Return the weights, adapters and cache of each device of one copy."""
+    placement = place(layout, q.model, q.weights, caches)
+    return with_adapters(placement, q.model, q.work.adapters, q.work.rank) if q.work.adapters else placement
 
 
 def _enough(q: ServeQuestion, placement: Placement, held: CacheRequest, rooms: Sequence[float]) -> bool:
