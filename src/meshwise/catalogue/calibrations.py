@@ -187,8 +187,8 @@ class ServeCalibration(Record):
     """Per layer and step: kernels that start one after another."""
     expert: Seconds = coefficient(3e-5, width=0.5)
     """Per layer with routed experts and step, in addition to `layer`: router, top-k, sort, grouped products, combination."""
-    each_expert: Seconds = coefficient(0.0)
-    """Per expert that a step reaches, where experts are multiplied one after another, not in one grouped kernel."""
+    grouped: Count = coefficient(1.0)
+    """Fraction of `stream` in reading the weights of experts, whose grouped products have a few rows each."""
     step: Seconds = coefficient(1e-4, width=0.5)
     """Per step: inputs, sampling, the program's own work."""
     sequence: Seconds = coefficient(2e-7, width=0.7)
@@ -202,7 +202,7 @@ class ServeCalibration(Record):
     layer with 300 bytes each (from memory of ggml-rpc, not measured)."""
     row: Seconds = coefficient(2e-5, width=0.7)
     """A product split by rows: per participating device, to send inputs and collect outputs."""
-    reduce: Seconds = coefficient(5e-6)
+    reduce: Seconds = coefficient(5e-6, width=0.5)
     """An all-reduce, in addition to its bytes and the latency of its links."""
     link: Count = coefficient(0.5, width=0.8, most=1)
     """Fraction of the bandwidth of the link between devices."""
@@ -210,7 +210,7 @@ class ServeCalibration(Record):
     """Fraction of the peak in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
     tile: Count = coefficient(0.2)
     """Loss of a smaller tile in these products: efficiency is (area / 256x128) to this power. The same as in training."""
-    exposed: Count = coefficient(0.0)
+    exposed: Count = coefficient(0.0, width=0.4, most=1)
     """Of reading weights and multiplying by them, the fraction of the shorter that does not overlap the longer."""
     narrow: Count = coefficient(0.72, width=0.2)
     """Speed of these products with quantised weights, relative to 16-bit weights."""
@@ -227,11 +227,27 @@ class ServeCalibration(Record):
     spread: Count = 0.1
     """Standard deviation of ln(predicted / measured) decode speed on held-out rows, from the size that 90% of them stay below."""
     prefill_spread: Count = 0.2
+    between_sources: bool = False
+    """Whether the spread is that of whole sources left out of the fit, so that it contains what differs between machines and releases."""
+    all_reduces: bool = False
+    """Whether rows of tensor parallelism were fitted; the time of all-reduces is less certain otherwise."""
     experts: bool = False
     """Whether rows of models with experts were fitted; predictions for them are less certain otherwise."""
 
     def __post_init__(self) -> None:
-        for name in ("stream", "single", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
+        for name in (
+            "stream",
+            "single",
+            "grouped",
+            "reach",
+            "cache",
+            "flash_cache",
+            "link",
+            "product",
+            "narrow",
+            "flash",
+            "host",
+        ):
             if not getattr(self, name):
                 raise UserError(f"{name} is a share of a rate and must be above zero")
 

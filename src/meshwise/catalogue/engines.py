@@ -110,8 +110,14 @@ class Runtime:
     """Whether a request joins the others as soon as there is room, and leaves when it is done."""
     chunked: bool = True
     """Whether one pass computes decode tokens and parts of prompts together; otherwise passes of prompts interrupt decoding."""
+    small_on: tuple[str, ...] = ()
+    """Architectures on which the smaller defaults are used whatever the memory (vLLM: A100)."""
     paged: bool = False
     """Whether a request occupies the blocks of the tokens it has; otherwise its whole context is allocated at the start."""
+    grouped_pages: bool = False
+    """Whether layers of all kinds take equal pages from one pool (vLLM), so that windows and states fill pages of full attention."""
+    samples_all: bool = False
+    """Whether memory is kept for the logits of as many requests as can be computed at once."""
     reserves: bool = False
     """Whether a paged engine admits a request only if its whole output fits too, so that none is ever preempted (TensorRT-LLM)."""
     repeats_keys: bool = False
@@ -155,6 +161,10 @@ class Runtime:
     logits_hidden: Count = 1.0
     logit_rows: Count = 0.0
     """Tokens whose logits are computed at once; 0: the whole batch."""
+    logit_copies: Count = 1.0
+    """Arrays of logits in float32 that are alive at once, where tokens are sampled on the device."""
+    communication: Bytes = 0.0
+    """Buffers of collectives on each device of a tensor-parallel group."""
     hop_hidden: Count = 0.0
     """For inputs from another device, in addition to the copies."""
     first_hops: Count = 1.0
@@ -165,6 +175,8 @@ class Runtime:
 
     context: Bytes = 0.0
     """CUDA context, libraries and workspaces per device."""
+    reported: Count = 1.0
+    """Share of a device's memory that its driver reports as the total, of which `usable` is a share: 79.11 of an H100's 80 GiB."""
     usable: dict[Kind, Count] = field(default_factory=dict[Kind, Count])
     """Fraction of a device's memory that a program can allocate, by kind of chip; 1 for kinds that are not listed."""
 
@@ -174,7 +186,7 @@ class Runtime:
 
     def batch_on(self, chip: Chip) -> int:
         """Return the tokens of a pass on this chip."""
-        return self.large_batch if self.large_batch and chip.memory >= LARGE else self.batch
+        return self.large_batch if self.large_batch and self._large(chip) else self.batch
 
     def tokens_on(self, chip: Chip) -> int:
         """Return the most tokens that the scheduler hands over at once on this chip."""
@@ -182,11 +194,14 @@ class Runtime:
 
     def sequences_on(self, chip: Chip) -> int:
         """Return the most requests of a pass on this chip."""
-        return self.large_sequences if self.large_sequences and chip.memory >= LARGE else self.sequences
+        return self.large_sequences if self.large_sequences and self._large(chip) else self.sequences
+
+    def _large(self, chip: Chip) -> bool:
+        return chip.memory >= LARGE and chip.architecture not in self.small_on
 
     def room(self, chip: Chip) -> float:
         """Return the bytes on one device that weights, KV cache and buffers can fill."""
-        return chip.memory * self.usable.get(chip.kind, 1.0) - self.context
+        return chip.memory * self.reported * self.usable.get(chip.kind, 1.0) - self.context
 
 
 Entry = TypeVar("Entry", Engine, Runtime)

@@ -87,6 +87,10 @@ class Serve:
     """Flash attention; None: the engine's default."""
     depth: int = 0
     """Tokens in the cache before the prompt: earlier turns of a chat."""
+    adapters: int = 0
+    """LoRA adapters that requests choose from."""
+    rank: int = 0
+    """Rank of the adapters."""
 
     def __post_init__(self) -> None:
         if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:

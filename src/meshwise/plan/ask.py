@@ -103,6 +103,18 @@ def _target(value: str | float) -> str:
     return f"{units.exactly(seconds, 'seconds')}@{quantile or 'p95'}"
 
 
+def _adapters(value: str) -> str:
+    """Return a number of LoRA adapters and their rank as '8:16'; '' for none."""
+    text = str(value or "").strip()
+    number, colon, rank = text.partition(":")
+    if not text:
+        return ""
+    valid = colon and number.isdecimal() and rank.isdecimal() and 0 < int(number[:6]) < 100_000 and 0 < int(rank[:6]) <= 1024
+    if not valid or len(number) > 5 or len(rank) > 4:
+        raise UserError(f"--lora {quoted(value)}: expected a number of adapters and their rank, at most 1,024, such as 8:16")
+    return f"{int(number)}:{int(rank)}"
+
+
 _EXACT_COUNT = quantity("count").write
 _TOKENS: Kind[str | float, float] = Kind(_tokens, _EXACT_COUNT, "COUNT", ordered=True, whole=False)
 _LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
@@ -115,6 +127,7 @@ _MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS"
 REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, lambda value: f"{value:g}/s", "RATE", ordered=True, whole=False)
 TARGET: Kind[str | float, str] = Kind(_target, str, "TIME[@p95]")
 _KEPT = number(0, 0.99)
+ADAPTERS: Kind[str, str] = Kind(_adapters, str, "N:RANK")
 
 
 @question
@@ -303,6 +316,9 @@ class ServeAsk(Ask):
     prefix: float = asked(default=0.0, converter=SHARE, help="Share of the prompt that is found in the cache: 60%.", group=LOAD)
     draft: int = asked(default=0, converter=whole(0, 999), help="Tokens that speculative decoding proposes per step.", group=LOAD)
     accept: float = asked(default=0.0, converter=_KEPT, help="Share of proposed tokens that are accepted: 0.7.", group=LOAD)
+    lora: str = asked(
+        default="", converter=ADAPTERS, help="LoRA adapters that requests choose from: 8:16 is eight of rank 16.", group=LOAD
+    )
     engine: str = asked(
         default="",
         converter=TEXT,

@@ -6,9 +6,10 @@ import pytest
 
 from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.admission import limits
-from meshwise.cost.serve.buffers import footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.admission import device_pool, limits
+from meshwise.cost.serve.blocks import PagedLayer, Pool, pool
+from meshwise.cost.serve.buffers import Footprint, footprints
+from meshwise.cost.serve.cache import CacheRequest, layer_caches, pass_sizes
 from meshwise.cost.serve.load import Lengths, Limits, Load
 from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_tensors
 from meshwise.cost.work import Serve
@@ -31,20 +32,65 @@ def admitted(name: str, fmt: str, chip: str, tp: int = 1, kv: str = "f16") -> Li
     return limits(model, VLLM, placement, [find_chip(chip)] * tp, work)
 
 
+GIB = 2**30
+
+
+def vllm_pool(name: str, fmt: str, chip: str, tp: int = 1, kv: str = "f16") -> tuple[Footprint, Pool]:
+    model, _, placement = placed(name, fmt, tp)
+    chips, work = [find_chip(chip)] * tp, Serve(prompt=1024, output=1024, context=2048, kv=kv)
+    need = footprints(model, VLLM, placement, CacheRequest(context=2048, **pass_sizes(VLLM, chips)))[1]
+    return need, device_pool(model, VLLM, placement.devices[0], VLLM.room(chips[0]) - need.weights - need.compute, work, tp)
+
+
 def test_vllm_fills_what_weights_and_activations_leave_with_blocks() -> None:
-    """num_gpu_blocks = (memory x utilization - weights - activations) / (2 x 16 tokens x KV heads x head size x 2 bytes x layers)."""
-    model, _, placement = placed("llama-3.1-8b", "bf16")
-    chip = find_chip("h100-sxm")
+    """Llama 3.1 8B in bf16 on an H100 leaves 54.85 GiB in a published log: 79.10 GiB x 0.90 = 71.19, less 14.99 of weights, 0.16 of other
+    memory and 1.19 of activations. A block has 2 x 16 tokens x 8 heads x 128 x 2 bytes x 32 layers = 2 MiB."""
+    need, pool = vllm_pool("llama-3.1-8b", "bf16", "h100-sxm")
+    assert need.weights / GIB == pytest.approx(14.99, abs=0.05)
+    assert pool.page * pool.depth == 2**21
+    assert pool.blocks * 2**21 / GIB == pytest.approx(54.85, rel=0.01)
     found = admitted("llama-3.1-8b", "bf16", "h100-sxm")
-    (_, need) = footprints(model, VLLM, placement, CacheRequest(context=2048))
-    blocks = (0.9 * chip.memory - VLLM.context - need.weights - need.compute) // (2 * 16 * 8 * 128 * 2 * 32)
-    assert found.cache // 16 == pytest.approx(blocks, abs=1)
+    assert found.cache == pool.tokens == pool.blocks * 16
     assert (found.sequences, found.tokens) == (1024, 8192)
 
 
+def test_vllm_leaves_little_cache_beside_70b_in_fp8_on_one_h100() -> None:
+    """Worked: 80 GiB x 0.989 x 0.9 = 71.21 GiB, less 0.15 (other memory), 67.69 (68.45 billion weights of one byte, embedding and head of
+    two) and 1.69 (8,192 tokens x (3 x 28,672 + 3 x 8,192) x 2 bytes): 1.68 GiB, 344 blocks of 16 tokens x 320 KiB in 16 bits, and
+    twice as many in 8."""
+    need, pool = vllm_pool("llama-3.1-70b", "fp8", "h100-sxm")
+    assert need.weights / GIB == pytest.approx(67.69, abs=0.02)
+    assert need.compute == 8192 * (3 * 28672 + 3 * 8192) * 2
+    left = 80 * GIB * 0.989 * 0.9 - 150 * 2**20 - need.weights - need.compute
+    assert pool.blocks == int(left // (16 * 320 * 1024)) == pytest.approx(344, abs=2)
+    assert vllm_pool("llama-3.1-70b", "fp8", "h100-sxm", kv="fp8")[1].blocks == pytest.approx(2 * pool.blocks, abs=1)
+
+
+def test_layers_with_windows_and_without_share_one_pool() -> None:
+    """gpt-oss-20b: two groups of 12 layers. Gemma 3 27B: 10 layers with full attention, and 52 with windows in six groups of 10."""
+    _, oss = vllm_pool("gpt-oss-20b", "mxfp4", "h100-sxm")
+    assert (oss.depth, oss.full, oss.windows, oss.page) == (12, 1, (128,), 2**15)
+    assert oss.tokens == oss.blocks // 2 * 16
+    _, gemma = vllm_pool("gemma-3-27b", "bf16", "h100-sxm")
+    assert (gemma.depth, gemma.full, len(gemma.windows), set(gemma.windows)) == (10, 1, 6, {1024})
+    assert gemma.needed(4096) == 256 + 6 * 65
+    assert gemma.needed(16) == 1 + 6 * 2
+    assert gemma.concurrency(4096) == gemma.blocks / (256 + 6 * 65)
+
+
+def test_recurrent_layers_make_blocks_as_large_as_their_states() -> None:
+    layers = [PagedLayer(1024.0)] * 3 + [PagedLayer(0.0, 0, 100_000.0)] * 9
+    found = pool(layers, 2.0**30, 16)
+    assert (found.size, found.depth, found.states) == (112, 3, 3)
+    assert found.page == 112 * 1024
+    assert found.needed(200) == 2 + 3
+    assert found.blocks == 2**30 // (3 * 112 * 1024)
+
+
 def test_large_defaults_are_those_of_devices_with_70_gib() -> None:
-    small = admitted("llama-3.1-8b", "fp8", "rtx4090")
-    assert (small.sequences, small.tokens) == (256, 2048)
+    for chip in ("rtx4090", "a100-80gb-sxm"):  # vLLM keeps its smaller defaults on the A100
+        small = admitted("llama-3.1-8b", "bf16", chip)
+        assert (small.sequences, small.tokens) == (256, 2048), chip
 
 
 def test_a_cache_of_half_the_bytes_holds_twice_the_tokens() -> None:

@@ -17,7 +17,7 @@ from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches, pass_sizes
 from meshwise.cost.serve.demand import Demand, Rig, demand
 from meshwise.cost.serve.load import Limits, Load
 from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_rows, split_tensors
@@ -139,7 +139,32 @@ def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
             raise UserError(f"{path.name}: the column '{column}' is missing")
     rows = [row for _, row in tables.rows(path, header, lines)]
     used, skipped = tables.cases(path, rows, lambda row, row_id: _case(row, row_id, path.stem))
-    return _mark_slow_prompts(used), skipped
+    return _with_requests(_mark_slow_prompts(used)), skipped
+
+
+def _with_requests(cases: list[ServeCase]) -> list[ServeCase]:
+    """Complete benchmarks that queue all requests at once but do not say how many: as many as the same source states for the most similar
+    lengths. Without any, the queue is endless, and the last requests, which run with few beside them, would not count."""
+    stated: dict[str, list[Load]] = {}
+    for case in cases:
+        if case.most and case.load and case.load.requests:
+            stated.setdefault(case.source, []).append(case.load)
+    return [
+        replace(case, load=replace(case.load, requests=_nearest(case.load, stated[case.source]).requests))
+        if case.most and case.load and not case.load.requests and case.source in stated
+        else case
+        for case in cases
+    ]
+
+
+def _nearest(load: Load, others: list[Load]) -> Load:
+    """Return the load whose prompts and outputs are closest in length, as ratios."""
+    return min(
+        others,
+        key=lambda other: (
+            abs(math.log(other.prompt.mean / load.prompt.mean)) + abs(math.log(other.output.mean / load.output.mean))
+        ),
+    )
 
 
 def _mark_slow_prompts(cases: list[ServeCase]) -> list[ServeCase]:
@@ -190,7 +215,7 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     memory = number(row, "mem_gb") * GIB
     if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
         raise UserError("neither a speed nor a memory is stated")
-    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
+    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
     return ServeCase(
         row_id=row_id,
         table=table,

@@ -34,12 +34,13 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
     timed = [case for case in cases if case.ran and not (math.isnan(case.decode) and math.isnan(case.prefill))]
     if not timed:
         return prior
-    start = np.log([getattr(prior, name) for name in WIDTHS])
-    width = wide * np.array(list(WIDTHS.values()))
-    most = np.array([math.log(MOST[name]) for name in WIDTHS])
+    names = [name for name in WIDTHS if getattr(prior, name)]  # what is zero stays zero: its logarithm has no neighbourhood
+    start = np.log([getattr(prior, name) for name in names])
+    width = wide * np.array([WIDTHS[name] for name in names])
+    most = np.array([math.log(MOST[name]) for name in names])
 
     def residuals(logs: Floats) -> Floats:
-        errors = _errors(timed, _with(prior, logs))
+        errors = _errors(timed, _with(prior, names, logs))
         return np.concatenate([_softened(errors), (logs - start) / width])
 
     # scipy has no type stubs
@@ -54,11 +55,11 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
             max_nfev=15,
         ),
     )
-    return _with(prior, cast(Floats, solved.x))
+    return _with(prior, names, cast(Floats, solved.x))
 
 
-def _with(prior: ServeCalibration, logs: Floats) -> ServeCalibration:
-    values: Mapping[str, Any] = dict(zip(WIDTHS, map(float, np.exp(logs)), strict=True))
+def _with(prior: ServeCalibration, names: Sequence[str], logs: Floats) -> ServeCalibration:
+    values: Mapping[str, Any] = dict(zip(names, map(float, np.exp(logs)), strict=True))
     return replace(prior, **values)
 
 

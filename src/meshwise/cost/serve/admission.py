@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
+from meshwise.cost.serve.blocks import PagedLayer, Pool, pool
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, cached_rows, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, cached_rows, layer_caches, layer_windows, pass_sizes
 from meshwise.cost.serve.load import Limits
+from meshwise.cost.serve.placement import Load as DeviceLoad
 from meshwise.cost.serve.placement import Placement, cache_part, with_caches
 from meshwise.cost.work import Serve
 from meshwise.models.model import Model
@@ -18,7 +20,7 @@ def limits(
 ) -> Limits:
     """Return the limits of one replica. A paged engine fills what weights and buffers leave with blocks; another one allocates the whole
     context of every request at the start. `sequences`: the most requests at once, where it is set; otherwise the engine's default."""
-    request = CacheRequest(context=work.context, sequences=1, key=work.kv, value=work.kv)
+    request = CacheRequest(context=work.context, sequences=1, key=work.kv, value=work.kv, **pass_sizes(runtime, chips))
     small = with_caches(placement, layer_caches(model, runtime, request))
     needs = footprints(model, runtime, small, request, flash=work.flash)
     most = sequences or (runtime.sequences_on(chips[0]) if chips else runtime.sequences)
@@ -58,9 +60,27 @@ def _tokens(
         grows = sum(cache_part(rows[i], shards) - math.ceil(rows[i].state / shards) for i in growing) / own
         bounded = (kept[i] for i in load.layers if windowed[i])
         fixed = states + sum(_window(cache.kv, cache.heads, shards, work.context, cache.tokens) for cache in bounded)
-        if grows:
+        if grows and runtime.grouped_pages:
+            blocks = device_pool(model, runtime, load, _left(runtime, chip, need), work, shards)
+            held = blocks.needed(work.context) - blocks.full * math.ceil(work.context / blocks.size)
+            per_token = blocks.full / blocks.size
+            found.append((own * blocks.blocks / per_token, held / per_token + blocks.size / 2))
+        elif grows:
             found.append((_left(runtime, chip, need) / grows, fixed / own / grows))
     return min(found) if found else (math.inf, 0.0)
+
+
+def device_pool(model: Model, runtime: Runtime, load: DeviceLoad, left: float, work: Serve, shards: int = 1) -> Pool:
+    """Return the blocks of cache that fit into `left` bytes of a device with these layers, each shared by `shards` devices."""
+    rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
+    windows = layer_windows(model, runtime)
+    layers: list[PagedLayer] = []
+    for i in load.layers:
+        state = math.ceil(rows[i].state / shards)
+        token = cache_part(rows[i], shards) - state
+        layers += [PagedLayer(token, windows[i])] if token else []
+        layers += [PagedLayer(0.0, 0, state)] if state else []
+    return pool(layers, left, runtime.pad)
 
 
 def _window(kv: int, heads: int, tp: int, context: int, kept: int) -> float:

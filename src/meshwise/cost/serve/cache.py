@@ -1,9 +1,11 @@
 """The KV cache of a served model, layer by layer, as engines allocate it: keys and values, latents, recurrent states."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import TypedDict
 
+from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.gguf.quantiser import BLOCKS
@@ -44,6 +46,22 @@ class CacheRequest:
     value: str = "f16"
     batch: int | None = None
     """Tokens per micro-batch; None: the runtime's default."""
+    logits: int | None = None
+    """Sequences whose logits are computed at once; None: the runtime's default."""
+
+
+class PassSizes(TypedDict):
+    """Fields of CacheRequest that depend on the device."""
+
+    batch: int | None
+    logits: int | None
+
+
+def pass_sizes(runtime: Runtime, chips: Sequence[Chip]) -> PassSizes:
+    """Return the tokens and the sequences of the largest pass on these devices, for which an engine keeps memory free."""
+    if not chips or not runtime.paged:
+        return PassSizes(batch=None, logits=None)
+    return PassSizes(batch=runtime.batch_on(chips[0]), logits=runtime.sequences_on(chips[0]) if runtime.samples_all else None)
 
 
 def cache_type(name: str, runtime: Runtime) -> str:
@@ -81,6 +99,13 @@ def cached_rows(model: Model, runtime: Runtime, request: CacheRequest) -> tuple[
     """Return the cache of one token in each layer, without padding, and the states of its sequence."""
     single = replace(request, context=1, sequences=1)
     return layer_caches(model, replace(runtime, pad=1), single)
+
+
+def layer_windows(model: Model, runtime: Runtime) -> tuple[int, ...]:
+    """Return the window that limits the cache of each layer; 0 where it keeps all tokens."""
+    kept = runtime.keeps_window(model.model_type)
+    by_block = {name: max((op.window for op in ops if op.cache), default=0) if kept else 0 for name, ops in model.blocks.items()}
+    return tuple(max((by_block[block] for block in layer), default=0) for layer in model.layers)
 
 
 def _sum(parts: Iterable[LayerCache]) -> LayerCache:

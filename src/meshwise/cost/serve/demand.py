@@ -8,7 +8,7 @@ from meshwise.catalogue.chips import Chip, Cluster, Link
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.cache import CacheRequest, LayerCache, cached_rows
 from meshwise.cost.serve.placement import HOST, Load, Placement, cache_part
-from meshwise.cost.serve.tokens import TokenWork, token_work
+from meshwise.cost.serve.tokens import DENSE_KERNELS, TokenWork, adapted_products, token_work
 from meshwise.cost.serve.waves import Product, products
 from meshwise.cost.tiles import FLASH_HEAD
 from meshwise.cost.work import Serve
@@ -65,8 +65,6 @@ class Task:
     """Bytes of routed experts."""
     routed: float
     """Share of the experts that one token reads."""
-    number: int
-    """Experts of a layer."""
     flops: float
     """FLOPs per token of all products, without the head."""
     head_flops: float
@@ -84,19 +82,27 @@ class Task:
     """Bytes of scores per query and key that attention without flash kernels writes once; 0 with them."""
     touched: float
     """Bytes of inputs and outputs of the products, per token."""
+    adapters: int = 0
+    """LoRA adapters in memory."""
+    adapter: float = 0.0
+    """Bytes of one adapter, and its FLOPs per token: two of each element of two bytes."""
 
     @property
     def idle(self) -> bool:
         return not (self.weights or self.experts or self.head or any(self.reads) or self.state)
 
-    def reached(self, tokens: float) -> float:
-        """Return the experts of a layer that a pass of `tokens` tokens is routed to."""
-        return self.number * (1 - (1 - self.routed) ** tokens)
+    def reached_bytes(self, tokens: float) -> float:
+        """Return bytes of the distinct experts that a pass of `tokens` tokens is routed to, with even routing 1 - (1 - a/e)^tokens of
+        all."""
+        return self.experts * (1 - (1 - self.routed) ** tokens)
+
+    def adapter_bytes(self, requests: float) -> float:
+        """Return bytes of the distinct adapters that so many requests use, each of them one at random."""
+        return self.adapter * self.adapters * (1 - (1 - 1 / self.adapters) ** requests) if self.adapters else 0.0
 
     def read(self, tokens: float) -> float:
-        """Return bytes of weights that a pass of `tokens` tokens reads, without the head: with even routing, 1 - (1 - a/e)^tokens of the
-        experts."""
-        return self.weights + self.experts * (1 - (1 - self.routed) ** tokens)
+        """Return bytes of weights that a pass of `tokens` tokens reads, without the head."""
+        return self.weights + self.reached_bytes(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,13 +237,12 @@ class Workload:
         return Task(
             chip=chip,
             layers=len(load.layers),
-            kernels=sum(per_token.kernels[i] for i in load.layers),
+            kernels=sum(per_token.kernels[i] for i in load.layers) + self._adapter_kernels(load),
             mixtures=float(sum(per_token.experts[i] > 0 for i in load.layers)),
             weights=load.once - head,
             head=head,
             experts=load.experts,
             routed=load.routed,
-            number=max((product.copies for product in products(self.model, 1, False)), default=1),
             flops=self.products(load),
             head_flops=per_token.head * part if load.head else 0.0,
             products=products(self.model, 1 if self.placement.apart else self.placement.tp, self.runtime.joined),
@@ -247,7 +252,16 @@ class Workload:
             pairs=self._by_op([(op, part * flops * _slower(op, self.flash)) for op, flops in scores]),
             scores=self._by_op([(op, 0.0 if self.flash else part * op.m * 4) for op, _ in scores]),
             touched=part * per_token.touched * len(load.layers) * self.runtime.element,
+            adapters=self.placement.adapters,
+            adapter=float(load.adapter),
         )
+
+    def _adapter_kernels(self, load: Load) -> float:
+        """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined."""
+        if not self.placement.adapters:
+            return 0.0
+        numbers = adapted_products(self.model, self.runtime.joined)
+        return 2 * sum(numbers[i] for i in load.layers) / DENSE_KERNELS
 
     def _cache_read(self, cache: LayerCache) -> float:
         """Return bytes of one cached token of a layer that one device reads; those of 1/tp of the requests where devices have their own."""

@@ -84,7 +84,7 @@ class ServeLayout:
         cards = f"{number} {self.unit}{'s' if number > 1 else ''}"
         if self.apart:
             words = [f"ep{self.tp}, attention dp"]
-        elif self.split == "tensor":
+        elif self.split == "tensor" and not self.shares:
             words = [" ".join([f"tp{self.tp}", *([f"pp{self.pp}"] if self.pp > 1 else [])])] if number > 1 else [cards]
         else:
             words = [f"{self.split} split, {cards}" if number > 1 else cards]
@@ -102,7 +102,7 @@ def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[
     if layout.apart:
         return split_experts(model, weights, caches, layout.tp)
     if layout.split == "tensor":
-        return split_tensors(model, weights, caches, layout.tp, layout.pp)
+        return split_tensors(model, weights, caches, layout.tp, layout.pp, host_embedding=bool(layout.shares))
     if layout.split == "row":
         return split_rows(weights, caches, layout.shares, gpu_layers=layout.gpu_layers)
     return split_layers(weights, caches, layout.shares, gpu_layers=layout.gpu_layers, pins=host_experts(layout.expert_layers))
@@ -121,9 +121,20 @@ def layouts(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence
         hosts = len({cards[i].host for i in chosen})
         shares = tuple(rooms[i] for i in chosen)
         yield ServeLayout(split="layer", cards=chosen, hosts=hosts, shares=shares, unit=word)
-        # Row split works on CUDA and ROCm devices of one host; other backends and RPC devices have no split buffers.
-        if "row" in engine.splits and len(chosen) > 1 and hosts == 1 and all(cards[i].chip.kind == "gpu" for i in chosen):
+        chips = [cards[i].chip for i in chosen]
+        if len(chosen) == 1 or hosts > 1 or any(chip.kind != "gpu" for chip in chips):
+            continue
+        # Split buffers exist for devices of one host; a tensor split cuts whole KV heads into equal parts.
+        if "tensor" in engine.splits and len({chip.key for chip in chips}) == 1 and _cuts_heads(model, len(chosen)):
+            yield ServeLayout(split="tensor", cards=chosen, tp=len(chosen), shares=shares)
+        if "row" in engine.splits:
             yield ServeLayout(split="row", cards=chosen, shares=shares)
+
+
+def _cuts_heads(model: Model, devices: int) -> bool:
+    """Return whether llama.cpp's tensor split can cut a model over this many devices: whole KV heads, no recurrent states."""
+    whole = model.decoder.kv_heads % devices == 0 and not refuses_tp(model, devices)
+    return whole and not any(op.state for op in model.ops)
 
 
 def _card_sets(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.engines import Engine, Runtime
-from meshwise.cost.serve.cache import CacheRequest
+from meshwise.cost.serve.cache import CacheRequest, pass_sizes
 from meshwise.cost.serve.layouts import Card, cards_of
 from meshwise.cost.serve.load import Load, Targets
 from meshwise.cost.work import Serve
@@ -54,4 +54,5 @@ class ServeQuestion:
     def cache_request(self, users: int, context: int = 0, kv: str = "") -> CacheRequest:
         """Return the cache for `users` sequences, with this context and type or those of the question."""
         kind = kv or self.work.kv
-        return CacheRequest(context=context or self.work.context, sequences=users, key=kind, value=kind)
+        sizes = pass_sizes(self.runtime, [card.chip for card in self.cards])
+        return CacheRequest(context=context or self.work.context, sequences=users, key=kind, value=kind, **sizes)

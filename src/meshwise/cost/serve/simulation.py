@@ -77,6 +77,8 @@ class Simulation:
     """Tokens of running requests in the cache."""
     pledged: float = 0.0
     """Tokens that admitted requests will need at most, where the engine reserves them."""
+    entering: int = 0
+    """Requests whose prompts are in the pass that ends now: they hold cache although they do not run yet."""
     upcoming: float = math.inf
     """Time of the next arrival."""
     started: int = 0
@@ -198,6 +200,7 @@ class Simulation:
         tokens = float(sum(size for _, _, size in pieces))
         seconds = self.cost.seconds(self._batch(decodes, self._decoding(), tokens, tuple(pairs), len(ending)))
         self._advance(seconds, 1 if decodes else 0, len(pieces))
+        self.entering = len(pieces)
         if decodes:
             self._retire()
         elif self.count:
@@ -207,6 +210,7 @@ class Simulation:
             self.partial.appendleft((last, done + size))
         for job in ending:
             self._begin(job)
+        self.entering = 0
 
     def _decoding(self) -> float:
         """Return the cached tokens of the requests that generate."""
@@ -278,7 +282,7 @@ class Simulation:
         own = self._need(job) - (job.output if self.limits.reserves else 0.0)
         self.cached -= own + (self.step - running.since) * self.load.gained
         self.pledged -= self._need(job) if self.limits.reserves else 0.0
-        if not self.count and not self.partial:
+        if not (self.count or self.partial or self.entering):  # no rounding errors remain
             self.cached = self.pledged = 0.0
 
     def _finish(self, running: Running) -> None:

@@ -143,6 +143,8 @@ def peak_flops(chip: Chip, kind: str, *, int8_products: bool) -> float:
     """Return FLOP/s of the matrix units in the type in which an engine multiplies weights of this format."""
     flops = chip.flops
     half = max(flops.get("fp16", 0.0), flops.get("bf16", 0.0), flops.get("fp32", 0.0))
+    if "fp16" not in flops and "bf16" not in flops:  # each halving of the width doubles the rate
+        half = max(half, flops.get("fp8", 0.0) / 2, flops.get("fp4", 0.0) / 4)
     if int8_products:
         return max(half, flops.get("int8", 0.0) / 2) * WARP_PEAK.get(chip.architecture, 1.0)
     four = FP4_SHARE * flops.get("fp4", 0.0)
@@ -194,7 +196,7 @@ class TaskCost:
         key = (tokens, single)
         if key not in self.known:
             task, s = self.task, self.s
-            read = task.read(tokens) / (self.reading * (s.single if single else 1.0))
+            read = (task.weights + task.reached_bytes(tokens) / s.grouped) / (self.reading * (s.single if single else 1.0))
             rows = ceil(tokens)
             rows = rows if rows <= MEGATOKEN else ceil(rows / 64) * 64
             filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > SKINNY else 1.0
@@ -237,8 +239,10 @@ class TaskCost:
         read, more = self.layers(each, single)
         head_read, head_more = self.head((batch.rows - batch.tokens + batch.ends) * part, single)
         touched = s.touch * task.touched * tokens / task.chip.bandwidth
-        mixture = s.expert + (s.each_expert * task.reached(each) if s.each_expert else 0.0)
-        launch = (task.kernels * s.layer + task.mixtures * mixture) * (self.d.alone if single else 1.0)
+        if task.adapters:  # read for the requests of the pass; inputs and outputs of the products pass through memory once more
+            read += task.adapter_bytes((batch.decodes + batch.ends) * part) / self.reading
+            touched += task.touched * tokens / task.chip.bandwidth + tokens * task.adapter / self.top
+        launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
         reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
         return (

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
-from meshwise.models.op import Op
+from meshwise.models.op import Op, fusable_groups
 
 DENSE_KERNELS = 13.0
 """Kernels of a dense layer in an engine with fused norms and joined products: the unit in which launches of a layer are counted."""
@@ -61,6 +61,18 @@ def token_work(model: Model) -> TokenWork:
         sum(op.count * op.n for op in inner),
         touched / len(model.layers),
     )
+
+
+@lru_cache(maxsize=16)
+def adapted_products(model: Model, joined: bool) -> tuple[int, ...]:
+    """Return the products of each layer that LoRA adapters extend: all but those of routed experts; `joined` ones count once."""
+    blocks = {
+        name: sum(
+            not group[0].expert for group in (fusable_groups(ops) if joined else [[op] for op in ops if op.kind == "matmul"])
+        )
+        for name, ops in model.blocks.items()
+    }
+    return tuple(sum(blocks[block] for block in layer) for layer in model.layers)
 
 
 def _more_kernels(ops: tuple[Op, ...]) -> float:

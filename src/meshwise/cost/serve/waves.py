@@ -8,6 +8,9 @@ from meshwise.cost.tiles import LARGEST_TILE, TILES
 from meshwise.models.model import Model
 from meshwise.models.op import BY_OUTPUT, fusable_groups
 
+EXPERT_TILES = (*TILES, (32, 128), (16, 128))
+"""Kernels that multiply many experts at once also have tiles for the few rows of each (llama.cpp's and vLLM's go down to 16)."""
+
 
 class Product(NamedTuple):
     """A matrix product of some layers."""
@@ -49,7 +52,7 @@ def utilization(shapes: tuple[Product, ...], rows: int, sms: int, tile: float) -
         busy = copies * (1 - (1 - share) ** rows) if copies > 1 else 1.0
         areas = (
             ceil(busy * ceil(own / busy * copies / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST_TILE / (m * w)) ** tile
-            for m, w in TILES
+            for m, w in (EXPERT_TILES if copies > 1 else TILES)
         )
         useful += weight * rows * n
         spent += weight / share / copies * min(areas)

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
-from meshwise.cost.serve.distance import distance
+from meshwise.cost.serve.distance import distance, is_of
 from meshwise.cost.serve.layouts import subcluster
 from meshwise.cost.serve.load import NEVER, Percentiles, Report
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
-from meshwise.plan.serve.search import Option, largest_context, meets, with_memory, with_speed
+from meshwise.plan.serve.search import UNQUANTISED, Option, largest_context, meets, with_memory, with_speed
 
 INTERVAL = 1.6449
 """90% of a normal distribution lie within this many standard deviations of the mean."""
@@ -182,20 +182,26 @@ def spread_of(q: ServeQuestion, option: Option) -> float:
     fitted on."""
     assert option.speed
     parts = option.speed.decode
-    unmeasured = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
     chip = q.cards[option.layout.cards[0]].chip
     fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
-    return distance(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step)
+    unmeasured = parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
+    unmeasured += 0.0 if fitted.all_reduces and option.layout.hosts == 1 else parts["reduce"]
+    return distance(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step, untested=_untested(q, option))
+
+
+def _untested(q: ServeQuestion, option: Option) -> bool:
+    """Return whether the engine's way to run this layout is new, and no run of it was compared: llama.cpp's tensor split."""
+    return q.engine.gguf and option.layout.split == "tensor"
 
 
 def doubts(q: ServeQuestion, option: Option) -> list[str]:
     """Return what the calibration was not fitted on."""
     chip = q.cards[option.layout.cards[0]].chip
     fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
-    own = chip.key in fitted.chips or chip.architecture in fitted.architectures
     return [
-        *([] if own else [f"not calibrated for {chip.name}"]),
+        *([] if is_of(fitted, chip) else [f"not calibrated for {chip.name}"]),
         *(["not calibrated for models with experts on this engine"] if q.experts and not fitted.experts else []),
+        *([f"the tensor split of {q.engine.name} is new and was not measured"] if _untested(q, option) else []),
     ]
 
 
@@ -229,7 +235,7 @@ def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
     small = {"f16": ("f16", "q8_0", "q4_0", "fp8"), "bf16": ("bf16", "q8_0", "q4_0", "fp8"), "q8_0": ("q8_0", "q4_0")}
     longest: dict[str, int] = {}
     for kind in small.get(q.work.kv, (q.work.kv,)):
-        if kind not in q.runtime.cache_types:
+        if kind not in q.runtime.cache_types or (q.engine.gguf and option.layout.split == "tensor" and kind not in UNQUANTISED):
             continue
         try:
             longest[kind] = largest_context(q, option, kind)

@@ -156,12 +156,12 @@ def _tensor_sizes(q: ServeQuestion) -> str:
 
 def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
     best = found.options[0]
-    row = next((option for option in found.options if option.layout.split == "row"), None)
-    if row and row.speed and best.layout.split == "layer":
-        share = row.speed.decode["reduce"] / row.speed.step
+    tensor = next((option for option in found.options if option.layout.split == "tensor"), None)
+    if q.engine.gguf and tensor and tensor.speed and best.layout.split == "layer" and len(best.layout.cards) > 1:
+        share = tensor.speed.decode["reduce"] / tensor.speed.step
         yield (
-            f"Row split over {len(row.layout.cards)} cards: {_rate(row)} tokens/s; every matrix product sends its input to all cards and "
-            f"collects their outputs, {100 * share:.0f}% of a step."
+            f"Tensor split over {len(tensor.layout.cards)} cards: {_rate(tensor)} tokens/s; every layer sums its outputs over all cards "
+            f"twice, {100 * share:.0f}% of a step."
         )
     if q.work.users > 1 or q.load.rate:
         yield from _copies(q, found)
@@ -322,7 +322,8 @@ def default_option(found: Found, cards: int) -> Option:
     """Return the engine's default: its first split over all devices; the best option where that does not fit."""
     for option in found.options:
         layout = option.layout
-        default = layout.split in ("layer", "tensor") and layout.replicas == 1 and not layout.shared
+        usual = layout.split == "layer" or (layout.split == "tensor" and not layout.shares)  # llama.cpp splits by layers
+        default = usual and layout.replicas == 1 and not layout.shared
         if default and len(layout.cards) == cards and on_cards(option):
             return option
     return found.options[0]
@@ -368,7 +369,7 @@ def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
             yield f"layers on the CPU: {left} of {layers} would explain it (the log should say '{whole}')"
     trials: dict[str, Option | None] = {}
     if len(best.layout.cards) > 1:
-        others = [split for split in q.engine.splits if split != best.layout.split]
+        others = [split for split in q.engine.splits if split not in (best.layout.split, "tensor")]
         trials |= {f"the wrong split (-sm {split})": _trial(q, replace(best.layout, split=split, shared="")) for split in others}
         trials["cards on PCIe 3.0 x1 risers"] = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
     if q.engine.offload:

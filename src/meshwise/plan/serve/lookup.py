@@ -18,7 +18,7 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models import find
-from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, split_model_name, weights
+from meshwise.models.formats import FORMATS, SAME_IN_GGUF, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 
@@ -49,6 +49,7 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     runtime = runtime_of(engine, model.model_type)
     load = load_of(ask)
     needed = _longest(load)
+    adapters, _, rank = ask.lora.partition(":")
     context = ask.context or max(needed, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
     work = Serve(
         prompt=round(load.prompt.mean),
@@ -57,6 +58,8 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
         context=context,
         kv=cache_type(ask.kv, runtime),
         depth=load.depth,
+        adapters=int(adapters or 0),
+        rank=int(rank or 0),
     )
     q = ServeQuestion(
         model=model,
@@ -197,10 +200,12 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
 
 
 def _published(model: Model, engine: Engine) -> Format | None:
-    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8), if it is quantised and the engine runs it as it is."""
+    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8, gpt-oss: mxfp4), if it is quantised and the engine runs it as
+    it is."""
     fmt = FORMATS.get(model.quantization)
-    runs = fmt is not None and not engine.gguf and (not engine.formats or fmt.name in engine.formats)
-    return fmt if runs else None
+    if fmt is None or (engine.gguf and fmt.name not in SAME_IN_GGUF):
+        return None
+    return fmt if not engine.formats or fmt.name in engine.formats else None
 
 
 def _vllm_format(fmt: Format) -> str:
@@ -246,7 +251,21 @@ def check(q: ServeQuestion) -> None:
         raise UserError(
             f"{q.bounds['replicas']} replicas need as many concurrent requests; give --users {q.bounds['replicas']} or more"
         )
+    _check_options(q)
     _check_chips(q)
+
+
+def _check_options(q: ServeQuestion) -> None:
+    """Raise UserError for parts of the load that the engine has no feature for."""
+    name = q.engine.name
+    if q.load.draft and not q.engine.drafts:
+        raise UserError(f"{name} has no speculative decoding; leave out --draft, or use --engine vllm or llama.cpp")
+    if q.load.prefix and not q.runtime.prefixes:
+        raise UserError(f"{name} finds no prefixes in its cache; leave out --prefix, or use --engine vllm or llama.cpp")
+    if q.work.adapters and not q.engine.adapters:
+        raise UserError(f"{name} serves no LoRA adapters beside a model; leave out --lora, or use --engine vllm or llama.cpp")
+    if "prefill" in q.bounds and not q.engine.disaggregates:
+        raise UserError(f"{name} cannot compute prompts on other devices than outputs; use --engine vllm, sglang or tensorrt-llm")
 
 
 def _check_chips(q: ServeQuestion) -> None:

@@ -9,7 +9,7 @@ from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
 from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
 from meshwise.cost.serve.demand import Rig, demand
 from meshwise.cost.serve.estimate import estimate
 from meshwise.cost.serve.layouts import (
@@ -23,7 +23,7 @@ from meshwise.cost.serve.layouts import (
     with_replicas,
 )
 from meshwise.cost.serve.load import Limits, Load, Report
-from meshwise.cost.serve.placement import Placement, with_caches
+from meshwise.cost.serve.placement import Placement, with_adapters, with_caches
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import PassCost, Speed
 
@@ -33,6 +33,8 @@ COMFORT = 2.0**29
 """Bytes that should stay free on a device: a desktop, a longer batch or another build may need them."""
 MANY = 1 << 20
 EVEN = "evenly filled"
+UNQUANTISED = ("f32", "f16", "bf16")
+"""Cache types that llama.cpp's tensor split can cut."""
 STEP = 256
 """Contexts are tried in multiples of this."""
 
@@ -132,8 +134,22 @@ def search(q: ServeQuestion) -> Found:
 
 
 def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:
-    """Yield the layouts that match --fix; the number of copies is checked later."""
-    return (layout for layout in candidates if _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1)))))
+    """Yield the layouts that the engine runs and that match --fix; the number of copies is checked later."""
+    return (
+        layout
+        for layout in candidates
+        if _runs(q, layout) and _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1))))
+    )
+
+
+def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
+    """Return whether a layout is planned: of llama.cpp's, a row split only if it is asked for, since it is deprecated, and a tensor split
+    only without a quantised cache."""
+    if not q.engine.gguf:
+        return True
+    if layout.split == "row":
+        return q.bounds.get("split") == "row"
+    return layout.split != "tensor" or q.work.kv in UNQUANTISED
 
 
 def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
@@ -167,7 +183,7 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     chips = [q.cards[i].chip for i in layout.cards]
     load = load_of(q, layout)
     one = layer_caches(q.model, q.runtime, q.cache_request(1))
-    placement = with_caches(like.placement, one) if like else place(layout, q.model, q.weights, one)
+    placement = with_caches(like.placement, one) if like else _place(q, layout, one)
     rooms = tuple(q.rooms[i] for i in layout.cards)
     slots = 0 if q.runtime.paged else users_of(q, layout)
     found = limits(q.model, q.runtime, placement, chips, q.work, sequences=slots)
@@ -202,6 +218,12 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     ]
     most = max(0, math.floor(min(room_for))) * layout.replicas if room_for else 0
     return replace(option, most_users=most, fits=option.spare >= 0)
+
+
+def _place(q: ServeQuestion, layout: ServeLayout, caches: Sequence[LayerCache]) -> Placement:
+    """Return the weights, adapters and cache of each device of one copy."""
+    placement = place(layout, q.model, q.weights, caches)
+    return with_adapters(placement, q.model, q.work.adapters, q.work.rank) if q.work.adapters else placement
 
 
 def _enough(q: ServeQuestion, placement: Placement, held: CacheRequest, rooms: Sequence[float]) -> bool:
@@ -306,15 +328,19 @@ def meets(q: ServeQuestion, option: Option) -> bool:
 
 
 def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
-    """Sort options: those that meet the targets first, by throughput; near-ties go to the one with fewer devices, unless it is
-    nearly full. Where nothing meets the targets, the smallest miss comes first."""
-    ranked = sorted(options, key=lambda option: (_missed(q, option), -worth(q, option)))
+    """Sort options: those that leave memory free first, of these those that meet the targets, by throughput; near-ties go to the one with
+    fewer devices. Where nothing meets the targets, the smallest miss comes first."""
+    ranked = sorted(options, key=lambda option: (not _roomy(q, option), _missed(q, option), -worth(q, option)))
     if not ranked:
         return []
     best = ranked[0]
     least = worth(q, best) * (1 - TIE)
-    near = [option for option in ranked if _missed(q, option) == _missed(q, best) and worth(q, option) >= least]
-    winner = min(near, key=lambda option: (not _roomy(q, option), option.layout.devices, -worth(q, option)))
+    near = [
+        option
+        for option in ranked
+        if _roomy(q, option) == _roomy(q, best) and _missed(q, option) == _missed(q, best) and worth(q, option) >= least
+    ]
+    winner = min(near, key=lambda option: (option.layout.devices, -worth(q, option)))
     return [winner, *(option for option in ranked if option is not winner)]
 
 
