@@ -106,8 +106,8 @@ def test_a_rate_that_nothing_serves_is_refused_with_the_most_that_can_be() -> No
     q = question(*SMALL, rate="5000/s", prompt=1024, output=128)
     result = search(q)
     error = refuse(q, result)
-    most = max_rate(q, result.options[0])
-    assert f"serves at most {most:.3g}/s" in one_line(error)
+    most = max(max_rate(q, option) for option in result.options)
+    assert f"the most is {most:.3g}/s" in one_line(error)
     served = question(*SMALL, rate=f"{0.8 * most}/s", prompt=1024, output=128)
     assert meets(served, search(served).options[0])
 
@@ -143,8 +143,20 @@ def test_the_cheapest_devices_come_first_and_meet_the_targets() -> None:
     prices = [point.choice.hourly for point in points if point.choice]
     assert prices == sorted(price for price in prices if price is not None)
     assert all(point.choice.meets for point in points if point.choice)
-    with pytest.raises(DoesNotFit, match="no 8 devices of l4 serve it"):
+    with pytest.raises(DoesNotFit, match="no 4,096 devices of l4 serve this load"):
         cheapest.answer(replace(ask, on="l4", rate=100_000.0))
+
+
+def test_the_cheapest_devices_are_as_few_as_meet_the_targets() -> None:
+    """One copy fewer misses them, and a load beyond one host takes more hosts."""
+    ask = ServeAsk(model="llama-3.1-8b:fp8", on="l40s", rate="100/s", ttft="1s", tpot="50ms", cheapest=True)
+    (point,) = cheapest.answer(ask)
+    assert point.choice
+    assert point.choice.replicas * point.choice.cards == point.values["gpus"]
+    assert int(point.values["gpus"]) > 1
+    fewer = int(point.values["gpus"]) - 1
+    q = replace(ask, on=f"{fewer}xl40s" if fewer <= 8 else f"{-(-fewer // 8)}x8xl40s", cheapest=False).question()
+    assert not any(meets(q, option) for option in search(q).options if option.layout.devices <= fewer)
 
 
 def test_no_point_of_the_front_beats_another_in_both_figures() -> None:

@@ -299,7 +299,8 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     reduces = ""
     if rival.speed and rival.layout.tp > 1:
         reduces = f", all-reduces take {100 * rival.speed.decode['reduce'] / rival.speed.step:.0f}% of a step"
-    return [f"{name} with {form} would be {verdict}: {rival.layout.name}, {_rate(rival)} tokens/s per request{reduces}."]
+    whole = f", whole requests in {units.show(rival.report.e2e.mean, 'seconds', digits=3)}" if rival.report else ""
+    return [f"{name} with {form} would be {verdict}: {rival.layout.name}, {_rate(rival)} tokens/s per request{whole}{reduces}."]
 
 
 # Watts and dollars.
