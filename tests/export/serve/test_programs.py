@@ -84,9 +84,11 @@ def test_llama_cpp_and_ollama_say_their_plans() -> None:
 
 def test_a_program_refuses_a_plan_that_it_cannot_run() -> None:
     gguf = plan(model="llama-3-8b:q4_k_m", on="2xrtx3090", users=1, engine="llama.cpp")
-    with pytest.raises(UserError, match=r"vLLM splits a model by tensor, and the plan, made for llama\.cpp, by"):
+    with pytest.raises(
+        UserError, match=r"vLLM runs checkpoints of the hub, and the plan, made for llama\.cpp, has Q4_K_M weights"
+    ):
         export(gguf, "vllm")
-    with pytest.raises(UserError, match=r"llama\.cpp splits a model by layer or row or none"):
+    with pytest.raises(UserError, match=r"llama\.cpp runs GGUF files, and the plan, made for vllm, has bf16 weights"):
         export(plan(fix=("tp=8",)), "llama.cpp")
 
 

@@ -144,12 +144,19 @@ def asked(program: Program, facts: Facts, model: Model, on: str, ask: CheckAsk) 
         output=facts.whole("output", plain.output),
         draft=facts.whole("draft") if accept else 0,
         accept=accept if facts.whole("draft") else 0.0,
+        lora=_adapters(facts),
         context=facts.whole("context"),
         engine=program.framework,
         kv={"bf16": "f16"}.get(kv, kv),
         price=ask.price,
         fix=("replicas=1",) if program.framework in ONE_COPY else (),
     )
+
+
+def _adapters(facts: Facts) -> str:
+    """Return LoRA adapters in the words of `--lora`; '' where there are none, or their rank is not known."""
+    number, rank = facts.whole("adapters"), facts.whole("adapter_rank")
+    return f"{number}:{rank}" if number > 0 and rank > 0 else ""
 
 
 def _fixed(facts: Facts, q: ServeQuestion) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ KEYS = (
     Key("key_type", "-ctk", TEXT, also=("--cache-type-k",), default="f16"),
     Key("value_type", "-ctv", TEXT, also=("--cache-type-v",), default="f16"),
     Key("flash", "-fa", SWITCH, also=("--flash-attn",), write="always"),
+    Key("adapter_files", "--lora", TEXT),
     Key("draft_model", "-md", TEXT, also=("--model-draft",)),
     Key("draft", "--draft-max", INT, also=("--draft", "--draft-n")),
     Key("port", "--port", INT, write="changed"),
@@ -52,7 +53,7 @@ LONG = {
     "-m": "model", "-ngl": "n-gpu-layers", "--rpc": "rpc", "-dev": "device", "-sm": "split-mode", "-ts": "tensor-split",
     "-ot": "override-tensor",
     "--n-cpu-moe": "n-cpu-moe", "-c": "ctx-size", "-np": "parallel", "-ctk": "cache-type-k", "-ctv": "cache-type-v",
-    "-fa": "flash-attn", "-md": "model-draft", "--draft-max": "draft-max", "--port": "port",
+    "-fa": "flash-attn", "--lora": "lora", "-md": "model-draft", "--draft-max": "draft-max", "--port": "port",
 }  # fmt: skip
 """Long names of the options, which are the keys of a preset."""
 
@@ -99,6 +100,8 @@ def _settings(
         "value_type": q.work.kv,
         "flash": flash_of(q),
     }
+    adapters = ",".join(f"path/to/adapter-{number + 1}.gguf" for number in range(q.work.adapters))
+    words |= {"adapter_files": adapters} if adapters else {}
     words |= {"draft": q.load.draft, "draft_model": f"path/to/draft-of-{file_of(q)}"} if q.load.draft else {}
     words |= {"rpc": ",".join(rpc)} if rpc else {}
     words |= {"cards_used": ",".join(names)} if names else {}
@@ -230,7 +233,7 @@ PROGRAM = serving(
     TITLE,
     VERSION,
     engine="llama.cpp",
-    splits=("layer", "row", "none"),
+    splits=("layer", "row", "tensor", "none"),
     keys=KEYS,
     write=write,
     commands=COMMANDS,

@@ -1,13 +1,14 @@
 """MLX: `mlx_lm.server` on Apple chips (its command line, version 0.32), over several machines under `mlx.launch`."""
 
 import shlex
+from collections.abc import Iterable
 
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import INT, TEXT
-from meshwise.export.program import Key, Setup, Written
+from meshwise.export.program import Key, Refusal, Setup, Written
 from meshwise.export.serve import setup
 from meshwise.export.serve.declared import serving
 from meshwise.models import find
@@ -26,6 +27,7 @@ KEYS = (
     Key("batched_tokens", "--prefill-step-size", INT, default=2048),
     Key("kv_bits", "--kv-bits", INT),
     Key("kv_start", "--quantized-kv-start", INT),
+    Key("adapter_file", "--adapter-path", TEXT),
     Key("draft_model", "--draft-model", TEXT),
     Key("draft", "--num-draft-tokens", INT),
 )
@@ -36,6 +38,7 @@ def wording(given: Setup) -> dict[str, Value]:
     words = dict(given.values) | {"model": _folder(given)}
     bits = CACHE_BITS.get(given.text("kv"))
     words |= {"kv_bits": bits, "kv_start": 0} if bits else {}
+    words |= {"adapter_file": "path/to/adapter"} if "adapters" in words else {}
     return words | ({"draft_model": f"path/to/draft-of-{given.model.rpartition('/')[2]}"} if "draft" in given.values else {})
 
 
@@ -79,6 +82,21 @@ def write(given: Setup) -> Written:
     return Written({}, tuple(command(given, given.plan.layout)), starter="once")
 
 
+def refuse(given: Setup) -> Iterable[Refusal]:
+    """Return what one MLX server cannot do with a plan."""
+    if given.whole("adapters", 0) > 1:
+        yield Refusal(f"one {TITLE} server has one adapter, and the plan {given.whole('adapters')}: plan with --lora 1:RANK", {})
+
+
 PROGRAM = serving(
-    "mlx", TITLE, VERSION, engine="mlx", keys=KEYS, write=write, commands=COMMANDS, wording=wording, meaning=meaning
+    "mlx",
+    TITLE,
+    VERSION,
+    engine="mlx",
+    keys=KEYS,
+    write=write,
+    commands=COMMANDS,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
 )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
+from meshwise.catalogue.engines import find_engine
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
@@ -42,8 +43,13 @@ def of_layout(q: ServeQuestion, layout: ServeLayout) -> Setup:
 
 
 def refused(given: Setup, title: str, engine: str, *splits: str) -> Iterable[Refusal]:
-    """Yield a refusal where a plan splits a model in a way that a program does not."""
-    if given.text("split") not in splits:
+    """Yield a refusal where a plan has weights, or a split of a model, that a program does not run."""
+    gguf = find_engine(engine).gguf
+    if given.plan is not None and given.plan.q.engine.gguf != gguf:
+        stored = "GGUF files" if gguf else "checkpoints of the hub"
+        why = f"{title} runs {stored}, and the plan, made for {given.plan.framework}, has {given.text('weights')} weights"
+        yield Refusal(f"{why}: plan again with --engine {engine}", {})
+    elif given.text("split") not in splits:
         why = f"{title} splits a model by {' or '.join(splits)}, and the plan, made for {given.plan.framework}, by {given.text('split')}"
         yield Refusal(f"{why}: plan again with --engine {engine}", {})
 
@@ -88,6 +94,7 @@ def values(q: ServeQuestion, layout: ServeLayout) -> dict[str, Value]:
         "model": model(q),
     }
     facts |= {"gpu_layers": layout.gpu_layers} if layout.gpu_layers is not None else {}
+    facts |= {"adapters": q.work.adapters, "adapter_rank": q.work.rank} if q.work.adapters else {}
     facts |= {"prefix_caching": True} if q.load.prefix or q.load.depth else {}
     return facts | ({"draft": q.load.draft, "draft_method": draft_method(q)} if q.load.draft else {})
 

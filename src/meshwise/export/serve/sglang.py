@@ -33,6 +33,9 @@ KEYS = (
     Key("draft", "--speculative-num-steps", INT),
     Key("draft_width", "--speculative-eagle-topk", INT),
     Key("verified", "--speculative-num-draft-tokens", INT),
+    Key("lora", "--enable-lora", flag(), default=False),
+    Key("adapters", "--max-loras-per-batch", INT),
+    Key("adapter_rank", "--max-lora-rank", INT),
     Key("dtype", "--dtype", TEXT),
     Key("quantization", "--quantization", TEXT),
     Key("kv_type", "--kv-cache-dtype", TEXT, default="auto"),
@@ -49,6 +52,7 @@ def wording(given: Setup) -> dict[str, Value]:
     words = dict(given.values) | {"model": given.model}
     words |= {"dtype": DTYPES[fmt]} if fmt in DTYPES else {}
     words |= {"quantization": fmt} if fmt in NAMED and not given.values.get("published") else {}
+    words |= {"lora": True} if "adapters" in words else {}
     words |= {"copies": given.whole("tp")} if given.values.get("attention_dp") else {}
     if "draft" in given.values:
         model, drafted = setup.draft_model(given), given.whole("draft")

@@ -39,6 +39,8 @@ KEYS = (
     Key("batched_tokens", "max_num_tokens", INT, also=("--max_num_tokens",), write="always"),
     Key("chunked", "enable_chunked_prefill", BOOL, also=("--enable_chunked_prefill",), default=False),
     Key("prefix_caching", "kv_cache_config.enable_block_reuse", BOOL, default=True),
+    Key("adapters", "lora_config.max_loras", INT),
+    Key("adapter_rank", "lora_config.max_lora_rank", INT),
     Key("algorithm", "speculative_config.decoding_type", TEXT),
     Key("draft", "speculative_config.max_draft_len", INT),
     Key("predicted", "speculative_config.num_nextn_predict_layers", INT),

@@ -38,6 +38,9 @@ KEYS = (
     Key("prefix_caching", "--enable-prefix-caching", flag(), write="always"),
     Key("prefix_caching", "--no-enable-prefix-caching", flag(False), write="never"),
     Key("speculation", "--speculative-config", TEXT, also=("-sc",)),
+    Key("lora", "--enable-lora", flag(), default=False),
+    Key("adapters", "--max-loras", INT),
+    Key("adapter_rank", "--max-lora-rank", INT),
     Key("dtype", "--dtype", TEXT),
     Key("quantization", "--quantization", TEXT, also=("-q",)),
     Key("kv_type", "--kv-cache-dtype", TEXT, default="auto"),
@@ -56,6 +59,7 @@ def wording(given: Setup) -> dict[str, Value]:
     words |= {"dtype": DTYPES[fmt]} if fmt in DTYPES else {}
     words |= {"quantization": NAMED[fmt]} if fmt in NAMED and not given.values.get("published") else {}
     words |= {"kv_type": CACHE_TYPES[given.text("kv")]} if given.text("kv") in CACHE_TYPES else {}
+    words |= {"lora": True} if "adapters" in words else {}
     words |= {"speculation": _speculation(given)} if "draft" in given.values else {}
     return words | (_apart(given) if given.values.get("attention_dp") else {})
 

@@ -29,8 +29,10 @@ class FrontPoint:
     per_device: float
     """Output tokens per second of one device, prompts included."""
     ttft: float
+    part: str
+    """The largest part of a decode step, by its name in SERVE_PARTS."""
     bound: str
-    """The largest part of a decode step, in words."""
+    """The same in words."""
     share: float
     """Its share of the step."""
     dollars_per_million: float | None
@@ -112,6 +114,7 @@ def _of_option(q: ServeQuestion, option: Option, price: float | None) -> Iterato
             per_user=1 / report.tpot.mean,
             per_device=report.output_rate / devices,
             ttft=report.ttft.mean,
+            part=name,
             bound=SERVE_WORDS[name],
             share=parts[name] / sum(parts.values()),
             dollars_per_million=price * devices / report.output_rate * 1e6 if price is not None else None,

@@ -31,7 +31,13 @@ def front_view(front: Front, width: int) -> RenderableType:
         Column("tok/s each", lambda p: tokens(p.per_user)),
         Column("tok/s per device", lambda p: tokens(p.per_device), short_title="per device"),
         Column("TTFT", lambda p: units.show(p.ttft, "seconds", digits=3), rank=2),
-        Column("step goes to", lambda p: f"{p.bound} {100 * p.share:.0f}%", text=True, rank=3),
+        Column(
+            "step goes to",
+            lambda p: f"{p.bound} {100 * p.share:.0f}%",
+            text=True,
+            rank=3,
+            short=lambda p: f"{p.part} {100 * p.share:.0f}%",
+        ),
     ]
     if any(point.dollars_per_million is not None for point in front.points):
         columns.append(Column("$/1M out", lambda p: f"{p.dollars_per_million or 0.0:,.2f}", rank=1))
