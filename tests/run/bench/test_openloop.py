@@ -1,10 +1,12 @@
 """`meshwise bench URL --rate`: requests arrive whether or not others are done; goodput counts those within the targets."""
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 
+from meshwise.calibrate.serve.cases import case_of
 from support.command import Run, refused
 from support.scripted_endpoint import Script, serving
 
@@ -23,6 +25,24 @@ def test_goodput_counts_the_requests_within_the_targets(run: Run) -> None:
     assert missed["goodput"] == 0
     assert met["e2e_p95"] >= 0.05
     assert met["output_rate"] == pytest.approx(6 * met["finished"])
+
+
+def test_rows_of_an_open_loop_state_the_rate_and_count_prompts(run: Run, tmp_path: Path) -> None:
+    """`validate` reads them as output tokens/s at a rate of requests, with latencies beside them; the plan is predicted at that rate."""
+    plan, table = tmp_path / "plan.json", tmp_path / "rows.csv"
+    run("serve", "llama-3.1-8b:fp8", "--on", "1xh100-sxm", "--rate", "8/s", "--out", str(plan))
+    with serving(Script(first=0.05, gap=0.005).serve) as port:
+        asked = ["bench", f"http://127.0.0.1:{port}", *OPEN, "--plan", str(plan)]
+        (point,) = json.loads(run(*asked, "--json", "--rows", str(table)).out)["points"]
+        shown = run(*asked).out
+    (row,) = csv.DictReader(table.read_text().splitlines())
+    assert (row["requests_per_s"], row["batch_or_concurrency"], row["rate_of"]) == ("40", "", "all requests, with prompts")
+    assert float(row["decode_tok_s"]) == pytest.approx(point["output_rate"], rel=1e-4)
+    assert float(row["tpot_ms"]) == pytest.approx(1e3 * point["tpot_mean"], rel=1e-4)
+    assert point["predicted"]["with_prompts"] == pytest.approx(40 * 6)
+    assert point["predicted"]["ttft_p95"] >= point["predicted"]["ttft_p50"] > 0
+    assert "goodput" in shown
+    assert case_of(row, "bench").load is not None
 
 
 def test_a_ramp_doubles_the_rate_until_requests_miss_their_targets(run: Run) -> None:

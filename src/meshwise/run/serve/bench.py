@@ -224,13 +224,17 @@ class _Work:
         points = self.points([one.measured for one in found], planned)
         for point, one in zip(points, found, strict=True):
             times = {
-                f"{name}_{part}": getattr(getattr(one, name), part) for name in ("tpot", "e2e") for part in ("p50", "p95", "p99")
+                f"{name}_{part}": getattr(getattr(one, name), part)
+                for name in ("ttft", "tpot", "e2e")
+                for part in ("mean", "p50", "p95", "p99")
             }
             point |= {
                 "rate": one.offered,
                 "finished": one.finished,
                 "goodput": one.goodput,
                 "output_rate": one.output_rate,
+                "prefix": ask.prefix,
+                "predicted": report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None,
                 **times,
             }
         return {
