@@ -30,7 +30,7 @@ NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 REFUSED = {"tensorrt-llm": ("fp8", "nvfp4"), "sglang": ("nvfp4",), "vllm": ()}
 """Formats that an engine does not run on chips without such units. vLLM and SGLang unpack fp8 weights there, at 16-bit rates."""
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
-SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
+SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts", "prefill")
 
 Bounds = dict[str, int | str]
 
