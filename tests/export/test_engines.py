@@ -80,10 +80,10 @@ def test_an_engine_of_another_package_is_found(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     q, answer = question(), found()
-    own = commands(replace(q, engine=replace(q.engine, name="acme")), split(answer, "row", 4).layout)
+    own = commands(replace(q, engine=replace(q.engine, name="acme")), split(answer, "tensor", 4).layout)
     assert own == {"acme": ("acme llama-3.3-70b --cards 4",)}
     assert "acme" in commands(q, split(answer, "layer", 4).layout)
-    assert "acme" not in commands(q, split(answer, "row", 4).layout)
+    assert "acme" not in commands(q, split(answer, "tensor", 4).layout)
 
 
 def test_an_engine_without_a_plugin_is_refused() -> None:
