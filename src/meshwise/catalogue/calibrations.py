@@ -214,6 +214,8 @@ class ServeCalibration(Record):
     """Of reading weights and multiplying by them, the fraction of the shorter that does not overlap the longer."""
     narrow: Count = coefficient(0.72, width=0.2)
     """Speed of these products with quantised weights, relative to 16-bit weights."""
+    expert_product: Count = coefficient(1.0, width=0.3, most=1.2)
+    """Speed of the grouped products of experts, relative to dense ones with as full tiles."""
     touch: Count = coefficient(2.0, width=0.5)
     """Number of times that the inputs and outputs of these products pass through memory: norms, rotations, gates, type conversions."""
     scores: Count = coefficient(5.5, width=0.3)
@@ -245,6 +247,7 @@ class ServeCalibration(Record):
             "link",
             "product",
             "narrow",
+            "expert_product",
             "flash",
             "host",
         ):

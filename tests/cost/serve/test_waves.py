@@ -42,9 +42,11 @@ def test_partly_filled_waves_lower_the_utilization() -> None:
 
 
 def test_all_experts_of_a_layer_fill_the_chip_together() -> None:
-    """128 experts with 32 rows each: 128 x 12 tiles of 64 x 128 for 1,536 outputs, half of each tile padded."""
+    """128 experts with 8 rows each: 128 x 12 tiles of 16 x 128 for 1,536 outputs, in 12 waves, half of each tile padded. With about 32
+    rows, which vary, each has 2.5 tiles of 16: 3,840 tiles in 30 waves."""
     one = Product(1536, 1.0, 1 / 16, 128)
-    assert utilization((one,), 512, 132, 0.0) == pytest.approx(0.5 * 1536 / (12 * 132), rel=0.02)
+    assert utilization((one,), 128, 132, 0.0) == pytest.approx(0.5 * 1536 / (12 * 132), rel=0.02)
+    assert utilization((one,), 512, 132, 0.0) == pytest.approx(32 / 40 * 3840 / (30 * 132), rel=0.02)
     assert utilization((one,), 8192, 132, 0.0) > 0.9
 
 

@@ -30,7 +30,7 @@ def test_a_fifth_card_adds_memory_and_a_hop_and_no_speed() -> None:
 
 
 def test_fit_context_and_format_are_explained() -> None:
-    text = text_of()
+    text = text_of(fix=("split=layer",))
     assert re.search(
         r"It fits: 39\.6 GiB of weights \(4\.82 bits each\) and 5\.0 GiB of f16 KV cache on \d cards", text
     )  # physics.md
@@ -113,10 +113,10 @@ def test_a_slow_speed_has_its_usual_reasons_with_their_numbers() -> None:
 
 
 def test_a_fast_speed_names_the_layout_that_would_give_it() -> None:
-    row = split(found(), "row", 4)
-    (line,) = verdict(1.1 * row.per_user)
+    tensor = split(found(), "tensor", 4)
+    (line,) = verdict(1.1 * tensor.per_user)
     assert "faster than predicted" in line
-    assert "It would be normal for row split" in line
+    assert "It would be normal for tensor split" in line
 
 
 def test_flat_layer_splits_are_reported_as_flat() -> None:

@@ -44,8 +44,8 @@ def test_no_layer_split_beats_what_the_memory_can_deliver(chip: str, bound: floa
 
 
 def test_options_are_ranked_and_ties_go_to_fewer_cards() -> None:
-    q = question("llama-3-8b:q4_k_m", "4xrtx3090", context=4096)
-    answer = found("llama-3-8b:q4_k_m", "4xrtx3090", context=4096)
+    layered = {"context": 4096, "fix": ("split=layer",)}
+    q, answer = question("llama-3-8b:q4_k_m", "4xrtx3090", **layered), found("llama-3-8b:q4_k_m", "4xrtx3090", **layered)
     assert len(answer.options[0].layout.cards) == 1
     rates = [worth(q, one) for one in answer.options[1:]]
     assert rates == sorted(rates, reverse=True)

@@ -67,6 +67,8 @@ class Task:
     """Share of the experts that one token reads."""
     flops: float
     """FLOPs per token of all products, without the head."""
+    expert_flops: float
+    """FLOPs in `flops` of routed experts."""
     head_flops: float
     products: tuple[Product, ...]
     """The matrix products of all layers."""
@@ -223,6 +225,11 @@ class Workload:
             return share * sum(per_token.products[i] for other in devices for i in other.layers)
         return in_layers - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
 
+    def _expert_flops(self, load: Load) -> float:
+        """Return FLOPs per token of the experts on a device, by its share of their bytes."""
+        held = sum(other.experts for other in self.placement.loads)
+        return sum(self.per_token.experts) * load.experts / held if held else 0.0
+
     def head(self, load: Load) -> float:
         """Return bytes of the head on a device, from its share in the FLOPs of the device's weights that every token uses."""
         per_token = self.per_token
@@ -244,6 +251,7 @@ class Workload:
             experts=load.experts,
             routed=load.routed,
             flops=self.products(load),
+            expert_flops=self._expert_flops(load),
             head_flops=per_token.head * part if load.head else 0.0,
             products=products(self.model, 1 if self.placement.apart else self.placement.tp, self.runtime.joined),
             reads=self._by_window([(i, self._cache_read(self.rows[i])) for i in load.layers]),

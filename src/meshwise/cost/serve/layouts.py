@@ -71,15 +71,20 @@ class ServeLayout:
     apart: bool = False
     """Whether the `tp` devices share the experts only and compute attention for requests of their own."""
     replicas: int = 1
+    prefill: "ServeLayout | None" = None
+    """The layout and the number of copies that compute prompts, where the replicas of this one only generate."""
     unit: str = "card"
     """The word for one of its devices."""
 
     @property
     def devices(self) -> int:
-        return len(self.cards) * self.replicas
+        return len(self.cards) * self.replicas + (self.prefill.devices if self.prefill else 0)
 
     @property
     def name(self) -> str:
+        if self.prefill:
+            pools = ((self.prefill, "prefill"), (replace(self, prefill=None), "decode"))
+            return " + ".join(f"{pool.replicas} {word} ({replace(pool, replicas=1).name})" for pool, word in pools)
         number = len(self.cards)
         cards = f"{number} {self.unit}{'s' if number > 1 else ''}"
         if self.apart:

@@ -200,7 +200,8 @@ class TaskCost:
             rows = ceil(tokens)
             rows = rows if rows <= MEGATOKEN else ceil(rows / 64) * 64
             filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > SKINNY else 1.0
-            multiplied = tokens * task.flops / (filled * self.rate)
+            flops = task.flops + task.expert_flops * (1 / s.expert_product - 1)
+            multiplied = tokens * flops / (filled * self.rate)
             self.known[key] = (read, _overlapped(read, multiplied, s) - read)
         return self.known[key]
 

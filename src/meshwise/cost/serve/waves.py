@@ -51,9 +51,19 @@ def utilization(shapes: tuple[Product, ...], rows: int, sms: int, tile: float) -
         own = rows * share
         busy = copies * (1 - (1 - share) ** rows) if copies > 1 else 1.0
         areas = (
-            ceil(busy * ceil(own / busy * copies / m) * ceil(n / w) / sms) * sms * m * w * (LARGEST_TILE / (m * w)) ** tile
+            ceil(busy * _tiles(own / busy * copies / m, copies > 1) * ceil(n / w) / sms)
+            * sms
+            * m
+            * w
+            * (LARGEST_TILE / (m * w)) ** tile
             for m, w in (EXPERT_TILES if copies > 1 else TILES)
         )
         useful += weight * rows * n
         spent += weight / share / copies * min(areas)
     return useful / spent if spent else 1.0
+
+
+def _tiles(full: float, experts: bool) -> float:
+    """Return the tiles that so many full tiles of rows become. Experts have unequal numbers of rows: on average half a tile of each is
+    padded."""
+    return max(1.0, full + 0.5) if experts else ceil(full)

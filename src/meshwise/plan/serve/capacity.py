@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from meshwise.cost.serve.estimate import estimate, highest_rate
 from meshwise.cost.serve.load import Load
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.serve.search import Option
@@ -12,8 +11,7 @@ MOST_USERS = 1 << 16
 
 def max_rate(q: ServeQuestion, option: Option) -> float:
     """Return the most requests per second that all copies of a layout serve, whatever their latency."""
-    assert option.cost
-    return highest_rate(option.cost, replace(q.load, users=0, rate=1.0), option.limits) * option.layout.replicas
+    return option.highest(replace(q.load, users=0, rate=1.0)) * option.layout.replicas
 
 
 def most_within(q: ServeQuestion, option: Option) -> float:
@@ -25,8 +23,7 @@ def most_within(q: ServeQuestion, option: Option) -> float:
 
 
 def _meets(q: ServeQuestion, option: Option, load: Load) -> bool:
-    assert option.cost
-    report = estimate(option.cost, load, option.limits)
+    report = option.at(load)
     return report is not None and q.targets.missed(report) <= 1
 
 

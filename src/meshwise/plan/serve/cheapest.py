@@ -66,7 +66,7 @@ def _fewest(ask: ServeAsk, chip: Chip, model: Model | None) -> tuple[ServePoint,
     except UserError as error:
         return _point(ask, chip, HOST, refusal=str(error)), model
     found = search(q)
-    whole = [option for option in found.options if on_cards(option)]
+    whole = [option for option in found.options if on_cards(option) and not option.pool]
     if not whole:
         missing = f": {found.misses[0].layout.name} lacks {-found.misses[0].spare / GIB:.1f} GiB" if found.misses else ""
         return _point(ask, chip, len(q.cards), refusal=f"does not fit on {len(q.cards)}{missing}"), q.model

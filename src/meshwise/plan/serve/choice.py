@@ -49,6 +49,12 @@ class ServeChoice:
     shares: tuple[float, ...]
     gpu_layers: int | None
     expert_layers: int
+    prefill_replicas: int
+    """Copies that compute prompts only, where the others only generate; 0: every copy does both."""
+    prefill_cards: int
+    """Devices of each of these."""
+    transfer: float
+    """Seconds in which the cache of a prompt moves from them to a copy that generates."""
     spare: float
     """Free bytes on the fullest device."""
     host_bytes: float
@@ -106,12 +112,13 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     report = option.report or NOTHING
     used = [q.cards[i].chip for i in layout.cards]
     low, high = interval(q, option)
-    watts = sum(chip.tdp or 0.0 for chip in used) * layout.replicas if all(chip.tdp for chip in used) else None
+    copies = layout.devices / len(used)  # of these devices; where prompts have their own, not a whole number
+    watts = sum(chip.tdp or 0.0 for chip in used) * copies if all(chip.tdp for chip in used) else None
     rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
     if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
         rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
     million = 1e6 / option.throughput if option.throughput else math.inf
-    total = rent * layout.replicas * million if rent is not None else None
+    total = rent * copies * million if rent is not None else None
     prompts, outputs = _split_cost(q, option, total)
     return ServeChoice(
         name=layout.name,
@@ -124,6 +131,9 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         shares=layout.shares,
         gpu_layers=layout.gpu_layers,
         expert_layers=layout.expert_layers,
+        prefill_replicas=layout.prefill.replicas if layout.prefill else 0,
+        prefill_cards=len(layout.prefill.cards) if layout.prefill else 0,
+        transfer=option.pool.transfer if option.pool else 0.0,
         spare=option.spare,
         host_bytes=option.footprints[0].bytes,
         most_users=option.most_users,
@@ -136,7 +146,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         low=low,
         high=high,
         uncertain=", ".join(doubts(q, option)),
-        prefill=speed.prefill_tokens_per_second * layout.replicas,
+        prefill=speed.prefill_tokens_per_second * (layout.prefill or layout).replicas,
         ttft=report.ttft,
         tpot=report.tpot,
         e2e=report.e2e,

@@ -163,6 +163,15 @@ def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
             f"Tensor split over {len(tensor.layout.cards)} cards: {_rate(tensor)} tokens/s; every layer sums its outputs over all cards "
             f"twice, {100 * share:.0f}% of a step."
         )
+    if best.pool and best.layout.prefill and best.report:
+        number, word = best.layout.prefill.devices, best.layout.unit
+        plain = next((option for option in found.options if not option.pool and option.report), None)
+        instead = f", instead of {units.show(plain.report.tpot.p95, 'seconds', digits=3)}" if plain and plain.report else ""
+        yield (
+            f"Prompts on {number} {word}{'s' if number > 1 else ''} of their own do not delay outputs: "
+            f"{units.show(best.report.tpot.p95, 'seconds', digits=3)} per token at p95{instead}; the cache of a prompt moves in "
+            f"{units.show(best.pool.transfer, 'seconds', digits=2)}."
+        )
     if q.work.users > 1 or q.load.rate:
         yield from _copies(q, found)
 
@@ -310,7 +319,7 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
     chips = [q.cards[i].chip for i in best.layout.cards]
     if not all(chip.tdp for chip in chips) or not best.throughput:
         return []
-    watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.replicas
+    watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.devices / len(chips)
     return [
         f"At most {watts:,.0f} W for the {best.layout.unit}s, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."
     ]

@@ -6,7 +6,6 @@ from typing import Any
 
 from meshwise.catalogue import records
 from meshwise.cost.parts import SERVE_WORDS
-from meshwise.cost.serve.estimate import estimate
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
@@ -100,7 +99,7 @@ def _of_option(q: ServeQuestion, option: Option, price: float | None) -> Iterato
         if users > max(1, option.most_users if q.runtime.paged else q.runtime.sequences):
             return
         limits = option.limits if q.runtime.paged else replace(option.limits, sequences=users)
-        report = estimate(option.cost, load, limits, detailed=bool(q.targets))
+        report = option.at(load, limits=limits, detailed=bool(q.targets))
         if report is None or not report.tpot.mean:
             return
         if q.targets.missed(report) > 1:

@@ -31,7 +31,7 @@ REFUSED = {"tensorrt-llm": ("fp8", "nvfp4"), "sglang": ("nvfp4",), "vllm": ()}
 """Formats that an engine does not run on chips without such units. vLLM and SGLang unpack fp8 weights there, at 16-bit rates."""
 KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
-SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts")
+SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts", "prefill")
 
 Bounds = dict[str, int | str]
 

@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
 from meshwise.cost.serve.admission import limits
-from meshwise.cost.serve.buffers import Footprint, footprints
+from meshwise.cost.serve.buffers import footprints
 from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
 from meshwise.cost.serve.demand import Rig, demand
-from meshwise.cost.serve.estimate import estimate
 from meshwise.cost.serve.layouts import (
     ServeLayout,
     even_shares,
@@ -22,10 +21,12 @@ from meshwise.cost.serve.layouts import (
     subcluster,
     with_replicas,
 )
-from meshwise.cost.serve.load import Limits, Load, Report
+from meshwise.cost.serve.load import Load
 from meshwise.cost.serve.placement import Placement, with_adapters, with_caches
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import PassCost, Speed
+from meshwise.plan.serve.option import Found, Option
+from meshwise.plan.serve.pools import pooled_options
 
 TIE = 0.01
 """Layouts closer than this count as equally fast; the one with fewer devices wins."""
@@ -37,77 +38,6 @@ UNQUANTISED = ("f32", "f16", "bf16")
 """Cache types that llama.cpp's tensor split can cut."""
 STEP = 256
 """Contexts are tried in multiples of this."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One layout with its memory needs and its speed. Memory is for one copy; requests and throughput are for all copies."""
-
-    layout: ServeLayout
-    placement: Placement
-    footprints: tuple[Footprint, ...]
-    """Bytes needed in host memory, then on each device."""
-    rooms: tuple[float, ...]
-    """Bytes available on each device."""
-    users: int
-    """Concurrent requests to all copies."""
-    limits: Limits
-    """What one copy admits at once."""
-    most_users: int
-    """Requests that all copies run at once."""
-    fits: bool
-    """Whether weights, buffers and the cache of what must run fit: of a paged engine, one request with its whole context."""
-    cost: PassCost | None = None
-    """The seconds of passes; None where it does not fit."""
-    speed: Speed | None = None
-    """A decode step and a prompt by part; None where it does not fit."""
-    report: Report | None = None
-    """One copy at its share of the load; None where it does not fit or cannot serve the rate."""
-
-    @property
-    def spares(self) -> tuple[float, ...]:
-        """Free bytes on each device; negative where it is too small."""
-        return tuple(
-            room - need.weights - need.cache - need.compute for room, need in zip(self.rooms, self.footprints[1:], strict=True)
-        )
-
-    @property
-    def spare(self) -> float:
-        """Free bytes on the fullest device."""
-        return min(self.spares)
-
-    @property
-    def per_user(self) -> float:
-        """Tokens per second of one request after its first token, at the load."""
-        return 1 / self.report.tpot.mean if self.report and self.report.tpot.mean else self.speed.per_user if self.speed else 0.0
-
-    @property
-    def throughput(self) -> float:
-        """Output tokens per second of all copies at the load, prompts included."""
-        return self.report.output_rate * self.layout.replicas if self.report else 0.0
-
-    @property
-    def input_rate(self) -> float:
-        """Prompt tokens per second of all copies at the load."""
-        return self.report.input_rate * self.layout.replicas if self.report else 0.0
-
-    @property
-    def requests(self) -> float:
-        """Requests per second of all copies at the load."""
-        return self.report.requests * self.layout.replicas if self.report else 0.0
-
-    @property
-    def ttft(self) -> float:
-        """Median time to first token at the load."""
-        return self.report.ttft.p50 if self.report else math.inf
-
-
-@dataclass(frozen=True)
-class Found:
-    """Options that fit, best first, and options that do not, nearest first."""
-
-    options: tuple[Option, ...]
-    misses: tuple[Option, ...]
 
 
 def search(q: ServeQuestion) -> Found:
@@ -130,7 +60,21 @@ def search(q: ServeQuestion) -> Found:
         tried = [replace(one, fits=one.fits and one.footprints[0].bytes <= memory) for one in tried]
     fitting = [with_speed(q, option) for option in tried if option.fits]
     misses = sorted((option for option in tried if not option.fits), key=lambda option: -option.spare)
-    return Found(tuple(_ranked(q, fitting)), tuple(misses))
+    return Found(tuple(_ranked(q, [*_asked(q, fitting), *_pools(q, fitting)])), tuple(misses))
+
+
+def _asked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
+    """Return the options without pools for prompts; none where --fix asks for such pools."""
+    return [] if "prefill" in q.bounds else list(options)
+
+
+def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
+    """Return options with pools of their own for prompts: where they are asked for, or where the best of them beats every other option."""
+    found = [with_speed(q, option) for option in pooled_options(q, plain)]
+    if "prefill" in q.bounds or not found:
+        return found
+    order = [*_ranked(q, [*plain, *found])]
+    return [option for option in found if option is order[0]]
 
 
 def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:
@@ -163,7 +107,8 @@ def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
         "replicas": layout.replicas,
         "hosts": layout.hosts,
     }
-    return all(axes[axis] == value for axis, value in q.bounds.items())
+    apart = "prefill" in q.bounds  # pools are made of single copies, whose number is not that of --fix
+    return all(axes[axis] == value for axis, value in q.bounds.items() if axis in axes and not (apart and axis == "replicas"))
 
 
 def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
@@ -208,6 +153,7 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
         limits=found,
         most_users=0,
         fits=fits,
+        pool=like.pool if like else None,
     )
     if q.runtime.paged:
         return replace(option, most_users=math.floor(running) * layout.replicas)
@@ -241,11 +187,13 @@ def with_speed(q: ServeQuestion, option: Option, *, detailed: bool = False) -> O
     load = load_of(q, layout)
     work = replace(q.work, users=max(1, min(users_of(q, layout), math.ceil(option.limits.running(load)))))
     cost = PassCost(demand(q.model, q.weights, option.placement, rig, q.runtime, work), lambda chip: choose_serve(chip, engine))
-    report = estimate(cost, load, option.limits, detailed=detailed or bool(q.targets))
+    option = replace(option, cost=cost)
+    report = option.at(load, detailed=detailed or bool(q.targets))
     if q.load.rate and report:
         work = replace(work, users=max(1, round(report.running)))
-    predicted = Speed(cost.decode(work), cost.prefill(work), work.users, work.prompt)
-    return replace(option, cost=cost, speed=predicted, report=report)
+    prompts = option.pool.cost if option.pool else cost
+    predicted = Speed(cost.decode(work), prompts.prefill(work), work.users, work.prompt)
+    return replace(option, speed=predicted, report=report)
 
 
 def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
