@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from meshwise.errors import UserError
 from meshwise.export.check.ask import CheckAsk
@@ -90,6 +91,17 @@ def test_a_program_refuses_a_plan_that_it_cannot_run() -> None:
         export(gguf, "vllm")
     with pytest.raises(UserError, match=r"llama\.cpp runs GGUF files, and the plan, made for vllm, has bf16 weights"):
         export(plan(fix=("tp=8",)), "llama.cpp")
+
+
+def test_pools_of_prompts_and_outputs_are_one_deployment_of_dynamo() -> None:
+    made = plan(model="llama-3.3-70b:fp8", users=64, context=8192, fix=("prefill=1", "tp=2", "replicas=3"))
+    document = yaml.safe_load(export(made, "dynamo").files["deployment.yaml"])
+    workers = {name: one for name, one in document["spec"]["services"].items() if one["componentType"] == "worker"}
+    roles = {one["subComponentType"]: one for one in workers.values()}
+    assert {role: one["replicas"] for role, one in roles.items()} == {"prefill": 1, "decode": 3}
+    assert "--is-prefill-worker" in roles["prefill"]["extraPodSpec"]["mainContainer"]["args"]
+    with pytest.raises(UserError, match="--to dynamo writes them as one deployment"):
+        export(made, "vllm")
 
 
 def verdict(tmp_path: Any, text: str, on: str, **words: Any) -> Verdict:

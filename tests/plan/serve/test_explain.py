@@ -49,7 +49,10 @@ def test_a_model_that_does_not_fit_is_explained_with_the_card_that_would_help() 
 
 def test_the_other_engine_answers_tensor_or_layer() -> None:
     text = text_of()
-    assert re.search(r"vllm with awq would be (faster|slower): tp4, [\d.]+ tokens/s per request, all-reduces take \d+%", text)
+    assert re.search(
+        r"vllm with awq would be (faster|slower): tp4, [\d.]+ tokens/s per request, whole requests in [\d.]+ s, all-reduces take \d+%",
+        text,
+    )
     named = reasons(question(engine="llama.cpp"), found(engine="llama.cpp"), True)
     assert not any("vllm" in line for line in named)
 

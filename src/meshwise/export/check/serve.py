@@ -186,6 +186,8 @@ def _partly(facts: Facts, model: Model) -> Iterator[str]:
     layers = facts.value("gpu_layers")
     if isinstance(layers, int) and 0 <= layers < model.decoder.layers:
         yield f"gpu_layers: {layers} of {model.decoder.layers} layers on cards are not predicted, only all"
+    if facts.says("transfer") or (facts.says("pool") and facts.value("pool") != "null"):
+        yield "pool: a server of one pool, for prompts or for outputs, is not predicted without the other"
     for name in ("expert_layers", "override", "offload_bytes"):
         if facts.says(name) and facts.value(name) not in (0, 0.0):
             yield f"{name}: {facts.value(name)} in host memory is not predicted"

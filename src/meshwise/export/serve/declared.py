@@ -39,12 +39,17 @@ def serving(
     meaning: Callable[[Facts], Facts] = _same,
     in_file: Callable[[Sequence[Setting]], int] | None = None,
     refers: Mapping[str, str] | None = None,
+    pools: bool = False,
     check: str = "",
 ) -> Program:
     """Return a serving program. `engine`: the engine of the catalogue that predicts it. `splits`: how it splits a model; none: `refuse`
-    says. `in_file`: how surely the settings of a file, without a command, are its own."""
+    says. `in_file`: how surely the settings of a file, without a command, are its own. `pools`: whether its files hold servers of
+    several roles."""
 
     def refused(given: Setup) -> Iterable[Refusal]:
+        if given.whole("prefill_replicas", 0) and not pools:
+            why = "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them"
+            yield Refusal(f"{why}; --to dynamo writes them as one deployment", {})
         if splits:
             yield from setup.refused(given, title, engine, *splits)
         yield from refuse(given)

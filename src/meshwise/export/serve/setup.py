@@ -45,12 +45,13 @@ def of_layout(q: ServeQuestion, layout: ServeLayout) -> Setup:
 def refused(given: Setup, title: str, engine: str, *splits: str) -> Iterable[Refusal]:
     """Yield a refusal where a plan has weights, or a split of a model, that a program does not run."""
     gguf = find_engine(engine).gguf
-    if given.plan is not None and given.plan.q.engine.gguf != gguf:
+    subject: Any = given.plan
+    if subject is not None and subject.q.engine.gguf != gguf:
         stored = "GGUF files" if gguf else "checkpoints of the hub"
-        why = f"{title} runs {stored}, and the plan, made for {given.plan.framework}, has {given.text('weights')} weights"
+        why = f"{title} runs {stored}, and the plan, made for {subject.framework}, has {given.text('weights')} weights"
         yield Refusal(f"{why}: plan again with --engine {engine}", {})
     elif given.text("split") not in splits:
-        why = f"{title} splits a model by {' or '.join(splits)}, and the plan, made for {given.plan.framework}, by {given.text('split')}"
+        why = f"{title} splits a model by {' or '.join(splits)}, and the plan, made for {subject.framework}, by {given.text('split')}"
         yield Refusal(f"{why}: plan again with --engine {engine}", {})
 
 
@@ -94,6 +95,7 @@ def values(q: ServeQuestion, layout: ServeLayout) -> dict[str, Value]:
         "model": model(q),
     }
     facts |= {"gpu_layers": layout.gpu_layers} if layout.gpu_layers is not None else {}
+    facts |= {"prefill_replicas": layout.prefill.replicas} if layout.prefill else {}
     facts |= {"adapters": q.work.adapters, "adapter_rank": q.work.rank} if q.work.adapters else {}
     facts |= {"prefix_caching": True} if q.load.prefix or q.load.depth else {}
     return facts | ({"draft": q.load.draft, "draft_method": draft_method(q)} if q.load.draft else {})
@@ -123,8 +125,8 @@ def model(q: ServeQuestion) -> str:
 def header(plan: ServePlan, choice: ServeChoice) -> tuple[str, ...]:
     """Return what a file says about its plan: the command, the layout and the prediction."""
     c: Any = plan.cluster
-    fullest = max(choice.devices, key=lambda device: device.capacity - device.spare)
-    used = (fullest.capacity - fullest.spare) / GIB
+    fullest = min(choice.devices, key=lambda device: device.spare)
+    used = (fullest.weights + fullest.cache + fullest.compute + fullest.context) / GIB
     return (
         f"Made by meshwise {version('meshwise')} from: {plan.command}",
         f"Layout: {choice.name} on {c['name']}, {plan.weights['format']}, context {plan.context:,}",

@@ -1,20 +1,22 @@
 """SGLang: `python -m sglang.launch_server` (its server arguments)."""
 
+import shlex
+
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated, Value
 from meshwise.export.kinds import INT, NUMBER, TEXT, flag
 from meshwise.export.program import Key, Setup, Written
-from meshwise.export.serve import hosts, lengths, setup
+from meshwise.export.serve import hosts, lengths, pools, setup
 from meshwise.export.serve.declared import serving
 
 TITLE, VERSION = "SGLang", "0.5.23"
 COMMANDS = ("sglang.launch_server", "sglang", "dynamo.sglang")
 NAMED = ("awq", "gptq", "fp8")
 DTYPES = {"fp16": "half", "fp32": "float32"}
-PORT, SERVED = 20000, 30000
-"""Ports: of the first host, where the others join, and of the first server."""
+PORT, SERVED, BOOTSTRAP = 20000, 30000, 8998
+"""Ports: of the first host, where the others join; of the first server; and of the first one that hands caches over."""
 
 KEYS = (
     Key("model", "--model-path", TEXT, also=("--model",), write="always"),
@@ -40,6 +42,8 @@ KEYS = (
     Key("quantization", "--quantization", TEXT),
     Key("kv_type", "--kv-cache-dtype", TEXT, default="auto"),
     Key("memory_share", "--mem-fraction-static", NUMBER, write="always"),
+    Key("pool", "--disaggregation-mode", TEXT, default="null"),
+    Key("transfer", "--disaggregation-transfer-backend", TEXT),
     Key("offload_bytes", "--cpu-offload-gb", NUMBER, write="never"),
     Key("engine_nodes", "--nnodes", INT, default=1, write="never"),
 )
@@ -91,6 +95,8 @@ def over_hosts(number: int, rank: str, master: str) -> list[str]:
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     """Return the command, once on each host of a layout that spans several."""
+    if layout.prefill:
+        return _pool_lines(q, layout)
     given = setup.of_layout(q, layout)
     words = command(given)
     if layout.hosts > 1:
@@ -100,6 +106,22 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
             q, layout, lambda port: [*words, *(["--port", str(port)] if layout.replicas > 1 else [])], SERVED
         )
     return hosts.repeated(words, -(-layout.replicas // given.whole("copies")))
+
+
+def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the servers of both pools, and the router in front of them."""
+    found = list(pools.servers(q, layout))
+
+    def one(server: pools.Server) -> str:
+        apart = server.given.values.get("attention_dp")
+        words = wording(server.given) | ({} if apart else {"copies": 1}) | {"pool": server.role, "transfer": "nixl"}
+        ports = ["--port", str(SERVED + server.number), "--disaggregation-bootstrap-port", str(BOOTSTRAP + server.number)]
+        return shlex.join(["python", "-m", "sglang.launch_server", *forms.flag_words(PROGRAM.settings(words)), *ports])
+
+    prompts = [f"--prefill http://{s.name}:{SERVED + s.number} {BOOTSTRAP + s.number}" for s in found if s.role == "prefill"]
+    outputs = [f"--decode http://{s.name}:{SERVED + s.number}" for s in found if s.role == "decode"]
+    router = f"python -m sglang_router.launch_router --pd-disaggregation {' '.join(prompts)} {' '.join(outputs)}"
+    return pools.lines(q, found, one, router)
 
 
 def write(given: Setup) -> Written:

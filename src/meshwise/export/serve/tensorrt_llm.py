@@ -10,12 +10,12 @@ from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import BOOL, INT, NUMBER, TEXT
 from meshwise.export.program import Key, Refusal, Setup, Written
 from meshwise.export.read.flags import POSITIONAL
-from meshwise.export.serve import hosts, lengths, setup
+from meshwise.export.serve import hosts, lengths, pools, setup
 from meshwise.export.serve.declared import serving
 from meshwise.export.source import Setting
 
 TITLE, VERSION = "TensorRT-LLM", "1.3"
-FILE = "llm.yaml"
+FILE, FRONT = "llm.yaml", "disaggregated.yaml"
 COMMANDS = ("trtllm-serve", "trtllm-bench", "dynamo.trtllm")
 SERVED = 8000
 """Port of the first server."""
@@ -39,6 +39,8 @@ KEYS = (
     Key("batched_tokens", "max_num_tokens", INT, also=("--max_num_tokens",), write="always"),
     Key("chunked", "enable_chunked_prefill", BOOL, also=("--enable_chunked_prefill",), default=False),
     Key("prefix_caching", "kv_cache_config.enable_block_reuse", BOOL, default=True),
+    Key("transfer", "cache_transceiver_config.backend", TEXT),
+    Key("unmixed", "disable_overlap_scheduler", BOOL, default=False),
     Key("adapters", "lora_config.max_loras", INT),
     Key("adapter_rank", "lora_config.max_lora_rank", INT),
     Key("algorithm", "speculative_config.decoding_type", TEXT),
@@ -84,9 +86,10 @@ def meaning(facts: Facts) -> Facts:
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     """Return the line that writes the YAML, and the server of each copy; over several hosts under MPI, as its documentation starts it."""
+    if layout.prefill:
+        return _pool_lines(q, layout)
     given = setup.of_layout(q, layout)
-    text = "".join(f"{line}\\n" for line in forms.yaml_text(PROGRAM.settings(wording(given))).splitlines())
-    write_file = f"printf {shlex.quote(text)} > {FILE}"
+    write_file = _printed(PROGRAM.settings(wording(given)), FILE)
     words = ["trtllm-serve", given.model, "--extra_llm_api_options", FILE]
     if layout.hosts > 1:
         each = len(layout.cards) // layout.hosts
@@ -94,6 +97,33 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
         start = ["mpirun", "-n", str(len(layout.cards)), "-H", names, "trtllm-llmapi-launch", *words]
         return [f"{write_file}  # on every host", *hosts.repeated(start, layout.replicas)]
     return [write_file, *hosts.one_per_copy(q, layout, lambda port: [*words, *_port(layout, port)], SERVED)]
+
+
+def _printed(settings: Iterable[tuple[str, object]], file: str) -> str:
+    """Return the shell line that writes settings to a YAML file."""
+    text = "".join(f"{line}\\n" for line in forms.yaml_text(settings).splitlines())
+    return f"printf {shlex.quote(text)} > {file}"
+
+
+def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the YAML and the servers of both pools, and the server in front of them with its own YAML."""
+    found = list(pools.servers(q, layout))
+    files: list[str] = []
+    for role, given in pools.setups(q, layout).items():
+        words = wording(given) | {"transfer": "NIXL"} | ({"unmixed": True} if role == "prefill" else {})
+        files.append(_printed(PROGRAM.settings(words), f"{role}.yaml"))
+    urls = {role: [f"{s.name}:{SERVED + 1 + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")}
+    names = {"context_servers": urls["prefill"], "generation_servers": urls["decode"]}
+    front = [("hostname", "0.0.0.0"), ("port", SERVED), ("backend", "pytorch")]
+    front += [
+        (f"{name}.{key}", value) for name, ours in names.items() for key, value in (("num_instances", len(ours)), ("urls", ours))
+    ]
+
+    def one(server: pools.Server) -> str:
+        words = ["trtllm-serve", server.given.model, "--extra_llm_api_options", f"{server.role}.yaml"]
+        return shlex.join([*words, "--port", str(SERVED + 1 + server.number)])
+
+    return [*files, _printed(front, FRONT), *pools.lines(q, found, one, f"trtllm-serve disaggregated -c {FRONT}")]
 
 
 def _port(layout: ServeLayout, port: int) -> list[str]:

@@ -1,6 +1,7 @@
 """vLLM: `vllm serve` (its docs, engine arguments; parallelism and scaling)."""
 
 import json
+import shlex
 
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
@@ -9,7 +10,7 @@ from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import INT, NUMBER, TEXT, flag
 from meshwise.export.program import Key, Setup, Written
 from meshwise.export.read.flags import POSITIONAL
-from meshwise.export.serve import hosts, lengths, setup
+from meshwise.export.serve import hosts, lengths, pools, setup
 from meshwise.export.serve.declared import serving
 
 TITLE, VERSION = "vLLM", "0.32"
@@ -22,6 +23,8 @@ PORT, SERVED = 29501, 8000
 """Ports: of the first host, where the others join, and of the first server."""
 OTHERS = ("--headless",)
 """What all hosts but the first add: they serve no requests themselves."""
+SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+"""The variable with the port at which a server tells others where its cache lies; every server of a host has its own."""
 COMMANDS = ("vllm", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "dynamo.vllm")
 
 KEYS = (
@@ -45,6 +48,7 @@ KEYS = (
     Key("quantization", "--quantization", TEXT, also=("-q",)),
     Key("kv_type", "--kv-cache-dtype", TEXT, default="auto"),
     Key("memory_share", "--gpu-memory-utilization", NUMBER, also=("--device-memory-utilization",), default=0.92, write="always"),
+    Key("transfer", "--kv-transfer-config", TEXT),
     Key("expert_parallel", "--enable-expert-parallel", flag(), also=("-ep",), default=False),
     Key("cp", "--decode-context-parallel-size", INT, also=("-dcp",), default=1),
     Key("offload_bytes", "--cpu-offload-gb", NUMBER, write="never"),
@@ -111,6 +115,8 @@ def over_hosts(hosts: int, rank: str, master: str, port: str) -> list[str]:
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     """Return `vllm serve`, once on each host of a layout that spans several."""
+    if layout.prefill:
+        return _pool_lines(q, layout)
     given = setup.of_layout(q, layout)
     words = command(given)
     if layout.hosts > 1:
@@ -122,6 +128,25 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
             q, layout, lambda port: [*words, *(["--port", str(port)] if layout.replicas > 1 else [])], SERVED
         )
     return hosts.repeated(words, -(-layout.replicas // given.whole("copies")))
+
+
+def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the servers of both pools, which move caches with NIXL, and the router in front of them."""
+    found = list(pools.servers(q, layout))
+
+    def one(server: pools.Server) -> str:
+        words = {**wording(server.given), "copies": 1} | (_apart(server.given) if server.given.values.get("attention_dp") else {})
+        flags = forms.flag_words(PROGRAM.settings(words | {"transfer": json.dumps(transfer(server.role))}))
+        return shlex.join(["vllm", "serve", server.given.model, *flags, "--port", str(SERVED + server.number)])
+
+    sides = [[f"--{role} http://{s.name}:{SERVED + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")]
+    router = f"vllm-router --vllm-pd-disaggregation {' '.join(sides[0])} {' '.join(sides[1])}"
+    return pools.lines(q, found, one, router, f"{SIDE_CHANNEL}=56" + "{number:02d} ")
+
+
+def transfer(role: pools.Role) -> dict[str, str]:
+    """Return the configuration of the transfer of caches for a server of one pool."""
+    return {"kv_connector": "NixlConnector", "kv_role": "kv_producer" if role == "prefill" else "kv_consumer"}
 
 
 def _on_host(given: Setup, rank: str, master: str, port: str) -> list[str]:

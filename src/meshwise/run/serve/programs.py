@@ -48,6 +48,10 @@ def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
         raise UserError(
             "tensorrt-llm starts from a file of its own: start it as the plan says, and give its URL to 'meshwise bench'"
         )
+    if deployment.layout.prefill:
+        raise UserError(
+            "the plan has servers for prompts and others for outputs: start them as it says, and give the router's URL to bench"
+        )
     if deployment.layout.replicas > 1:
         raise UserError(
             f"the plan has {deployment.layout.replicas} replicas, which need a load balancer: plan with --fix replicas=1"
