@@ -50,7 +50,7 @@ def refused(given: Setup, title: str, engine: str, *splits: str) -> Iterable[Ref
         stored = "GGUF files" if gguf else "checkpoints of the hub"
         why = f"{title} runs {stored}, and the plan, made for {subject.framework}, has {given.text('weights')} weights"
         yield Refusal(f"{why}: plan again with --engine {engine}", {})
-    elif given.text("split") not in splits:
+    elif subject is not None and given.text("split") not in splits:
         why = f"{title} splits a model by {' or '.join(splits)}, and the plan, made for {subject.framework}, by {given.text('split')}"
         yield Refusal(f"{why}: plan again with --engine {engine}", {})
 

@@ -12,6 +12,7 @@ from meshwise.cost.serve.layouts import ServeLayout, unit
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.formats import split_model_name
+from meshwise.models.quality import quality_note
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.capacity import max_rate, most_within
@@ -146,6 +147,7 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
     if wide:
         notes.append(f"{', '.join(sorted(wide))} has no fp8 units: weights are stored in fp8 and multiplied in 16 bits")
     notes += [f"{doubt}: the interval is wider" for doubt in doubts(q, best)]
+    notes += filter(None, [quality_note(q.weights.format) if q.weights.format != q.model.quantization else ""])
     if not q.engine.server and best.layout.tp > 1:
         notes.append(
             "on several GPUs transformers runs its own layers, which are slower than the calibrated ones: an upper bound"

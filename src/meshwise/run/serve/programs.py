@@ -50,7 +50,7 @@ def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
         )
     if deployment.layout.prefill:
         raise UserError(
-            "the plan has servers for prompts and others for outputs: start them as it says, and give the router's URL to bench"
+            "the plan has servers for prompts and for outputs: start them as it says, and give the router's URL to 'meshwise bench'"
         )
     if deployment.layout.replicas > 1:
         raise UserError(
