@@ -135,7 +135,7 @@ def _by_source(
 def formula() -> Iterator[Target]:
     rates: list[float] = []
     firsts: list[float] = []
-    for cost, load, limits in random_settings(SETTINGS, seed=19):
+    for cost, load, limits in random_settings(SETTINGS, seed=19, options=True):
         found, seen = estimate(cost, load, limits), simulate(cost, load, limits, requests=500)
         if found:
             rates.append(abs(found.output_rate / seen.output_rate - 1))

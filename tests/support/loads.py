@@ -40,13 +40,18 @@ def replica(name: str = "llama-3.1-8b", fmt: str = "fp8", on: str = "h100-sxm", 
     return PassCost(asked, lambda chip: choose_serve(chip, "vllm"))
 
 
-def random_settings(number: int, seed: int) -> Iterator[tuple[PassCost, Load, Limits]]:
-    """Yield replicas with loads of one to 512 users, or of 20 to 80% of the highest rate, and with limits of common engines."""
+def random_settings(number: int, seed: int, *, options: bool = False) -> Iterator[tuple[PassCost, Load, Limits]]:
+    """Yield replicas with loads of one to 512 users, or of 20 to 80% of the highest rate, and with limits of common engines. `options`:
+    also with drafts, cached prefixes and earlier turns, each in some of them."""
     rng = random.Random(seed)
     while number:
         cost, spread = replica(*rng.choice(REPLICAS)), rng.choice((0.0, 0.5, 1.0))
         prompt, output = (Lengths(round(2 ** rng.uniform(*ends)), spread) for ends in ((6, 13), (5, 10.5)))
         load = Load(prompt=prompt, output=output)
+        if options:
+            drafted = {"draft": rng.choice((1, 3, 5)), "accept": rng.uniform(0.4, 0.85)} if rng.random() < 0.4 else {}
+            prefix, depth = rng.choice((0.0, 0.0, 0.3, 0.7)), rng.choice((0, 0, 1024, 8192))
+            load = replace(load, prefix=prefix, depth=depth, **drafted)
         limits = Limits(
             sequences=rng.choice((64, 256, 1024)),
             tokens=rng.choice((2048, 4096, 8192)),

@@ -9,7 +9,7 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from meshwise.cost.serve.load import NEVER, Limits, Load, Percentiles, Report, percentiles, weighted
+from meshwise.cost.serve.load import NEVER, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
 from meshwise.cost.serve.queue import SAMPLES, arrivals, queued
 from meshwise.cost.serve.speed import Batch, PassCost
 
@@ -188,6 +188,8 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
     most = limits.running(load)
     if most < 1:
         return None
+    if load.users and load.prompt.fixed and load.output.fixed and limits.reserves:
+        most = float(math.floor(most))  # all requests need the same, and no other one fits beside these
     estimator = Estimator(cost, load, limits, full=load.users > most)
     if load.users:
         running = min(float(load.users), most)
@@ -227,15 +229,22 @@ def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
 
 
 def _at_rate(estimator: Estimator, most: float) -> Steady:
-    """Return the steady state in which requests finish as fast as they arrive, by bisection over the admitted ones."""
-    low, high = 0.0, most
+    """Return the steady state in which requests finish as fast as they arrive: the fewest running ones, found by doubling and bisection.
+    With more of them, tokens of drafts leave so little room for prompts that another, slower state may hold too."""
     rate = estimator.load.rate
     if not estimator.load.steps:
         return replace(estimator.with_running(most), rate=rate)
+
+    def enough(decodes: float) -> bool:
+        return decodes >= rate * estimator.load.steps * estimator.passes(decodes)[4]
+
+    high = min(most, rate * estimator.load.steps * estimator.passes(1.0)[4])
+    while high < most and not enough(high):
+        high = min(most, high * 1.5)
+    low = high / 1.5
     for _ in range(ROUNDS):
         decodes = (low + high) / 2
-        step = estimator.passes(decodes)[4]
-        low, high = (decodes, high) if decodes < rate * estimator.load.steps * step else (low, decodes)
+        low, high = (low, decodes) if enough(decodes) else (decodes, high)
         if high - low < 1e-4 * high:
             break
     plain, mixed, piece, share, step = estimator.passes(high)
@@ -249,21 +258,34 @@ def _wait_of_users(load: Load, steady: Steady, running: float) -> Percentiles:
     wait = before / steady.rate if steady.rate else math.inf
     if before <= 0:
         return Percentiles(0.0, 0.0, 0.0, 0.0)
+    if load.prompt.fixed and load.output.fixed:
+        # Requests that start together end together: those that find no place wait for the end of a whole wave, the others for none.
+        waves, rest = divmod(before, running)
+        wave = running / steady.rate if steady.rate else math.inf
+        ends = [(waves + (rest > (1 - q) * running)) * wave for q in QUANTILES]
+        return Percentiles(wait, *ends)
     uneven = max(load.output.spread, load.prompt.spread) / math.sqrt(before)
     return Percentiles(wait, wait, wait * (1 + 1.645 * uneven), wait * (1 + 2.326 * uneven))
 
 
 def _wait_for_a_place(load: Load, steady: Steady, most: float) -> Percentiles:
-    """Return the time until a request finds a place among `most`, as in a queue with as many servers (Sakasegawa's formula)."""
+    """Return the time until a request finds a place among `most`, as in a queue with as many servers (Allen and Cunneen's formula)."""
     stay = steady.prefill + load.steps * steady.step
-    busy = min(0.999, load.rate * stay / most)
-    uneven = (load.burst**2 + load.output.spread**2) / 2
-    mean = stay * busy ** (math.sqrt(2 * (most + 1)) - 1) / (most * (1 - busy)) * uneven
-    if mean < 1e-6 * stay:
+    places = max(1, math.floor(most))
+    busy = min(0.999, load.rate * stay / places)
+    waits = _all_taken(places, busy * places)
+    each = stay / (places * (1 - busy)) * (load.burst**2 + load.output.spread**2) / 2  # of those that wait
+    if waits * each < 1e-6 * stay:
         return Percentiles(0.0, 0.0, 0.0, 0.0)
-    waits = min(1.0, busy ** (math.sqrt(2 * (most + 1)) - 1))
-    tail = [max(0.0, math.log(waits / (1 - q))) * mean / waits for q in (0.5, 0.95, 0.99)]
-    return Percentiles(mean, *tail)
+    return Percentiles(waits * each, *(max(0.0, math.log(waits / (1 - q))) * each for q in QUANTILES))
+
+
+def _all_taken(places: int, offered: float) -> float:
+    """Return the probability that all places are taken when a request arrives (Erlang C), by the recursion of Erlang B."""
+    blocked = 1.0
+    for number in range(1, places + 1):
+        blocked = offered * blocked / (number + offered * blocked)
+    return blocked / (1 - (1 - blocked) * offered / places)
 
 
 def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed: bool) -> Report:
