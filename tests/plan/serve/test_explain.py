@@ -7,7 +7,8 @@ import pytest
 
 from meshwise.cost.serve.speed import Batch
 from meshwise.plan.serve.choice import interval
-from meshwise.plan.serve.explain import compute_bound, default_option, layer_split_lesson, measured, reasons, tokens
+from meshwise.plan.serve.explain import compute_bound, default_option, layer_split_lesson, reasons, tokens
+from meshwise.plan.serve.measured import judge as measured
 from meshwise.plan.serve.search import search
 from support.serve_questions import found, question, split
 

@@ -7,6 +7,10 @@ from meshwise.export.program import Form, Key, Program, Refusal, Setup, Written
 from meshwise.export.serve import setup
 from meshwise.export.source import Setting, Source
 
+SEVERAL_SERVERS = (
+    "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them; --to dynamo writes "
+    "them as one deployment"
+)
 SURE = 30
 """How surely a command is of the program that it starts."""
 
@@ -48,8 +52,7 @@ def serving(
 
     def refused(given: Setup) -> Iterable[Refusal]:
         if given.whole("prefill_replicas", 0) and not pools:
-            why = "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them"
-            yield Refusal(f"{why}; --to dynamo writes them as one deployment", {})
+            yield Refusal(SEVERAL_SERVERS, {})
         if splits:
             yield from setup.refused(given, title, engine, *splits)
         yield from refuse(given)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
 from meshwise.cost.serve.distance import distance, is_of
-from meshwise.cost.serve.layouts import subcluster
+from meshwise.cost.serve.layouts import ServeLayout, subcluster
 from meshwise.cost.serve.load import NEVER, Percentiles, Report
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
@@ -108,22 +108,16 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     """Convert an evaluated option into a ServeChoice, with percentiles."""
     option = with_speed(q, option, detailed=True)
     assert option.speed
-    layout, speed = option.layout, option.speed
-    report = option.report or NOTHING
-    used = [q.cards[i].chip for i in layout.cards]
+    layout, speed, report = option.layout, option.speed, option.report or NOTHING
     low, high = interval(q, option)
-    copies = layout.devices / len(used)  # of these devices; where prompts have their own, not a whole number
-    watts = sum(chip.tdp or 0.0 for chip in used) * copies if all(chip.tdp for chip in used) else None
-    rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
-    if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
-        rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
+    rent, watts = _rent(q, layout), _watts(q, layout)
     million = 1e6 / option.throughput if option.throughput else math.inf
-    total = rent * copies * million if rent is not None else None
+    total = rent * million if rent is not None else None
     prompts, outputs = _split_cost(q, option, total)
     return ServeChoice(
         name=layout.name,
         split=layout.split,
-        cards=len(used),
+        cards=len(layout.cards),
         replicas=layout.replicas,
         hosts=layout.hosts,
         tp=layout.tp,
@@ -160,6 +154,20 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         dollars_per_million_in=prompts,
         dollars_per_million_out=outputs,
     )
+
+
+def _rent(q: ServeQuestion, layout: ServeLayout) -> float | None:
+    """Return dollars per second of all devices of a layout; None without a price."""
+    rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
+    if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
+        rent = (q.cluster.rent or 0.0) * len(layout.cards) / q.cluster.devices
+    return rent * layout.devices / len(layout.cards) if rent is not None else None
+
+
+def _watts(q: ServeQuestion, layout: ServeLayout) -> float | None:
+    """Return the rated power of all devices of a layout; None where it is not known of one."""
+    rated = [q.cards[i].chip.tdp for i in layout.cards]
+    return sum(power or 0.0 for power in rated) * layout.devices / len(rated) if all(rated) else None
 
 
 NOTHING = Report(

@@ -1,4 +1,4 @@
-"""Explain why a layout serves best: memory, the effect of another device, link or copy, and whether a measured speed is normal."""
+"""Explain why a layout serves best: memory, and the effect of another device, link or copy."""
 
 import math
 from collections.abc import Iterator
@@ -7,14 +7,13 @@ from dataclasses import replace
 from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
-from meshwise.catalogue.engines import find_engine, find_runtime, runtime_of
-from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_parallel_sizes, unit
+from meshwise.catalogue.engines import find_engine, runtime_of
+from meshwise.cost.serve.layouts import layouts, tensor_parallel_sizes, unit
 from meshwise.cost.serve.load import Targets
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.speed import Batch
-from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
-from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
+from meshwise.plan.serve.choice import contexts, largest_format, on_cards
 from meshwise.plan.serve.search import Found, Option, largest_context, search, with_memory, with_speed, worth
 from meshwise.plan.serve.words import tokens
 from meshwise.units import GIB
@@ -29,7 +28,6 @@ NETWORKS = (
 )
 """RDMA bypasses the kernel: about 2 us through a switch (from memory of InfiniBand data sheets)."""
 MANY_USERS = 4096
-OLD_BUILD = "llama.cpp-2024-05"
 NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 
@@ -253,17 +251,17 @@ def _option_with_link(q: ServeQuestion, found: Found) -> Option:
 def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
     """Yield the speed with other links inside a host, or with other networks between hosts."""
     if best.layout.hosts > 1:
-        trials = [(link.name, _on(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
+        trials = [(link.name, on_cluster(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
         yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(option)}' for name, option in trials)}. {_hop_words(best)}"
     elif len(best.layout.cards) > 1 and best.layout.split != "row":
-        trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
+        trials = [(name, on_cluster(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
         rates = ", ".join(
             f"{name} {_rate(option)} ({option.speed.prefill_tokens_per_second:,.0f})" for name, option in trials if option.speed
         )
         yield f"Link between cards, {best.layout.name}, decode (prefill) tokens/s: {rates}. {_hop_words(best)}"
 
 
-def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
+def on_cluster(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
     """Return the option with its speed on another cluster."""
     return with_speed(replace(q, cluster=cluster), option)
 
@@ -325,9 +323,6 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
     ]
 
 
-# A measured speed.
-
-
 def default_option(found: Found, cards: int) -> Option:
     """Return the engine's default: its first split over all devices; the best option where that does not fit."""
     for option in found.options:
@@ -337,77 +332,6 @@ def default_option(found: Found, cards: int) -> Option:
         if default and len(layout.cards) == cards and on_cards(option):
             return option
     return found.options[0]
-
-
-def measured(q: ServeQuestion, found: Found, value: float, of: str = "each") -> list[str]:
-    """Judge a measured speed of one request, or of all of them together: normal, or outside the predicted interval, with the usual
-    causes."""
-    mine = default_option(found, len(q.cards))
-    low, high = interval(q, mine)
-    percent = 100 * (value / (mine.throughput if of == "all" else mine.per_user) - 1)
-    several = q.work.users > 1 or q.load.rate > 0
-    scale = mine.throughput / mine.per_user if of == "all" and mine.per_user else 1.0
-    which = f" of {'all requests, prompts included' if of == 'all' else 'each request'}" if several else ""
-    head = (
-        f"Measured {tokens(value)} tokens/s{which}; {mine.layout.name} is predicted at {tokens(scale * mine.per_user)}, 90% between "
-        f"{tokens(scale * low)} and {tokens(scale * high)}"
-    )
-    value = value / scale
-    ranges = {option.layout.name: interval(q, option) for option in found.options if option is not mine}
-    alike = [name for name, (least, most) in ranges.items() if least <= value <= most]
-    other = f" It would be normal for {' or '.join(alike[:2])}." if alike else ""
-    if low <= value <= high:
-        return [f"{head}: normal ({percent:+.0f}%)."]
-    if value > high:
-        return [
-            f"{head}: faster than predicted ({percent:+.0f}%).{other} Usual reasons: a smaller file than {q.weights.format}, "
-            f"a shorter prompt than {q.work.prompt}, speculative decoding, other cards, or the prefill rate mistaken for decode."
-        ]
-    return [
-        f"{head}: slower than predicted ({percent:+.0f}%).{other} Usual reasons:",
-        *(f"  {line}" for line in _slower(q, mine, value)),
-    ]
-
-
-def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
-    """Yield the usual causes of a slow engine, each with the speed it would give."""
-    if q.engine.offload and best.layout.split == "layer" and best.layout.gpu_layers is None:
-        layers = len(q.model.layers)
-        left = next((n for n in range(1, layers + 1) if _with_layers(q, best, layers + 1 - n).per_user <= value), None)
-        if left:
-            whole = f"offloaded {layers + 1}/{layers + 1} layers to GPU"
-            yield f"layers on the CPU: {left} of {layers} would explain it (the log should say '{whole}')"
-    trials: dict[str, Option | None] = {}
-    if len(best.layout.cards) > 1:
-        others = [split for split in q.engine.splits if split not in (best.layout.split, "tensor")]
-        trials |= {f"the wrong split (-sm {split})": _trial(q, replace(best.layout, split=split, shared="")) for split in others}
-        trials["cards on PCIe 3.0 x1 risers"] = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
-    if q.engine.offload:
-        old_build = replace(q, runtime=find_runtime(OLD_BUILD))
-        trials["an old build (May 2024, without flash attention)"] = _trial(old_build, best.layout)
-    slower = {words: trial for words, trial in trials.items() if trial and trial.per_user < 0.97 * best.per_user}
-    yield from (f"{words} would give {_rate(trial)} tokens/s" for words, trial in slower.items())
-    yield "a power cap or a hot card that clocks its memory down (nvidia-smi -q -d CLOCK,POWER), or another program on the cards"
-    harmless = [
-        f"{words} {_rate(trial)}"
-        for words, trial in trials.items()
-        if trial and words not in slower and trial.per_user <= best.per_user
-    ]
-    if harmless:
-        yield f"unlikely, since they hardly change tokens/s: {'; '.join(harmless)}"
-
-
-def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:
-    """Return the option with this many layers on devices and the others on the CPU."""
-    return with_speed(q, with_memory(q, replace(best.layout, gpu_layers=gpu_layers)))
-
-
-def _trial(q: ServeQuestion, layout: ServeLayout) -> Option | None:
-    """Evaluate a layout, or return None where the engine or the devices cannot run it."""
-    try:
-        return with_speed(q, with_memory(q, layout))
-    except UserError:
-        return None
 
 
 def layer_split_lesson(points: list[tuple[int, Option]]) -> str:

@@ -78,7 +78,7 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
 def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]) -> ServePlan:
     """Compute memory and speed of every layout of the engine. `export` writes the commands that start a layout. DoesNotFit where none fits,
     or none meets the latency targets."""
-    from meshwise.plan.serve import explain
+    from meshwise.plan.serve import explain, measured
 
     q = ask.question()
     found = search(q)
@@ -86,7 +86,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
         raise refuse(q, found)
     best = found.options[0]
     reasons = explain.reasons(q, found, bool(ask.engine))
-    reasons += explain.measured(q, found, ask.measured, ask.measured_of) if ask.measured else []
+    reasons += measured.judge(q, found, ask.measured, ask.measured_of) if ask.measured else []
     try:
         commands, untold = export(q, best.layout), ()
     except UserError as error:  # an engine that no exporter writes for

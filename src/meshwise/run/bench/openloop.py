@@ -21,7 +21,7 @@ MOST_STEPS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an endpoint did at one rate. Rates per second, times in seconds."""
+    """Rates and latencies of an endpoint at one rate. Rates per second, times in seconds."""
 
     offered: float
     finished: float

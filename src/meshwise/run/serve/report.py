@@ -13,7 +13,7 @@ from typing import Any, cast
 from meshwise.catalogue import files
 from meshwise.cost.serve.load import Load
 from meshwise.errors import UserError
-from meshwise.plan.serve import explain
+from meshwise.plan.serve import measured as judged
 from meshwise.plan.serve.choice import interval
 from meshwise.plan.serve.search import search
 from meshwise.run.bench.speeds import PERCENTILES, Measured, Setting, differ
@@ -214,7 +214,7 @@ def causes(planned: Deployment, points: Sequence[Report], log: Sequence[str]) ->
             "the prediction is for a generic 16-core desktop: name a CPU of the catalogue with --on, or calibrate from --rows"
         ]
     facts = [f"  {line}" for line in [*from_log(log), *gpu_facts()]]
-    usual = explain.measured(planned.question, search(planned.question), float(f"{alone['decode']:.4g}"))
+    usual = judged.judge(planned.question, search(planned.question), float(f"{alone['decode']:.4g}"))
     return [usual[0], *(["on this machine:", *facts] if facts else []), *usual[1:]]
 
 
