@@ -47,8 +47,7 @@ def serving(
     check: str = "",
 ) -> Program:
     """Return a serving program. `engine`: the engine of the catalogue that predicts it. `splits`: how it splits a model; none: `refuse`
-    says. `in_file`: how surely the settings of a file, without a command, are its own. `pools`: whether its files hold servers of
-    several roles."""
+    says. `in_file`: how surely the settings of a file alone are its own. `pools`: whether its files hold servers of several roles."""
 
     def refused(given: Setup) -> Iterable[Refusal]:
         if given.whole("prefill_replicas", 0) and not pools:

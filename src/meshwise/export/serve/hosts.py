@@ -21,6 +21,18 @@ def repeated(words: Sequence[str], hosts: int) -> list[str]:
     return [*([f"# run on each of {hosts} hosts, behind a load balancer"] if hosts > 1 else []), shlex.join(words)]
 
 
+def started(
+    q: ServeQuestion, layout: ServeLayout, words: Sequence[str], joins: Callable[[int], Sequence[str]], copies: int, port: int
+) -> list[str]:
+    """Return the lines that start every copy of a layout. `joins`: the words that one of several hosts adds, by its number from 0; `copies`:
+    how many one command starts. Where attention is apart, the ranks of a copy take the place of copies, so that each has a command."""
+    if layout.hosts > 1:
+        return joined(lambda rank: [*words, *joins(rank)], layout)
+    if layout.apart:
+        return one_per_copy(q, layout, lambda at: [*words, *(["--port", str(at)] if layout.replicas > 1 else [])], port)
+    return repeated(words, -(-layout.replicas // copies))
+
+
 def one_per_copy(q: ServeQuestion, layout: ServeLayout, words: Callable[[int], Sequence[str]], port: int) -> list[str]:
     """Return the command of each copy on a host, with devices of its own; `words` returns it for a port."""
     per_host = sum(card.host == 0 for card in q.cards)

@@ -98,14 +98,11 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     if layout.prefill:
         return _pool_lines(q, layout)
     given = setup.of_layout(q, layout)
-    words = command(given)
-    if layout.hosts > 1:
-        return hosts.joined(lambda rank: [*words, *over_hosts(layout.hosts, str(rank), f"host1:{PORT}")], layout)
-    if layout.apart:  # --dp is taken by the ranks of a copy
-        return hosts.one_per_copy(
-            q, layout, lambda port: [*words, *(["--port", str(port)] if layout.replicas > 1 else [])], SERVED
-        )
-    return hosts.repeated(words, -(-layout.replicas // given.whole("copies")))
+
+    def joins(rank: int) -> list[str]:
+        return over_hosts(layout.hosts, str(rank), f"host1:{PORT}")
+
+    return hosts.started(q, layout, command(given), joins, given.whole("copies"), SERVED)
 
 
 def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:

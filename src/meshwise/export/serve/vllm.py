@@ -118,16 +118,11 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     if layout.prefill:
         return _pool_lines(q, layout)
     given = setup.of_layout(q, layout)
-    words = command(given)
-    if layout.hosts > 1:
-        return hosts.joined(
-            lambda rank: [*words, *_on_host(given, str(rank), "host1", str(PORT)), *(OTHERS if rank else ())], layout
-        )
-    if layout.apart:  # data-parallel ranks share the experts, so every copy is a server of its own
-        return hosts.one_per_copy(
-            q, layout, lambda port: [*words, *(["--port", str(port)] if layout.replicas > 1 else [])], SERVED
-        )
-    return hosts.repeated(words, -(-layout.replicas // given.whole("copies")))
+
+    def joins(rank: int) -> list[str]:
+        return [*_on_host(given, str(rank), "host1", str(PORT)), *(OTHERS if rank else ())]
+
+    return hosts.started(q, layout, command(given), joins, given.whole("copies"), SERVED)
 
 
 def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
