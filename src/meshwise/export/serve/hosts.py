@@ -24,8 +24,8 @@ def repeated(words: Sequence[str], hosts: int) -> list[str]:
 def started(
     q: ServeQuestion, layout: ServeLayout, words: Sequence[str], joins: Callable[[int], Sequence[str]], copies: int, port: int
 ) -> list[str]:
-    """Return the lines that start every copy of a layout. `joins`: the words that one of several hosts adds, by its number from 0; `copies`:
-    how many one command starts. Where attention is apart, the ranks of a copy take the place of copies, so that each has a command."""
+    """Return the lines that start every copy of a layout. `joins`: the words that one of several hosts adds, by its number from 0.
+    `copies`: how many one command starts. Where attention is apart, the ranks of a copy take their place, so that each has a command."""
     if layout.hosts > 1:
         return joined(lambda rank: [*words, *joins(rank)], layout)
     if layout.apart:
