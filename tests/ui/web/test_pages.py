@@ -78,7 +78,7 @@ def test_the_serve_page_shows_the_load_targets_and_dollars_as_the_library_does(s
         "meets the targets",
         f"95% below {units.show(best.ttft.p95, 'seconds', digits=3)}",
         f"{best.requests:.3g} requests/s",
-        f"${best.dollars_per_million:,.2f}",
+        f"${best.dollars_per_million_out:,.2f}",
         f"{made.most:,.3g}",
         "per million output tokens",
     ):

@@ -36,8 +36,9 @@ class Served:
     ttft: float | None = None
     ttft_p95: float | None = None
     e2e_p95: float | None = None
-    dollars_per_million: float | None = None
-    """Of output tokens, with all of the rent on them."""
+    dollars_in: float | None = None
+    dollars_out: float | None = None
+    """Rent per million prompt and output tokens: each pays for the time that it takes."""
 
     def sentences(self) -> Iterator[str]:
         """Yield whether it fits, how fast it is at the load, and what a million tokens cost."""
@@ -53,8 +54,9 @@ class Served:
             f"speed with {self.load}: {rates} (90%: {self.low:.3g} to {self.high:.3g}); first token after {self.ttft:.2g} s "
             f"(p95 {self.ttft_p95:.2g} s), whole request p95 {self.e2e_p95:.3g} s"
         )
-        if self.dollars_per_million:
-            yield f"${self.dollars_per_million:.2f} per million output tokens"
+        if self.dollars_out:
+            prompts = f", ${self.dollars_in:.2f} per million prompt tokens" if self.dollars_in else ""
+            yield f"${self.dollars_out:.2f} per million output tokens{prompts}"
 
 
 def served(ask: ServeAsk, q: ServeQuestion, option: Option) -> Served:
@@ -83,7 +85,8 @@ def served(ask: ServeAsk, q: ServeQuestion, option: Option) -> Served:
         ttft=one.ttft.p50,
         ttft_p95=one.ttft.p95,
         e2e_p95=one.e2e.p95,
-        dollars_per_million=one.dollars_per_million,
+        dollars_in=one.dollars_per_million_in,
+        dollars_out=one.dollars_per_million_out,
     )
 
 

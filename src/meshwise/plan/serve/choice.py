@@ -7,8 +7,9 @@ from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
 from meshwise.cost.serve.distance import distance, is_of
 from meshwise.cost.serve.layouts import ServeLayout, subcluster
-from meshwise.cost.serve.load import NEVER, Percentiles, Report
+from meshwise.cost.serve.load import NEVER, Load, Percentiles, Report
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
 from meshwise.plan.serve.search import UNQUANTISED, Option, largest_context, meets, with_memory, with_speed
@@ -177,11 +178,15 @@ NOTHING = Report(
 
 
 def _split_cost(q: ServeQuestion, option: Option, total: float | None) -> tuple[float | None, float | None]:
-    """Return dollars per million prompt tokens and per million output tokens: each pays for the time it takes by itself, so that both
-    together are what the devices cost."""
-    speed, load = option.speed, q.load
-    if total is None or not speed or not option.throughput or not load.output.mean:
+    """Return dollars per million prompt tokens and per million output tokens; `total`: where all are put on outputs."""
+    if total is None or not option.speed or not option.throughput or not q.load.output.mean:
         return None, None
+    return split_cost(q.load, total, option.speed)
+
+
+def split_cost(load: Load, total: float, speed: Speed) -> tuple[float | None, float]:
+    """Return dollars per million prompt tokens and per million output tokens: each pays for the time it takes by itself, so that both
+    together are what the devices cost. `total`: dollars per million output tokens where all are put on these."""
     prompt = speed.prefill_seconds * (1 - load.prefix)
     decode = load.steps * speed.step / max(1, speed.users)
     share = prompt / (prompt + decode) if prompt + decode else 0.0

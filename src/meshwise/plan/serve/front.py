@@ -7,8 +7,10 @@ from typing import Any
 from meshwise.catalogue import records
 from meshwise.cost.parts import SERVE_WORDS
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.choice import split_cost
 from meshwise.plan.serve.plan import refuse
 from meshwise.plan.serve.search import Found, Option, search
 
@@ -34,7 +36,9 @@ class FrontPoint:
     """The same in words."""
     share: float
     """Its share of the step."""
-    dollars_per_million: float | None
+    dollars_per_million_in: float | None
+    dollars_per_million_out: float | None
+    """Rent per million prompt and output tokens: each pays for the time that it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +108,12 @@ def _of_option(q: ServeQuestion, option: Option, price: float | None) -> Iterato
             return
         if q.targets.missed(report) > 1:
             continue
-        parts = option.cost.decode(replace(q.work, users=users))
+        work = replace(q.work, users=users)
+        parts = option.cost.decode(work)
         name = max(parts, key=lambda part: parts[part])
+        speed = Speed(parts, option.cost.prefill(work), users, work.prompt)
+        total = price * devices / report.output_rate * 1e6 if price is not None else None
+        prompts, outputs = split_cost(load, total, speed) if total is not None else (None, None)
         yield FrontPoint(
             name=option.layout.name,
             users=users,
@@ -116,5 +124,6 @@ def _of_option(q: ServeQuestion, option: Option, price: float | None) -> Iterato
             part=name,
             bound=SERVE_WORDS[name],
             share=parts[name] / sum(parts.values()),
-            dollars_per_million=price * devices / report.output_rate * 1e6 if price is not None else None,
+            dollars_per_million_in=prompts,
+            dollars_per_million_out=outputs,
         )

@@ -51,6 +51,8 @@ def columns(points: Sequence[Point]) -> list[Column[Point]]:
         Column("tokens/s", rate("decode"), short_title="tok/s"),
         Column("spread", lambda point: f"{100 * point['spread']:.1f}%" if point["repeats"] > 1 else "", 1),
         Column("predicted", predicted("decode"), short_title="pred"),
+        Column("with prompts", lambda point: _rate(point["with_prompts"]) if point["users"] > 1 else "", 3),
+        Column("predicted", lambda point: predicted("with_prompts")(point) if point["users"] > 1 else "", 3, short_title="pred"),
         Column("each", rate("per_user"), 3),
         Column("by engine", rate("engine_decode"), 4),
         Column("prompt tokens/s", rate("prefill"), short_title="in tok/s"),

@@ -10,6 +10,7 @@ from rich.text import Text
 from meshwise import units
 from meshwise.plan.serve.front import Front, FrontPoint
 from meshwise.plan.serve.words import length_words, target_words, tokens
+from meshwise.ui.views.serve import dollars
 from meshwise.ui.views.svg.drawing import COLOURS, GRID, document
 from meshwise.ui.views.tables import Column, fitted, heading, wrapped
 
@@ -39,8 +40,9 @@ def front_view(front: Front, width: int) -> RenderableType:
             short=lambda p: f"{p.part} {100 * p.share:.0f}%",
         ),
     ]
-    if any(point.dollars_per_million is not None for point in front.points):
-        columns.append(Column("$/1M out", lambda p: f"{p.dollars_per_million or 0.0:,.2f}", rank=1))
+    if any(point.dollars_per_million_out is not None for point in front.points):
+        columns.append(Column("$/1M out", lambda p: dollars(p.dollars_per_million_out), rank=1))
+        columns.append(Column("$/1M in", lambda p: dollars(p.dollars_per_million_in), rank=4))
     lines = [Text(line) for line in plot(front, min(width, WIDEST))]
     words = "More users share one read of the weights: a device makes more tokens/s, a user gets fewer, until products or the cache bind."
     return Group(

@@ -88,7 +88,7 @@ def cheapest_view(points: "ServePoints", width: int) -> RenderableType:
     about = f"{load_words(ask)}, {length_words(ask)}{f'; {target_words(ask)}' if target_words(ask) else ''}"
     rent: Panel[ServeChoice] = ("$/h", lambda c: c.hourly or 0.0, lambda c: dollars(c.hourly))
     million: Panel[ServeChoice] = (
-        "$/1M output tokens", lambda c: c.dollars_per_million or 0.0, lambda c: dollars(c.dollars_per_million)
+        "$/1M output tokens", lambda c: c.dollars_per_million_out or 0.0, lambda c: dollars(c.dollars_per_million_out)
     )  # fmt: skip
     found = [point for point in points if point.choice]
     return Group(
@@ -124,7 +124,8 @@ def cheapest_columns(points: "ServePoints") -> "list[Column[ServePoint]]":
         *axis_columns(points),
         Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
         Column("$/h", _of(lambda c: dollars(c.hourly))),
-        Column("$/1M out", _of(lambda c: dollars(c.dollars_per_million)), rank=3),
+        Column("$/1M out", _of(lambda c: dollars(c.dollars_per_million_out)), rank=3),
+        Column("$/1M in", _of(lambda c: dollars(c.dollars_per_million_in)), rank=6),
         Column("tok/s each", _of(lambda c: tokens(c.per_user)), rank=1),
         Column(f"TTFT{at}", time("ttft", quantile), rank=2),
         *([Column(f"per token{at}", time("tpot", quantile), rank=4)] if ask.tpot or ask.per_user else []),

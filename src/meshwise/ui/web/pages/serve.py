@@ -155,11 +155,9 @@ def tiles(plan: ServePlan, c: ServeChoice) -> list[Tile]:
     if plan.most:
         unit = "requests/s" if plan.ask.rate else "users"
         shown.append(Tile("most within targets", f"{plan.most:,.3g}", unit))
-    if c.dollars_per_million is not None:
-        split = (
-            f"; or {c.dollars_per_million_in:,.2f} in, {c.dollars_per_million_out:,.2f} out" if c.dollars_per_million_in else ""
-        )
-        shown.append(Tile("cost", f"${c.dollars_per_million:,.2f}", f"per million output tokens{split}"))
+    if c.dollars_per_million_out is not None:
+        prompts = f"; ${c.dollars_per_million_in:,.2f} of prompt tokens" if c.dollars_per_million_in else ""
+        shown.append(Tile("cost", f"${c.dollars_per_million_out:,.2f}", f"per million output tokens{prompts}"))
     if c.kwh_per_million is not None:
         shown.append(Tile("energy", f"{c.kwh_per_million:,.2f} kWh", f"per million output tokens, at most {c.watts:,.0f} W"))
     return shown

@@ -73,7 +73,7 @@ SERVED = (
     Metric("all", "tokens/s of all requests, prompts included", lambda c: c.throughput),
     Metric("ttft", "seconds to the first token, p95", lambda c: c.ttft.p95, "less"),
     Metric("request", "seconds of a whole request, p95", lambda c: c.e2e.p95, "less"),
-    Metric("cost", "dollars per million output tokens", lambda c: c.dollars_per_million, "less"),
+    Metric("cost", "dollars per million output tokens", lambda c: c.dollars_per_million_out, "less"),
     Metric("free", "GiB free on the fullest device", lambda c: _gib(c.spare)),
 )
 MOVED = {
