@@ -172,7 +172,9 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
 def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     """Return the error where nothing fits or meets the targets: the closest layout, by how much it misses, and what would fit."""
     if found.options:
-        return DoesNotFit(_too_slow(q, found.options[0]))
+        served = found.options[0].report is not None
+        best = found.options[0] if served else max(found.options, key=lambda option: max_rate(q, option))
+        return DoesNotFit(_too_slow(q, best))
     if not found.misses:
         fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
         return DoesNotFit(f"no layout of {q.model.name} on {q.cluster.name} has {fixed}")
