@@ -343,7 +343,7 @@ def _with_memory(name: str) -> Chip | None:
     near = min(listed, key=lambda chip: abs(chip.memory - memory), default=None)
     if near and abs(near.memory / memory - 1) < OTHER_MEMORY:
         return near
-    possible = base and (base.kind == "apple" or base.memory / 4 <= memory <= base.memory * 4)
+    possible = base and (base.kind in ("apple", "cpu") or base.memory / 4 <= memory <= base.memory * 4)
     return replace(base, memory=memory) if base and possible else None
 
 

@@ -163,6 +163,8 @@ class Runtime:
     """Tokens whose logits are computed at once; 0: the whole batch."""
     logit_copies: Count = 1.0
     """Arrays of logits in float32 that are alive at once, where tokens are sampled on the device."""
+    token_reserve: Bytes = 0.0
+    """Kept free for every token of the largest pass, whatever the model, where the engine does not measure activations (SGLang)."""
     communication: Bytes = 0.0
     """Buffers of collectives on each device of a tensor-parallel group."""
     hop_hidden: Count = 0.0

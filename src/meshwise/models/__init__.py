@@ -7,7 +7,7 @@
     families/        config -> Body, for most types from a file of data; architecture.py  how llama.cpp stores a kind of model
     guess.py         the last resort: an unknown type, counted from its tensors; safetensors.py  headers of safetensors files
     count.py         all counts of a model as plain data
-    tensors.py       the tensors that a model is stored as; formats.py  their bytes in each weight format; quality.py  its quality
+    tensors.py       the tensors that a model is stored as; formats.py  their bytes in each weight format
     gguf/            GGUF files: reading headers, llama.cpp's choice of types, random weights; make_gguf.py writes files
 A new model is one file, data/models/NAME.json; a new type is one file, data/architectures/TYPE.toml.
 Imports catalogue (files), units, errors. Imported by cost and every package above. numpy is loaded only to write GGUF files.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshwise.cost.serve.estimate import estimate, highest_rate
 from meshwise.cost.serve.load import Lengths, Limits, Load
-from meshwise.cost.serve.simulation import simulate
+from meshwise.cost.serve.simulation import Simulation, simulate
 from meshwise.cost.serve.speed import Batch
 from support.loads import random_settings, replica
 
@@ -111,3 +111,13 @@ def test_the_formula_agrees_with_the_simulation() -> None:
         firsts.append(abs(found.ttft.p95 / seen.ttft.p95 - 1))
     assert sum(rates) / len(rates) < 0.05
     assert sum(firsts) / len(firsts) < 0.15
+
+
+def test_requests_that_reserve_their_outputs_never_exceed_the_cache() -> None:
+    """Where all requests of a wave end in the pass that admits the next ones, those keep what they reserved."""
+    limits = Limits(sequences=512, tokens=8192, cache=96 * 528.0, reserves=True)
+    load, number = closed(500, 128, 400), 500
+    run = Simulation(replica(), load, limits, number, 0, [(128, 400)] * number, [], began=0.0)
+    run.run()
+    # 96 at once: six waves of 399 steps
+    assert run.step >= 5 * 399

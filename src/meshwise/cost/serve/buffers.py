@@ -105,6 +105,7 @@ def footprints(
         hops = 0.0 if not several else runtime.first_hops if load.device == busy[0] else 1.0
         compute = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load.device in busy else 0.0
         compute += runtime.communication if placement.tp > 1 else 0.0
+        compute += runtime.token_reserve * (request.batch or runtime.batch)
         per_device.append(_footprint(load, compute, runtime.context))
     return tuple(per_device)
 

@@ -99,7 +99,8 @@ class Estimator:
     def passes(self, decodes: float) -> tuple[float, float, float, float, float]:
         """Return (seconds of a plain pass, of a mixed one, tokens of a piece, share of mixed passes, mean seconds of a decode step)."""
         load, chunked = self.load, self.limits.chunked
-        plain = self.seconds(decodes, 0.0) if decodes else 0.0
+        # fewer than one on average: none most of the time, and a whole one when a pass runs
+        plain = self.seconds(max(1.0, decodes), 0.0) if decodes else 0.0
         room = max(1.0, self.limits.tokens - (decodes * (1 + load.draft) if chunked else 0.0))
         if not load.computed:
             return plain, plain, 0.0, 0.0, plain

@@ -198,7 +198,8 @@ class Simulation:
         ending = [job for job, done, size in pieces if done + size == job.prompt]
         decodes = self.count if self.limits.chunked else 0
         tokens = float(sum(size for _, _, size in pieces))
-        seconds = self.cost.seconds(self._batch(decodes, self._decoding(), tokens, tuple(pairs), len(ending)))
+        batch = self._batch(decodes, self._decoding(), tokens, tuple(pairs), len(ending))
+        seconds = self.cost.seconds(batch) if batch.rows else 0.0  # prompts that are in the cache start at once
         self._advance(seconds, 1 if decodes else 0, len(pieces))
         self.entering = len(pieces)
         if decodes:

@@ -9,8 +9,9 @@ from meshwise.models.op import Op, fusable_groups
 
 DENSE_KERNELS = 13.0
 """Kernels of a dense layer in an engine with fused norms and joined products: the unit in which launches of a layer are counted."""
-LATENT_KERNELS = 5.0
-"""More of them with latent attention: two low-rank products with their norms, and the products that absorb the latent."""
+LATENT_KERNELS = 8.0
+"""More of them with latent attention: two low-rank products with their norms, the products that absorb the latent, and the sum of parts of
+a long cache."""
 RECURRENT_KERNELS = 4.0
 """More of them in a recurrent mixer: convolution, gates, decay and scan instead of rotation and attention."""
 

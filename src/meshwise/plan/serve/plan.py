@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue import calibrations, records
+from meshwise.catalogue.quality import quality_note
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.layouts import ServeLayout, unit
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.models.formats import split_model_name
-from meshwise.models.quality import quality_note
+from meshwise.models.formats import SAME_IN_GGUF, split_model_name
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.capacity import max_rate, most_within
@@ -147,15 +147,17 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
     if wide:
         notes.append(f"{', '.join(sorted(wide))} has no fp8 units: weights are stored in fp8 and multiplied in 16 bits")
     notes += [f"{doubt}: the interval is wider" for doubt in doubts(q, best)]
-    notes += filter(None, [quality_note(q.weights.format) if q.weights.format != q.model.quantization else ""])
     if not q.engine.server and best.layout.tp > 1:
         notes.append(
             "on several GPUs transformers runs its own layers, which are slower than the calibrated ones: an upper bound"
         )
     if not split_model_name(ask.model)[1] and not q.model.tensors:
-        published = q.weights.format == q.model.quantization
+        published = q.weights.format in (q.model.quantization, SAME_IN_GGUF.get(q.model.quantization))
         why = "which it is published in" if published else f"the usual one with {q.engine.name}"
         notes.append(f"no format given: {q.weights.format}, {why}, is assumed")
+    quality = quality_note(q.weights.format, q.model.model_type)
+    if quality:
+        notes.append(f"quality of {q.weights.format}: {quality}")
     if not ask.context:
         notes.append(f"no --context given: {q.work.context:,} tokens per request")
     if not on_cards(best):
