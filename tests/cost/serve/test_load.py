@@ -96,7 +96,7 @@ def test_the_worst_target_decides() -> None:
         ({"users": 2, "rate": 1.0}, Targets(), "exclude each other"),
         ({"users": 2, "draft": 40, "accept": 0.5}, Targets(), "at most 16"),
         ({"users": 2, "draft": 3}, Targets(), "needs --accept"),
-        ({"users": 2}, Targets(ttft=Target(5), tpot=Target(1), e2e=Target(1)), "shorter than --ttft"),
+        ({"users": 2}, Targets(ttft=Target(5), tpot=Target(1), e2e=Target(1)), "contradicts --ttft"),
     ],
 )
 def test_loads_that_make_no_sense_are_refused(load: dict[str, float], targets: Targets, words: str) -> None:

@@ -103,6 +103,8 @@ def with_settings(q: ServeQuestion, facts: Facts, *, bounded: bool) -> ServeQues
         runtime = replace(runtime, sequences=limit, large_sequences=0)
     if isinstance(share, float) and 0 < share <= 1 and facts.says("memory_share"):
         runtime = replace(runtime, usable={**runtime.usable, "gpu": share})
+        if runtime.token_reserve:  # a stated share takes the place of the engine's rule, buffers included
+            runtime = replace(runtime, token_reserve=0.0, context=0.0)
     if facts.says("chunked"):
         runtime = replace(runtime, chunked=facts.value("chunked") is True)
     return replace(q, runtime=runtime)

@@ -54,6 +54,8 @@ def wording(given: Setup) -> dict[str, Value]:
     of ranks of a copy, and the limits are of all of them together."""
     fmt = given.text("weights")
     words = dict(given.values) | {"model": given.model}
+    if float(str(words["memory_share"])) >= 1:  # its own rule decides, which the plan follows
+        del words["memory_share"]
     words |= {"dtype": DTYPES[fmt]} if fmt in DTYPES else {}
     words |= {"quantization": fmt} if fmt in NAMED and not given.values.get("published") else {}
     words |= {"lora": True} if "adapters" in words else {}
