@@ -10,10 +10,11 @@ from meshwise.catalogue.chips import host_cpu
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Rig, demand
+from meshwise.cost.serve.demand import demand
 from meshwise.cost.serve.estimate import highest_rate
 from meshwise.cost.serve.load import Lengths, Limits, Load
 from meshwise.cost.serve.placement import split_tensors
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.speed import PassCost
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model

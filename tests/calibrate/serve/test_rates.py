@@ -1,4 +1,4 @@
-"""What columns of a table say about load and rates, and the names that people write for models, formats and backends."""
+"""The meaning of columns about load and rates, and the names that people write for models, formats and backends."""
 
 import math
 

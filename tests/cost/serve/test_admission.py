@@ -1,4 +1,4 @@
-"""What an engine admits at once: blocks of a paged cache by its own formula, states, windows, and slots of other engines."""
+"""Limits of an engine: blocks of a paged cache by its own formula, states, windows, and slots of other engines."""
 
 import math
 

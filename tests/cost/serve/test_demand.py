@@ -9,8 +9,9 @@ from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import Runtime, find_runtime
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Demand, Rig, demand, pairs_until
+from meshwise.cost.serve.demand import Demand, demand, pairs_until
 from meshwise.cost.serve.placement import split_tensors
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.speed import PassCost
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model

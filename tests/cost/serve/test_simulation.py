@@ -121,3 +121,14 @@ def test_requests_that_reserve_their_outputs_never_exceed_the_cache() -> None:
     run.run()
     # 96 at once: six waves of 399 steps
     assert run.step >= 5 * 399
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    users=st.integers(1, 200), prompt=st.integers(16, 4000), output=st.integers(2, 400), tokens=st.sampled_from((256, 2048, 8192))
+)
+def test_the_formula_obeys_littles_law(users: int, prompt: int, output: int, tokens: int) -> None:
+    """Users who each wait for an answer are as many as requests per second times the mean time of a request."""
+    found = estimate(replica(), closed(users, prompt, output), Limits(sequences=256, tokens=tokens, cache=4e6))
+    assert found is not None
+    assert found.requests * found.e2e.mean == pytest.approx(users, rel=0.05)

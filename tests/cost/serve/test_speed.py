@@ -12,8 +12,8 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Rig
 from meshwise.cost.serve.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.speed import Speed, peak_flops, read_rate, speed
 from meshwise.cost.work import Serve
 from support.every import check_every

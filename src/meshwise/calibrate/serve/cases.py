@@ -18,9 +18,10 @@ from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
 from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches, pass_sizes
-from meshwise.cost.serve.demand import Demand, Rig, demand
+from meshwise.cost.serve.demand import Demand, demand
 from meshwise.cost.serve.load import Limits, Load
 from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted
 from meshwise.models.formats import Weights
@@ -104,7 +105,7 @@ class ServeCase:
 
     @cached_property
     def limits(self) -> Limits:
-        """What the engine admits at once."""
+        """Limits of the engine: requests, tokens and cache at once."""
         return limits(self.model, self.runtime, self.placement, self.rig.chips, self.work)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the columns of a table of served models say about load and rates: all requests or each, one device or all, with prompts or
+"""The meaning of columns about load and rates in a table of served models: all requests or each, one device or all, with prompts or
 without."""
 
 import math

@@ -1,4 +1,4 @@
-"""What an engine admits at once on a placement: tokens of KV cache that fit, states and windows of each request, and its own limits."""
+"""Limits of an engine on a placement: tokens of KV cache that fit, states and windows of each request, and its own limits."""
 
 import math
 from collections.abc import Sequence
@@ -29,6 +29,8 @@ def limits(
     if not runtime.paged:
         fitting = math.floor(min(whole)) if whole else most
         return Limits(sequences=max(0, min(most, fitting)), tokens=tokens, chunked=runtime.chunked)
+    if placement.apart:  # every device has limits of its own for requests of its own
+        most, tokens = most * placement.tp, tokens * placement.tp
     capacity, fixed = _tokens(model, runtime, placement, chips, needs, work)
     states = [_left(runtime, chip, need) / need.cache for chip, need in zip(chips, needs[1:], strict=True) if need.cache]
     if math.isinf(capacity) and states:  # recurrent models: only states, which do not grow

@@ -13,7 +13,7 @@ UNEVEN = 1.25
 
 @dataclass(frozen=True)
 class PagedLayer:
-    """What one layer keeps on a device: keys and values of each token, or a recurrent state of each request."""
+    """The cache of one layer on a device: keys and values of each token, or a recurrent state of each request."""
 
     token: float
     """Bytes of keys and values per token; 0 for a recurrent layer."""

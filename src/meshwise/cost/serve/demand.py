@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
-from meshwise.catalogue.chips import Chip, Cluster, Link
+from meshwise.catalogue.chips import Chip, Link
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.cache import CacheRequest, LayerCache, cached_rows
 from meshwise.cost.serve.placement import HOST, Load, Placement, cache_part
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.tokens import DENSE_KERNELS, TokenWork, adapted_products, token_work
 from meshwise.cost.serve.waves import Product, products
 from meshwise.cost.tiles import FLASH_HEAD
@@ -15,33 +16,6 @@ from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.models.op import Op
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rig:
-    """Devices in the order of the layers on them, and the links between them."""
-
-    chips: tuple[Chip, ...]
-    hosts: tuple[int, ...]
-    """The host of each device."""
-    cpu: Chip
-    """Computes the layers that stay in host memory."""
-    link: Link | None = None
-    """Inside a host."""
-    network: Link | None = None
-    """Between hosts."""
-
-    @classmethod
-    def of(cls, cluster: Cluster, cpu: Chip) -> "Rig":
-        """List the devices of a cluster whose hosts have this CPU."""
-        chips: list[Chip] = []
-        hosts: list[int] = []
-        for count, node in cluster.nodes:
-            for _ in range(count):
-                host = hosts[-1] + 1 if hosts else 0
-                chips += [chip for number, chip in node.chips for _ in range(number)]
-                hosts += [host] * node.devices
-        return cls(chips=tuple(chips), hosts=tuple(hosts), cpu=cpu, link=cluster.node.link, network=cluster.network)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +290,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         attentions=tuple(attentions[window] for window in windows) if attentions else (),
         flash=flash,
         pad=runtime.pad,
-        batch=runtime.batch_on(rig.chips[0]) if rig.chips else runtime.batch,
+        batch=(runtime.batch_on(rig.chips[0]) if rig.chips else runtime.batch) * (tp if placement.apart else 1),
         copies=runtime.copies if pipelined else 1,
         queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue,
         alone=runtime.alone,

@@ -150,9 +150,10 @@ class Estimator:
                 break
         plain, mixed, piece, share, step = self.passes(decodes)
         rate = decodes / (load.steps * step)
-        return Steady(
-            decodes, rate, plain, mixed, piece, min(1.0, share), step, self._prefill((plain, mixed, piece, share, step))
-        )
+        prefill = self._prefill((plain, mixed, piece, share, step))
+        if load.users:  # where prompts fill all passes, those that do not generate wait for theirs (Little's law)
+            prefill = max(prefill, running / rate - load.steps * step)
+        return Steady(decodes, rate, plain, mixed, piece, min(1.0, share), step, prefill)
 
     def _prompts_only(self) -> Steady:
         """Return the steady state of requests with one output token: passes full of prompts."""

@@ -106,7 +106,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What an engine computes at once."""
+    """The most that an engine computes at once."""
 
     sequences: int
     """The most requests at once."""
@@ -115,7 +115,7 @@ class Limits:
     cache: float = math.inf
     """Tokens of KV cache that fit."""
     fixed: float = 0.0
-    """What a request occupies besides its tokens (windows, states), in tokens."""
+    """Cache of a request besides its tokens (windows, states), in tokens."""
     reserves: bool = False
     """Whether a request is admitted only if its whole output fits."""
     chunked: bool = True

@@ -316,39 +316,40 @@ class Simulation:
         again = job._replace(prompt=job.prompt + made + 1, output=max(1, job.output - made - 1), made=job.made + made)
         self.jobs.appendleft(again)
 
-    def report(self) -> Report:
-        """Return the rates after the warm-up, and the percentiles of the requests that ended after it."""
-        seconds = self.until[0] - self.began
-        number = self.until[1] - self.warm
-        if number < 1 or seconds <= 0:  # too few requests for a steady state: all of them count
-            seconds, number = self.now - self.began, self.done - self.warm
-            self.steady = (self.areas[0], self.areas[1], self.areas[2])
-        if not self.finished or seconds <= 0:
-            return Report(
-                requests=0.0,
-                output_rate=0.0,
-                input_rate=0.0,
-                running=0.0,
-                waiting=0.0,
-                ttft=NEVER,
-                tpot=NEVER,
-                itl=NEVER,
-                e2e=NEVER,
-            )
-        running, waiting, made = (end - start for end, start in zip(self.steady, self.began_areas, strict=True))
+
+def report_of(done: Simulation) -> Report:
+    """Return the rates after the warm-up, and the percentiles of the requests that ended after it."""
+    seconds = done.until[0] - done.began
+    number = done.until[1] - done.warm
+    if number < 1 or seconds <= 0:  # too few requests for a steady state: all of them count
+        seconds, number = done.now - done.began, done.done - done.warm
+        done.steady = (done.areas[0], done.areas[1], done.areas[2])
+    if not done.finished or seconds <= 0:
         return Report(
-            requests=number / seconds,
-            output_rate=made / seconds,
-            input_rate=number * self.load.prompt.mean / seconds,
-            running=running / seconds,
-            waiting=waiting / seconds,
-            ttft=percentiles([row[0] for row in self.finished]),
-            tpot=percentiles([row[1] for row in self.finished if row[4] > 1]),
-            itl=weighted(self.between),
-            e2e=percentiles([row[2] for row in self.finished]),
-            preempted=self.preempted / max(1, self.done),
-            by="simulation",
+            requests=0.0,
+            output_rate=0.0,
+            input_rate=0.0,
+            running=0.0,
+            waiting=0.0,
+            ttft=NEVER,
+            tpot=NEVER,
+            itl=NEVER,
+            e2e=NEVER,
         )
+    running, waiting, made = (end - start for end, start in zip(done.steady, done.began_areas, strict=True))
+    return Report(
+        requests=number / seconds,
+        output_rate=made / seconds,
+        input_rate=number * done.load.prompt.mean / seconds,
+        running=running / seconds,
+        waiting=waiting / seconds,
+        ttft=percentiles([row[0] for row in done.finished]),
+        tpot=percentiles([row[1] for row in done.finished if row[4] > 1]),
+        itl=weighted(done.between),
+        e2e=percentiles([row[2] for row in done.finished]),
+        preempted=done.preempted / max(1, done.done),
+        by="simulation",
+    )
 
 
 def simulate(cost: PassCost, load: Load, limits: Limits, *, requests: int = 2000, seed: int = 0) -> Report:
@@ -364,4 +365,4 @@ def simulate(cost: PassCost, load: Load, limits: Limits, *, requests: int = 2000
     if not warm:
         simulation.began = 0.0
     simulation.run()
-    return simulation.report()
+    return report_of(simulation)

@@ -10,9 +10,10 @@ from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.parts import SERVE_PARTS
-from meshwise.cost.serve.demand import Demand, Hop, Rig, Task, demand
+from meshwise.cost.serve.demand import Demand, Hop, Task, demand
 from meshwise.cost.serve.links import all_reduce, all_to_all, latency, moved
 from meshwise.cost.serve.placement import Placement
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.waves import utilization
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
@@ -41,7 +42,7 @@ Calibrations = Callable[[Chip], ServeCalibration]
 
 
 class Batch(NamedTuple):
-    """What one pass computes."""
+    """The work of one pass."""
 
     decodes: float
     """Sequences that generate a token each."""

@@ -25,7 +25,7 @@ class Option:
     users: int
     """Concurrent requests to all copies."""
     limits: Limits
-    """What one copy admits at once."""
+    """Limits of one copy."""
     most_users: int
     """Requests that all copies run at once."""
     fits: bool

@@ -10,7 +10,7 @@ from meshwise.catalogue.chips import host_cpu
 from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import footprints
 from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
-from meshwise.cost.serve.demand import Rig, demand
+from meshwise.cost.serve.demand import demand
 from meshwise.cost.serve.layouts import (
     ServeLayout,
     even_shares,
@@ -24,6 +24,7 @@ from meshwise.cost.serve.layouts import (
 from meshwise.cost.serve.load import Load
 from meshwise.cost.serve.placement import Placement, with_adapters, with_caches
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.speed import PassCost, Speed
 from meshwise.plan.serve.option import Found, Option
 from meshwise.plan.serve.pools import pooled_options
@@ -33,6 +34,8 @@ TIE = 0.01
 COMFORT = 2.0**29
 """Bytes that should stay free on a device: a desktop, a longer batch or another build may need them."""
 MANY = 1 << 20
+MOST_SLOTS, ROOMY = 32, 0.9
+"""Slots of an engine without pages where requests arrive at a rate, and the share of those that fit."""
 EVEN = "evenly filled"
 UNQUANTISED = ("f32", "f16", "bf16")
 """Cache types that llama.cpp's tensor split can cut."""
@@ -131,6 +134,9 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     placement = with_caches(like.placement, one) if like else _place(q, layout, one)
     rooms = tuple(q.rooms[i] for i in layout.cards)
     slots = 0 if q.runtime.paged else users_of(q, layout)
+    if slots and q.load.rate:  # as many as fit with some memory left
+        fitting = limits(q.model, q.runtime, placement, chips, q.work).sequences
+        slots = max(1, min(MOST_SLOTS, int(fitting * ROOMY)))
     found = limits(q.model, q.runtime, placement, chips, q.work, sequences=slots)
     running = found.running(load)
     if q.runtime.paged:
@@ -140,7 +146,7 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
         context = max(1, min(q.work.context, math.ceil(found.held(load) - found.fixed)))
         held = q.cache_request(number, context) if fits else held
     else:
-        held = q.cache_request(users_of(q, layout))
+        held = q.cache_request(slots)
         fits = True
     placement = with_caches(placement, layer_caches(q.model, q.runtime, held))
     needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
