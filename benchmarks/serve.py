@@ -14,8 +14,8 @@ from meshwise.catalogue.chips import Chip, host_cpu
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import Runtime, find_runtime
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Rig
 from meshwise.cost.serve.placement import split_layers, split_tensors
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.speed import speed
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model

@@ -120,7 +120,7 @@ def test_a_plan_is_saved_and_loaded_as_it_was(plan: Any, served: Any, tmp_path: 
 
 
 def test_serving_has_layouts_reasons_and_commands(served: Any) -> None:
-    assert served.best.per_user == max(choice.per_user for choice in served.choices)
+    assert served.best.throughput == max(choice.throughput for choice in served.choices)
     assert served.best.low < served.best.per_user < served.best.high
     assert served.commands["llama.cpp"][0].startswith("llama-server -m ")
     assert served.explain() == list(served.reasons)

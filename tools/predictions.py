@@ -125,9 +125,9 @@ def of_serving(validation: ServeValidation) -> Iterator[Prediction]:
             id=case.row_id,
             answer=fitting(case.fits),
             bytes=case.footprints[case.device].bytes if case.sizes else max(device.bytes for device in case.footprints[1:]),
-            decode=speed.decode_tokens_per_second,
-            prefill=speed.prefill_tokens_per_second if case.work.prompt else None,
-            ttft=speed.ttft if case.work.prompt else None,
+            decode=speed.decode,
+            prefill=speed.prefill if case.work.prompt else None,
+            ttft=speed.ttft if case.work.prompt and not math.isnan(speed.ttft) else None,
         )
 
 
@@ -169,7 +169,7 @@ def of_choice(source: str, name: str, what: str, choice: Any) -> Prediction:
     if hasattr(choice, "step"):
         return replace(common, seconds=choice.step, bytes=choice.peak)
     fullest = max(device.weights + device.cache + device.compute + device.context for device in choice.devices)
-    return replace(common, bytes=fullest, decode=choice.decode, prefill=choice.prefill, ttft=choice.ttft)
+    return replace(common, bytes=fullest, decode=choice.throughput, prefill=choice.prefill, ttft=choice.ttft.p50)
 
 
 def ask(question: str) -> Any:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from meshwise.models.make_gguf import GgufFile
     from meshwise.plan.cheapest import Cheapest
     from meshwise.plan.rl.plan import RolloutPlan
+    from meshwise.plan.serve.front import Front
     from meshwise.plan.serve.plan import ServePlan
     from meshwise.plan.serve.vary import ServePoints
     from meshwise.plan.shapes.answer import Shapes
@@ -121,6 +122,20 @@ def vary_serve(ask: ServeAsk, *axes: str) -> "ServePoints":
     from meshwise.plan.serve.vary import answer
 
     return answer(ask, axes)
+
+
+def cheapest_serve(ask: ServeAsk) -> "ServePoints":
+    """Find the fewest and cheapest devices that serve a load: cheapest_serve(ServeAsk("llama-3.1-8b:fp8", rate="12/s", ttft="1s"))."""
+    from meshwise.plan.serve.cheapest import answer
+
+    return answer(ask)
+
+
+def front_serve(ask: ServeAsk) -> "Front":
+    """Return the Pareto front of a deployment: tokens per second of a device against those of a user."""
+    from meshwise.plan.serve.front import answer
+
+    return answer(ask)
 
 
 def cheapest(ask: TrainAsk | str, *axes: str, **words: Any) -> "Cheapest":

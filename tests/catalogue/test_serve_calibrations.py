@@ -35,14 +35,28 @@ def test_an_uncalibrated_card_gets_the_prior_of_its_kind() -> None:
 
 
 def test_cards_of_the_published_tables_have_their_own_calibration() -> None:
-    for chip in ("rtx3090", "rtx4090", "a100-80gb-pcie", "a100-80gb-sxm", "m2-ultra"):
-        assert choose_serve(find_chip(chip), "llama.cpp").key == f"{chip}-llama.cpp"
+    for chip in ("rtx3090", "rtx4090", "a100-80gb-pcie", "a100-80gb-sxm"):
+        assert choose_serve(find_chip(chip), "llama.cpp-2024-05").key == f"{chip}-llama.cpp-2024-05"
+    assert choose_serve(find_chip("m2-ultra"), "llama.cpp-2024-05").key == "m2-ultra-llama.cpp-2024-05"
+    assert choose_serve(find_chip("m2-ultra"), "llama.cpp").key == "llama.cpp-apple"  # builds of today are faster
+    assert choose_serve(find_chip("h200"), "tensorrt-llm").key == "hopper-tensorrt-llm"
+
+
+def test_a_vendor_and_a_backend_come_before_any() -> None:
+    """Today's llama.cpp is not that of 2024, and ROCm with rocWMMA is not ROCm."""
+    assert choose_serve(find_chip("rtx3090"), "llama.cpp").key == "llama.cpp-gpu"
+    assert choose_serve(find_chip("rx7900xtx"), "llama.cpp").key == "llama.cpp-amd"
+    assert choose_serve(find_chip("mi300x"), "vllm").key == "vllm-amd"
+    strix = find_chip("strix-halo")
+    assert choose_serve(strix, "llama.cpp", "vulkan").key == "rdna3.5-llama.cpp-vulkan"
+    assert choose_serve(strix, "llama.cpp", "rocm").key == "rdna3.5-llama.cpp"
+    assert choose_serve(strix, "llama.cpp", "rocm-wmma").key == "rdna3.5-llama.cpp-wmma"
 
 
 def test_a_build_that_was_measured_comes_before_its_engine() -> None:
     chip = find_chip("rtx3090")
     assert choose_serve(chip, "llama.cpp-2023-12").key == "rtx3090-llama.cpp-2023-12"
-    assert choose_serve(chip, "llama.cpp-2024-05").key == "rtx3090-llama.cpp"
+    assert choose_serve(chip, "llama.cpp-2024-05").key == "rtx3090-llama.cpp-2024-05"
     assert (engine_of("llama.cpp-2024-05"), engine_of("vllm")) == ("llama.cpp", "vllm")
 
 

@@ -16,8 +16,8 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.serve.buffers import footprints
 from meshwise.cost.serve.cache import layer_caches
-from meshwise.cost.serve.demand import Rig
 from meshwise.cost.serve.layouts import layouts, place
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.speed import speed
 from meshwise.cost.train.step import evaluate, layer_and_head, peak
 from support.serve_questions import question as serve_question

@@ -48,7 +48,7 @@ class Figures:
     @cached_property
     def served(self) -> bool:
         """Whether it measures a served model rather than training."""
-        return self.run.stated("decode") or self.run.stated("prefill") or bool(self.run.text("quant"))
+        return any(map(self.run.stated, SERVED)) or bool(self.run.text("quant"))
 
     @cached_property
     def chip(self) -> Chip | None:
@@ -261,11 +261,17 @@ _MODEL = (
     "prompt",
     "output",
     "users",
+    "request_rate",
+    "depth",
+    "draft",
+    "prefix",
     "per_device_batch",
 )
 _RESULTS = frozenset({"convergence", "quality", "notes"})
 
 
+SERVED = ("decode", "prefill", "each", "ttft", "tpot")
+"""Figures of a served model: tokens/s of all requests, of prompts and of each request; seconds to the first token and per token."""
 GATED = ("llama", "nanotron", "torchtitan", "meshwise", "mistral", "qwen")
 """Words in the name of a model or program whose feed-forward layers have a gate."""
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwise.audit.figures import Figures
+from meshwise.audit.figures import SERVED, Figures
 from meshwise.audit.finding import CERTAINTIES, Finding, sort_findings
 from meshwise.audit.logs import detect
 from meshwise.audit.logs.columns import FIELDS
@@ -228,20 +228,21 @@ def row_of(
         "scaling_efficiency": scaling_efficiency,
         "rank_balance": f.rank_balance,
         "dollars_per_million_tokens": f.dollars_per_million_tokens,
-        "prefill": f.run.get("prefill"),
-        "decode": f.run.get("decode"),
-        "expected_prefill": serve.prefill if serve and f.run.stated("prefill") else math.nan,
-        "expected_decode": serve.decode if serve and f.run.stated("decode") else math.nan,
-        "prompt": f.run.get("prompt"),
-        "output": f.run.get("output"),
         "steps": f.run.get("steps"),
         "first_loss": f.run.get("loss"),
     }
     return {
         key: value
-        for key, value in row.items()
+        for key, value in (row | _served(f, serve)).items()
         if value not in ("", {}) and not (isinstance(value, float) and not math.isfinite(value))
     }
+
+
+def _served(f: Figures, serve: "ServePrediction | None") -> dict[str, float]:
+    """Return the figures of a served model, with the predicted ones beside those that are stated."""
+    stated = {name: f.run.get(name) for name in (*SERVED, "prompt", "output", "users", "request_rate")}
+    expected = {name: getattr(serve, name) for name in ("decode", "prefill", "ttft", "tpot") if serve and f.run.stated(name)}
+    return stated | {f"expected_{name}": value for name, value in expected.items()}
 
 
 def verdict(

@@ -10,6 +10,7 @@
     here.py          this machine: its GPUs, its memory, its name as a cluster
     frameworks.py    Framework: what a training program overlaps, stores and supports
     engines.py       Engine, Runtime: what a serving program supports, and how it allocates memory
+    quality.py       Quality: what formats of weights cost in quality, with sources
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
     levels.py        coefficients of architectures, frameworks and networks, and the calibration composed of them for a question
 A new chip or cluster is one file: data/chips/NAME.toml, data/clusters/NAME.toml.

@@ -167,6 +167,10 @@ class ServeCalibration(Record):
     """Engines, or builds by the names of their files in data/runtimes."""
     kinds: tuple[Kind, ...] = ()
     """Kinds of chip for which it is the prior, where nothing more specific is known."""
+    vendors: tuple[str, ...] = ()
+    """Vendors of the chips of these kinds; empty: all."""
+    backends: tuple[str, ...] = ()
+    """Libraries that the engine was built for: cuda, rocm, rocm-wmma, vulkan, metal, sycl; empty: any."""
 
     stream: Count = coefficient(0.93, width=0.08, most=0.97)
     """Fraction of the memory bandwidth when reading weights."""
@@ -181,11 +185,14 @@ class ServeCalibration(Record):
     """Fraction of the memory bandwidth when reading the KV cache once for all heads that share it, as flash kernels do."""
     layer: Seconds = coefficient(9.5e-5, width=0.4)
     """Per layer and step: kernels that start one after another."""
-    update: Count = coefficient(1.0, width=0.7, level="framework")
-    """Bytes moved by the update of weights, over those of a fused kernel: eager optimizers, gradient norms and clipping pass over memory
-    several times."""
+    expert: Seconds = coefficient(3e-5, width=0.5)
+    """Per layer with routed experts and step, in addition to `layer`: router, top-k, sort, grouped products, combination."""
+    grouped: Count = coefficient(1.0)
+    """Fraction of `stream` in reading the weights of experts, whose grouped products have a few rows each."""
     step: Seconds = coefficient(1e-4, width=0.5)
     """Per step: inputs, sampling, the program's own work."""
+    sequence: Seconds = coefficient(2e-7, width=0.7)
+    """Per decoding sequence and step: scheduling, sampling, detokenization that the device waits for."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)
     """From one device to the next of its host, in addition to the bytes."""
     remote: Seconds = coefficient(3e-4)
@@ -195,7 +202,7 @@ class ServeCalibration(Record):
     layer with 300 bytes each (from memory of ggml-rpc, not measured)."""
     row: Seconds = coefficient(2e-5, width=0.7)
     """A product split by rows: per participating device, to send inputs and collect outputs."""
-    reduce: Seconds = coefficient(5e-6)
+    reduce: Seconds = coefficient(5e-6, width=0.5)
     """An all-reduce, in addition to its bytes and the latency of its links."""
     link: Count = coefficient(0.5, width=0.8, most=1)
     """Fraction of the bandwidth of the link between devices."""
@@ -203,10 +210,12 @@ class ServeCalibration(Record):
     """Fraction of the peak in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
     tile: Count = coefficient(0.2)
     """Loss of a smaller tile in these products: efficiency is (area / 256x128) to this power. The same as in training."""
-    exposed: Count = coefficient(0.0)
+    exposed: Count = coefficient(0.0, width=0.4, most=1)
     """Of reading weights and multiplying by them, the fraction of the shorter that does not overlap the longer."""
     narrow: Count = coefficient(0.72, width=0.2)
     """Speed of these products with quantised weights, relative to 16-bit weights."""
+    expert_product: Count = coefficient(1.0, width=0.3, most=1.2)
+    """Speed of the grouped products of experts, relative to dense ones with as full tiles."""
     touch: Count = coefficient(2.0, width=0.5)
     """Number of times that the inputs and outputs of these products pass through memory: norms, rotations, gates, type conversions."""
     scores: Count = coefficient(5.5, width=0.3)
@@ -220,9 +229,28 @@ class ServeCalibration(Record):
     spread: Count = 0.1
     """Standard deviation of ln(predicted / measured) decode speed on held-out rows, from the size that 90% of them stay below."""
     prefill_spread: Count = 0.2
+    between_sources: bool = False
+    """Whether the spread is that of whole sources left out of the fit, so that it contains what differs between machines and releases."""
+    all_reduces: bool = False
+    """Whether rows of tensor parallelism were fitted; the time of all-reduces is less certain otherwise."""
+    experts: bool = False
+    """Whether rows of models with experts were fitted; predictions for them are less certain otherwise."""
 
     def __post_init__(self) -> None:
-        for name in ("stream", "single", "reach", "cache", "flash_cache", "link", "product", "narrow", "flash", "host"):
+        for name in (
+            "stream",
+            "single",
+            "grouped",
+            "reach",
+            "cache",
+            "flash_cache",
+            "link",
+            "product",
+            "narrow",
+            "expert_product",
+            "flash",
+            "host",
+        ):
             if not getattr(self, name):
                 raise UserError(f"{name} is a share of a rate and must be above zero")
 
@@ -294,23 +322,26 @@ def prior_of(chip: Chip) -> Calibration:
     return Calibration()
 
 
-def choose_serve(chip: Chip, engine: str) -> ServeCalibration:
+def choose_serve(chip: Chip, engine: str, backend: str = "") -> ServeCalibration:
     """Return the calibration for this chip with this engine or build ('llama.cpp-2024-05'); else for its architecture; else for its kind.
 
-    One measured on this build precedes one measured on another build of the engine.
+    One measured on this build precedes one measured on another build of the engine, and one of this backend or vendor one of any.
     """
-    names, known = dict.fromkeys((engine, engine_of(engine))), serve_calibrations()
+    names = dict.fromkeys((engine, engine_of(engine)))
+    known = [record for record in serve_calibrations() if not backend or not record.backends or backend in record.backends]
+    known.sort(key=lambda record: (backend not in record.backends, not record.vendors))
     for attribute, value in (("chips", chip.key), ("architectures", chip.architecture), ("kinds", chip.kind)):
         for name in names:
             for calibration in known:
-                if value in getattr(calibration, attribute) and name in calibration.engines:
+                of_vendor = not calibration.vendors or chip.vendor in calibration.vendors
+                if value in getattr(calibration, attribute) and name in calibration.engines and of_vendor:
                     return calibration
     return ServeCalibration()
 
 
-def serve_prior(chip: Chip, engine: str) -> ServeCalibration:
-    """Return the calibration for all chips of this kind."""
-    return choose_serve(replace(chip, key="", architecture=""), engine)
+def serve_prior(chip: Chip, engine: str, backend: str = "") -> ServeCalibration:
+    """Return the calibration for all chips of this kind and vendor."""
+    return choose_serve(replace(chip, key="", architecture=""), engine, backend)
 
 
 def engine_of(build: str) -> str:

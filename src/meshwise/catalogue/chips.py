@@ -120,6 +120,8 @@ class Chip:
     bridge: Link | None = None
     """An optional bridge between a few cards, absent unless a cluster's file lists it."""
     host: Link | None = None
+    peer_access: bool = True
+    """Whether devices can read each other's memory over PCIe; GeForce cards cannot, and go through host memory."""
     network: Link | None = None
     """Per device, in the vendor's own system."""
     per_node: int = 8
@@ -341,7 +343,7 @@ def _with_memory(name: str) -> Chip | None:
     near = min(listed, key=lambda chip: abs(chip.memory - memory), default=None)
     if near and abs(near.memory / memory - 1) < OTHER_MEMORY:
         return near
-    possible = base and (base.kind == "apple" or base.memory / 4 <= memory <= base.memory * 4)
+    possible = base and (base.kind in ("apple", "cpu") or base.memory / 4 <= memory <= base.memory * 4)
     return replace(base, memory=memory) if base and possible else None
 
 

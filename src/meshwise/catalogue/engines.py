@@ -1,16 +1,22 @@
 """Engines: programs that serve a model, with their abilities on several devices (data/engines) and their memory allocation
 (data/runtimes: facts and calibrated sizes)."""
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Chip, Kind, Source
-from meshwise.errors import unknown
+from meshwise.errors import UserError, quoted, unknown
 from meshwise.units import Bytes, Count
 
 Split = Literal["layer", "row", "tensor"]
-CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8"]
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8", "int8", "int4"]
+
+VERSION = re.compile(r"([a-zA-Z][\w.-]*?)[\s@=:-]*=*[\s-]*v?b?\d[\w.+-]*")
+"""A name with a version: vllm==0.9, sglang-0.5.1, llama.cpp b4000."""
+LARGE = 70 * 2.0**30
+"""Memory from which vLLM and SGLang use larger defaults."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +27,9 @@ class Engine:
     name: str
     runtime: str
     """The file in data/runtimes that describes its memory allocation."""
+    lean: tuple[str, ...] = ()
+    """Model types that it runs with kernels of its own; others run by `other_runtime`. Empty: all."""
+    other_runtime: str = ""
     splits: tuple[Split, ...]
     default_format: str
     """The weight format that most people use with it."""
@@ -51,6 +60,18 @@ class Engine:
     """Whether tensor-parallel devices hold copies of KV heads if there are fewer heads than devices."""
     max_devices: int = 64
     """The most devices of one replica."""
+    vendors: tuple[str, ...] = ()
+    """Vendors of the chips it runs on; empty: all."""
+    expert_parallel: bool = False
+    """Whether whole experts may lie on single devices of a tensor-parallel group."""
+    attention_dp: bool = False
+    """Whether devices may compute attention for requests of their own, while they share the experts."""
+    disaggregates: bool = False
+    """Whether prompts and decoding may run on separate replicas."""
+    drafts: bool = False
+    """Whether it can decode speculatively."""
+    adapters: bool = False
+    """Whether it can serve LoRA adapters beside the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +80,7 @@ class Runtime:
 
     key: str = field(default="", metadata={"derived": True})
     name: str
-    engine: Literal["llama.cpp", "vllm", "transformers"]
+    engine: Literal["llama.cpp", "vllm", "sglang", "tensorrt-llm", "mlx", "transformers"]
     fitted_on: str
     """Source of the calibrated sizes."""
     sources: tuple[Source, ...]
@@ -75,6 +96,41 @@ class Runtime:
     """Bytes per element of a recurrent state."""
     batch: int = 512
     """Tokens of a long prompt that are computed at once (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
+    scheduled: int = 0
+    """Tokens that the scheduler hands over at once, if they are computed in several micro-batches (llama.cpp's n_batch); 0: `batch`."""
+    cache_share: Count = 1.0
+    """Fraction of the memory left by weights and buffers that the KV cache takes."""
+    sequences: int = 256
+    """The most requests that are computed at once (vLLM's max_num_seqs, TensorRT-LLM's max_batch_size)."""
+    large_batch: int = 0
+    """`batch` on devices of 70 GiB and more, where the engine's default differs; 0: the same."""
+    large_sequences: int = 0
+    """`sequences` on devices of 70 GiB and more; 0: the same."""
+    continuous: bool = True
+    """Whether a request joins the others as soon as there is room, and leaves when it is done."""
+    chunked: bool = True
+    """Whether one pass computes decode tokens and parts of prompts together; otherwise passes of prompts interrupt decoding."""
+    small_on: tuple[str, ...] = ()
+    """Architectures on which the smaller defaults are used whatever the memory (vLLM: A100)."""
+    paged: bool = False
+    """Whether a request occupies the blocks of the tokens it has; otherwise its whole context is allocated at the start."""
+    grouped_pages: bool = False
+    """Whether layers of all kinds take equal pages from one pool (vLLM), so that windows and states fill pages of full attention."""
+    samples_all: bool = False
+    """Whether memory is kept for the logits of as many requests as can be computed at once."""
+    reserves: bool = False
+    """Whether a paged engine admits a request only if its whole output fits too, so that none is ever preempted (TensorRT-LLM)."""
+    repeats_keys: bool = False
+    """Whether attention copies keys and values for every query head that shares them before it reads them."""
+    prompt_launch: Count = 0.0
+    """Seconds in which the host launches one layer of a prompt, where no graph does; the device waits for it."""
+    prefixes: bool = False
+    """Whether it finds prefixes of earlier prompts in its cache."""
+    launches: int = 56
+    """Kernels of a layer in a prompt's micro-batch."""
+    queue: int = 1024
+    """Kernels that the host can queue on a device before it waits for the device. A stage with more of them holds up the host, which then
+    feeds the next device late, so that micro-batches do not overlap (70B in Q4_K_M on 2 and 4 RTX 4090)."""
     flash: bool = True
     """Whether flash attention is on by default."""
     gguf: bool = False
@@ -105,6 +161,12 @@ class Runtime:
     logits_hidden: Count = 1.0
     logit_rows: Count = 0.0
     """Tokens whose logits are computed at once; 0: the whole batch."""
+    logit_copies: Count = 1.0
+    """Arrays of logits in float32 that are alive at once, where tokens are sampled on the device."""
+    token_reserve: Bytes = 0.0
+    """Kept free for every token of the largest pass, whatever the model, where the engine does not measure activations (SGLang)."""
+    communication: Bytes = 0.0
+    """Buffers of collectives on each device of a tensor-parallel group."""
     hop_hidden: Count = 0.0
     """For inputs from another device, in addition to the copies."""
     first_hops: Count = 1.0
@@ -115,6 +177,8 @@ class Runtime:
 
     context: Bytes = 0.0
     """CUDA context, libraries and workspaces per device."""
+    reported: Count = 1.0
+    """Share of a device's memory that its driver reports as the total, of which `usable` is a share: 79.11 of an H100's 80 GiB."""
     usable: dict[Kind, Count] = field(default_factory=dict[Kind, Count])
     """Fraction of a device's memory that a program can allocate, by kind of chip; 1 for kinds that are not listed."""
 
@@ -122,9 +186,24 @@ class Runtime:
         """Return whether sliding windows limit the KV cache of this model type."""
         return "all" in self.windows or model_type in self.windows
 
+    def batch_on(self, chip: Chip) -> int:
+        """Return the tokens of a pass on this chip."""
+        return self.large_batch if self.large_batch and self._large(chip) else self.batch
+
+    def tokens_on(self, chip: Chip) -> int:
+        """Return the most tokens that the scheduler hands over at once on this chip."""
+        return self.scheduled or self.batch_on(chip)
+
+    def sequences_on(self, chip: Chip) -> int:
+        """Return the most requests of a pass on this chip."""
+        return self.large_sequences if self.large_sequences and self._large(chip) else self.sequences
+
+    def _large(self, chip: Chip) -> bool:
+        return chip.memory >= LARGE and chip.architecture not in self.small_on
+
     def room(self, chip: Chip) -> float:
         """Return the bytes on one device that weights, KV cache and buffers can fill."""
-        return chip.memory * self.usable.get(chip.kind, 1.0) - self.context
+        return chip.memory * self.reported * self.usable.get(chip.kind, 1.0) - self.context
 
 
 Entry = TypeVar("Entry", Engine, Runtime)
@@ -142,13 +221,22 @@ def engines() -> dict[str, Engine]:
     return _read(Engine, "engines")
 
 
+def runtime_of(engine: Engine, model_type: str) -> Runtime:
+    """Return how an engine runs a model of this type."""
+    plain = engine.lean and model_type not in engine.lean
+    return find_runtime(engine.other_runtime if plain else engine.runtime)
+
+
 def find_runtime(name: str) -> Runtime:
     """Return the memory allocation of an engine or of one build; case and punctuation do not count."""
     return _find(runtimes(), name)
 
 
 def find_engine(name: str) -> Engine:
-    """Return the engine with that name; case and punctuation do not count."""
+    """Return the engine with that name; case and punctuation do not count. UserError for a version: engines are planned as they are now."""
+    versioned = VERSION.fullmatch(name.strip())
+    if versioned and files.squeeze(versioned[1]) in map(files.squeeze, engines()) and not _known(engines(), name):
+        raise UserError(f"unknown version {quoted(name)}: plans are for the current version only; write {versioned[1]}")
     return _find(engines(), name)
 
 
@@ -159,8 +247,13 @@ def _read(cls: type[Entry], kind: str) -> dict[str, Entry]:
 
 def _find(known: dict[str, Entry], name: str) -> Entry:
     """Return the entry whose key or name is `name`; case, punctuation and dots do not count."""
+    found = _known(known, name)
+    if found is None:
+        raise unknown("engine", name, known)
+    return found
+
+
+def _known(known: dict[str, Entry], name: str) -> Entry | None:
     plain = files.squeeze(name).replace(".", "")
-    for key, entry in known.items():
-        if plain in (files.squeeze(known_name).replace(".", "") for known_name in (key, entry.name)):
-            return entry
-    raise unknown("engine", name, known)
+    names = {key: (files.squeeze(word).replace(".", "") for word in (key, entry.name)) for key, entry in known.items()}
+    return next((known[key] for key, words in names.items() if plain in words), None)

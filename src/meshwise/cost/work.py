@@ -104,6 +104,12 @@ class Serve:
     """KV cache type."""
     flash: bool | None = None
     """Flash attention; None: the engine's default."""
+    depth: int = 0
+    """Tokens in the cache before the prompt: earlier turns of a chat."""
+    adapters: int = 0
+    """LoRA adapters that requests choose from."""
+    rank: int = 0
+    """Rank of the adapters."""
 
     def __post_init__(self) -> None:
         if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:
@@ -111,15 +117,17 @@ class Serve:
                 f"nothing to serve: {self.prompt} prompt tokens, {self.output} output tokens, {self.users} concurrent requests; "
                 "expected at least one token and one request"
             )
-        if self.context < self.prompt + self.output:
+        needed = self.depth + self.prompt + self.output
+        if self.context < needed:
+            before = f"{self.depth:,} earlier tokens, " if self.depth else ""
             raise UserError(
-                f"a context of {self.context:,} does not hold a prompt of {self.prompt:,} and an output of {self.output:,}; "
-                f"give at least {self.prompt + self.output:,}"
+                f"a context of {self.context:,} does not hold {before}a prompt of {self.prompt:,} and an output of {self.output:,}; "
+                f"give at least {needed:,}"
             )
 
     @property
     def mean_context(self) -> int:
-        """Mean context of a sequence while it generates."""
+        """Mean context of a sequence while it generates, without `depth`."""
         return max(1, self.prompt + self.output // 2)
 
 

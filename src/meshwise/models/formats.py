@@ -41,11 +41,14 @@ class Format:
         """Engines that can run it."""
         if self.gguf:
             return ("llama.cpp", "ollama")
-        return ("vllm", "llama.cpp", "ollama") if self.name in PLAIN else ("vllm",)
+        return ("vllm", "llama.cpp", "ollama") if self.name in SAME_IN_GGUF else ("vllm",)
 
 
 PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Formats without quantisation, and the GGUF type that is the same except for norms in F32."""
+
+SAME_IN_GGUF = {**PLAIN, "mxfp4": "MXFP4_MOE"}
+"""Formats that GGUF files hold as they are, and their GGUF types; gpt-oss is published in mxfp4, and its GGUF files keep those blocks."""
 
 WHOLE = frozenset({*PLAIN, *PLAIN.values(), "16-bit", "32-bit"})
 """Tensor types without quantisation."""
@@ -72,6 +75,20 @@ UNIFORM = (
         group_bits=20,
         column_bytes=4,
         aliases=("int4-gptq", "gptq-int4"),
+    ),
+    Format(
+        name="mlx-8bit",
+        words="8-bit integers, groups of 64 with a 16-bit scale and offset (MLX)",
+        bits=8,
+        group=64,
+        group_bits=32,
+    ),
+    Format(
+        name="mlx-4bit",
+        words="4-bit integers, groups of 64 with a 16-bit scale and offset (MLX)",
+        bits=4,
+        group=64,
+        group_bits=32,
     ),
     Format(
         name="int4-g32",
@@ -144,10 +161,10 @@ def as_gguf(fmt: Format) -> Format:
     """Return the GGUF type with which llama.cpp runs this format; refuse a format without one."""
     if fmt.gguf:
         return fmt
-    if fmt.name not in PLAIN:
+    if fmt.name not in SAME_IN_GGUF:
         near = {4: "Q4_K_M", 8: "Q8_0"}[fmt.bits]
         raise UserError(f"llama.cpp does not run {fmt.name}; it runs GGUF types, and {near} is the nearest")
-    return FORMATS[PLAIN[fmt.name]]
+    return FORMATS[SAME_IN_GGUF[fmt.name]]
 
 
 @dataclass(frozen=True, slots=True)

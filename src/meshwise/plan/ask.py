@@ -42,6 +42,8 @@ TUNING = "Data and objective (with --tune)"
 FAILURES = "Failures (with --tokens)"
 SHAPE = "Model shape (instead of MODEL)"
 TARGETS = "Latency targets"
+LOAD = "Load"
+QUANTILES = ("p50", "p95", "p99")
 
 _MODEL = "Preset, Hugging Face id, config.json or its folder, or .gguf."
 
@@ -71,6 +73,54 @@ def _batch(value: str | int) -> str | int:
     return value if not value or (isinstance(value, int) and value > 0) else str(value)
 
 
+def _mean_length(value: str | int) -> str | int:
+    """Return a length as a number of tokens; '2k:0.5', a mean with a spread, as text, which `ServeAsk` takes apart."""
+    if isinstance(value, str) and ":" in value:
+        return value
+    return units.whole_length(value) if value else 0
+
+
+def _request_rate(value: str | float) -> float:
+    """Return requests per second: '12/s', '30/min', or a number."""
+    if value in ("", 0, 0.0):
+        return 0.0
+    number, _, unit = str(value).strip().replace(" ", "").partition("/")
+    seconds = {"": 1.0, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "hour": 3600.0}.get(unit.lower())
+    try:
+        rate = float(number) / seconds if seconds else 0.0
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < 1e9:
+        raise UserError(f"{quoted(value)}: expected requests per second, such as 12/s or 90/min")
+    return rate
+
+
+def _target(value: str | float) -> str:
+    """Return a latency target as text: seconds, and the quantile it holds for."""
+    if value in ("", 0, 0.0):
+        return ""
+    text, _, quantile = str(value).strip().partition("@")
+    quantile = quantile.lower()
+    seconds = float(value) if isinstance(value, int | float) else units.parse(text, "seconds")
+    if not seconds > 0:
+        raise UserError(f"{quoted(value)}: expected more than 0, such as 1s or 1s@p95")
+    if quantile not in ("", "mean", *QUANTILES):
+        raise UserError(f"{quoted(value)}: expected @{', @'.join(QUANTILES)} or @mean after the time")
+    return f"{units.exactly(seconds, 'seconds')}@{quantile or 'p95'}"
+
+
+def _adapters(value: str) -> str:
+    """Return a number of LoRA adapters and their rank as '8:16'; '' for none."""
+    text = str(value or "").strip()
+    number, colon, rank = text.partition(":")
+    if not text:
+        return ""
+    valid = colon and number.isdecimal() and rank.isdecimal() and 0 < int(number[:6]) < 100_000 and 0 < int(rank[:6]) <= 1024
+    if not valid or len(number) > 5 or len(rank) > 4:
+        raise UserError(f"--lora {quoted(value)}: expected a number of adapters and their rank, at most 1,024, such as 8:16")
+    return f"{int(number)}:{int(rank)}"
+
+
 _EXACT_COUNT = quantity("count").write
 _TOKENS: Kind[str | float, float] = Kind(_tokens, _EXACT_COUNT, "COUNT", ordered=True, whole=False)
 _LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
@@ -80,6 +130,11 @@ _PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
 _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
 _TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
 _TOP = whole(1, 1000)
+_MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS", ordered=True)
+REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, lambda value: f"{value:g}/s", "RATE", ordered=True, whole=False)
+TARGET: Kind[str | float, str] = Kind(_target, str, "TIME[@p95]")
+_KEPT = number(0, 0.99)
+ADAPTERS: Kind[str, str] = Kind(_adapters, str, "N:RANK")
 
 
 @question
@@ -257,25 +312,61 @@ class ServeAsk(Ask):
     on: str = asked(
         default="", converter=TEXT, help="Devices: 4xrtx4060ti-16gb, 2x(2xrtx3090)@10Gbps, 8xh100-sxm.", complete="clusters"
     )
-    users: int = asked(default=1, converter=whole(1, 999_999), help="Concurrent requests.", vary="1..64")
+    users: int = asked(
+        default=1,
+        converter=whole(1, 999_999),
+        vary="1..64",
+        help="Users who each wait for an answer before they ask again.",
+    )
     context: int = asked(
         default=0, converter=LENGTH, help="Longest context of one request, prompt and output.", shown="8k", vary="4k..128k"
     )
-    prompt: int = asked(default=512, converter=LENGTH, help="Prompt tokens.", vary="512..32k")
-    output: int = asked(default=128, converter=LENGTH, help="Output tokens.")
+    prompt: int = asked(
+        default=512, converter=_MEAN_LENGTH, help="Prompt tokens; 2k:0.5 is a mean and its spread.", vary="512..32k"
+    )
+    output: int = asked(default=128, converter=_MEAN_LENGTH, help="Output tokens; 500:1 is a mean and its spread.")
+    rate: float = asked(
+        default=0.0, converter=REQUEST_RATE, help="Requests that arrive at random, instead of --users: 12/s.", group=LOAD,
+        vary="1/s..64/s",
+    )  # fmt: skip
+    burst: float = asked(
+        default=1.0, converter=number(0.1, 10), help="Deviation of the time between arrivals over its mean; more than 1 are bursts.",
+        group=LOAD,
+    )  # fmt: skip
+    prompt_spread: float = asked(
+        default=0.0, converter=number(0, 5), help="Standard deviation of prompt lengths over their mean.", group=LOAD
+    )
+    output_spread: float = asked(
+        default=0.0, converter=number(0, 5), help="Standard deviation of output lengths over their mean.", group=LOAD
+    )
+    lengths: str = asked(
+        default="",
+        converter=TEXT,
+        help="JSONL of request lengths ('prompt' and 'output') instead of --prompt and --output.",
+        group=LOAD,
+    )
+    depth: int = asked(
+        default=0, converter=LENGTH, help="Cached tokens before the prompt, such as earlier turns.", group=LOAD, vary="1k..32k"
+    )
+    prefix: float = asked(default=0.0, converter=SHARE, help="Share of the prompt that is found in the cache: 60%.", group=LOAD)
+    draft: int = asked(default=0, converter=whole(0, 999), help="Tokens that speculative decoding proposes per step.", group=LOAD)
+    accept: float = asked(default=0.0, converter=_KEPT, help="Share of proposed tokens that are accepted: 0.7.", group=LOAD)
+    lora: str = asked(
+        default="", converter=ADAPTERS, help="LoRA adapters that requests choose from: 8:16 is eight of rank 16.", group=LOAD
+    )
     engine: str = asked(
         default="",
         converter=TEXT,
-        help="llama.cpp, vllm or ollama.",
+        help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama or transformers.",
         shown="by format and chip",
         complete="engines",
         vary="llama.cpp,vllm",
     )
     kv: str = asked(default="f16", converter=TEXT, help="KV cache type: f16, q8_0, q4_0, fp8.", vary="f16,q8_0,q4_0")
     top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
-    ttft: float = asked(
-        default=0.0, converter=quantity("seconds", positive=True), help="Time to first token, at most: 1s.", group=TARGETS
-    )
+    ttft: str = asked(default="", converter=TARGET, help="Time to first token, at most: 1s@p95.", group=TARGETS)
+    tpot: str = asked(default="", converter=TARGET, help="Time per output token after the first, at most: 40ms.", group=TARGETS)
+    e2e: str = asked(default="", converter=TARGET, help="Time of a whole request, at most: 20s@p99.", group=TARGETS)
     per_user: float = asked(
         default=0.0,
         converter=quantity("count", positive=True, metavar="RATE"),
@@ -285,15 +376,39 @@ class ServeAsk(Ask):
     measured: float = asked(
         default=0.0,
         converter=quantity("count", positive=True, metavar="RATE"),
-        help="Tokens/s that you measured: is it normal?",
+        help="Tokens/s of one request that you measured: is it normal? With --measured-of all, of all requests together.",
+        group=TARGETS,
+    )
+    measured_of: str = asked(
+        default="each",
+        converter=choice("each", "all"),
+        help="What --measured counts: each request, or all together.",
         group=TARGETS,
     )
     fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix the layout: split=row,cards=3 or tp=4.", group=LAYOUT)
+    cheapest: bool = asked(
+        default=False,
+        converter=FLAG,
+        help="Find the fewest and cheapest devices; --on lists chips, or is left out.",
+        group=MACHINE,
+    )
     price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
     link: float = asked(
         default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,
         vary="2GB/s,16GB/s,450GB/s",
     )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("prompt", "output"):
+            text = getattr(self, name)
+            if isinstance(text, str):  # a mean and a spread
+                mean, _, spread = text.partition(":")
+                try:
+                    object.__setattr__(self, name, units.whole_length(mean))
+                    object.__setattr__(self, f"{name}_spread", number(0, 5)(spread))
+                except UserError as error:
+                    raise UserError(f"--{name} {quoted(text)}: a mean and its spread, such as 2k:0.5; {error}") from None
 
     def question(self, model: "Model | None" = None) -> "ServeQuestion":
         """Look up the devices, the engine and the weights; also the model, unless it is given."""

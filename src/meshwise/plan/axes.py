@@ -177,6 +177,8 @@ _SERVE: tuple[Axis[ServeAsk], ...] = (
     Axis("quant", "q4_k_m,q6_k,q8_0", lambda text, ask: find_format(text).name, _plain, _with_format, ordered=False),
     of_field(ServeAsk, "kv", str.lower),
     of_field(ServeAsk, "users"),
+    of_field(ServeAsk, "rate"),
+    of_field(ServeAsk, "depth"),
     of_field(ServeAsk, "engine", lambda text: find_engine(text).name),
 )
 SERVE_AXES: dict[str, Axis[ServeAsk]] = {axis.name: axis for axis in _SERVE}

@@ -131,8 +131,10 @@ def test_a_full_context_drops_old_tokens(tmp_path: Path) -> None:
 
 
 def test_an_unknown_engine_is_evaluated_as_another_and_noted(tmp_path: Path) -> None:
-    assert one(tmp_path, engine="TensorRT-LLM", quant="fp8", gpu="H100").assumed == ("engine 'tensorrt-llm' evaluated as vLLM",)
-    assert one(tmp_path, engine="MLX", quant="F16", gpu="M2 Ultra").runtime.engine == "llama.cpp"
+    assert one(tmp_path, engine="LMDeploy", quant="fp8", gpu="H100").assumed == ("engine 'lmdeploy' evaluated as vLLM",)
+    assert one(tmp_path, engine="TensorRT-LLM", quant="fp8", gpu="H100").runtime.engine == "tensorrt-llm"
+    assert one(tmp_path, engine="MLX", quant="F16", gpu="M2 Ultra").runtime.engine == "mlx"
+    assert one(tmp_path, engine="KoboldCpp", quant="F16", gpu="M2 Ultra").runtime.engine == "llama.cpp"
     assert one(tmp_path, engine="Ollama").assumed == ()
 
 

@@ -22,8 +22,8 @@ def cards() -> list[ServeCase]:
     return [
         replace(
             case,
-            decode=speed.decode_tokens_per_second if case.decode > 0 else nan,
-            prefill=speed.prefill_tokens_per_second if case.prefill > 0 else nan,
+            decode=speed.decode if case.decode > 0 else nan,
+            prefill=speed.prefill if case.prefill > 0 else nan,
         )
         for case, speed in zip(found, speeds, strict=True)
     ]
@@ -31,7 +31,7 @@ def cards() -> list[ServeCase]:
 
 def errors(cases: list[ServeCase], calibration: ServeCalibration) -> list[float]:
     return [
-        abs(speed.decode_tokens_per_second / case.decode - 1)
+        abs(speed.decode / case.decode - 1)
         for case, speed in zip(cases, predict(cases, calibration), strict=True)
         if case.decode > 0
     ]
@@ -57,7 +57,7 @@ def test_a_run_that_hung_hardly_distorts_the_fit(cards: list[ServeCase]) -> None
 def test_left_out_rows_are_predicted_by_a_fit_to_the_others(cards: list[ServeCase]) -> None:
     left = predict_leaving_out(cards, [case.group for case in cards], [ServeCalibration()] * len(cards))
     assert len(left) == len(cards)
-    wrong = [abs(s.decode_tokens_per_second / c.decode - 1) for c, s in zip(cards, left, strict=True) if c.decode > 0]
+    wrong = [abs(s.decode / c.decode - 1) for c, s in zip(cards, left, strict=True) if c.decode > 0]
     assert sum(wrong) / len(wrong) < 0.03
     nothing = predict_leaving_out(cards, [0] * len(cards), [ServeCalibration()] * len(cards))
     assert nothing == predict(cards, ServeCalibration())
@@ -68,5 +68,5 @@ def test_a_fit_to_the_3b_predicts_the_8b() -> None:
     small, large = (built_in(f"h200_transformers_{size}b")[0] for size in (3, 8))
     made = fit(small, serve_prior(small[0].chip, "transformers"))
     speeds = predict(large, made)
-    assert max(abs(s.decode_tokens_per_second / c.decode - 1) for c, s in zip(large, speeds, strict=True)) < 0.1
-    assert max(abs(s.prefill_tokens_per_second / c.prefill - 1) for c, s in zip(large, speeds, strict=True)) < 0.15
+    assert max(abs(s.decode / c.decode - 1) for c, s in zip(large, speeds, strict=True)) < 0.1
+    assert max(abs(s.prefill / c.prefill - 1) for c, s in zip(large, speeds, strict=True)) < 0.15

@@ -1,12 +1,12 @@
 """Scores of served models, worked out by hand."""
 
+from math import nan
+
 import pytest
 
-from meshwise.calibrate.serve.predict import predict
+from meshwise.calibrate.serve.predict import Prediction, predict
 from meshwise.calibrate.serve.score import score
 from meshwise.catalogue.calibrations import ServeCalibration
-from meshwise.cost.parts import SERVE_PARTS
-from meshwise.cost.serve.speed import Speed
 from support.serve_tables import built_in
 
 
@@ -19,8 +19,8 @@ def test_the_prior_predicts_cards_it_was_not_fitted_to() -> None:
 def test_errors_are_shares_of_the_measured_rate() -> None:
     cases = [case for case in built_in("xiongjiedai_llama3_bench")[0] if case.decode > 0 and case.ran][:4]
 
-    def seen(factor: float) -> list[Speed]:
-        return [Speed(dict.fromkeys(SERVE_PARTS, 0.0) | {"weights": 1 / (c.decode * factor)}, {}, 1, 0) for c in cases]
+    def seen(factor: float) -> list[Prediction]:
+        return [Prediction(case.decode * factor, nan) for case in cases]
 
     assert score(cases, [], seen(1.0))["decode"] == {
         "mape": pytest.approx(0),

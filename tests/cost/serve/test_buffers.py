@@ -150,10 +150,10 @@ def test_inputs_are_not_copied_where_layers_are_on_the_host() -> None:
 
 
 def test_tensor_parallelism_shards_the_feed_forward_buffers() -> None:
-    vllm, name, held = find_runtime("vllm"), "llama-3-70b", CacheRequest(context=8192)
+    vllm, name, held = find_runtime("vllm"), "llama-3-70b", CacheRequest(context=8192, batch=8192, logits=256)
     cache = layer_caches(model(name), vllm, held)
     one, four = (
         footprints(model(name), vllm, split_tensors(model(name), stored(name, "fp8"), cache, tp), held)[1] for tp in (1, 4)
     )
-    assert four.compute < one.compute
+    assert four.compute - vllm.communication < one.compute
     assert four.bytes < 0.3 * one.bytes

@@ -1,54 +1,98 @@
-"""The work of a served model on a device: kernels to launch, bytes of the head, and attention by the size of its heads."""
+"""The work of a served model on a device: kernels to launch, bytes of weights and cache, and attention by the size of its heads."""
 
 from dataclasses import replace
 
 import pytest
 
+from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.clusters import find_cluster
-from meshwise.catalogue.engines import find_runtime
+from meshwise.catalogue.engines import Runtime, find_runtime
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Rig, Task, demand
+from meshwise.cost.serve.demand import Demand, demand, pairs_until
 from meshwise.cost.serve.placement import split_tensors
+from meshwise.cost.serve.rig import Rig
+from meshwise.cost.serve.speed import PassCost
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model
-from meshwise.models.formats import weights
+from meshwise.models.formats import FORMATS, weights
 
-TRANSFORMERS = find_runtime("transformers")
+TRANSFORMERS, VLLM = find_runtime("transformers"), find_runtime("vllm")
 
 
-def task(name: str = "llama-3-8b", *, users: int = 1, prompt: int = 512) -> Task:
-    model, work = find_model(name), Serve(prompt=prompt, output=32, users=users, context=prompt + 32)
-    stored, held = weights(model), CacheRequest(context=work.context, sequences=users)
-    placed = split_tensors(model, stored, layer_caches(model, TRANSFORMERS, held), 1)
-    return demand(model, stored, placed, Rig.of(find_cluster("h200"), find_chip("cpu")), TRANSFORMERS, work).stages[0][0]
+def asked(name: str = "llama-3-8b", runtime: Runtime = TRANSFORMERS, fmt: str = "bf16", on: str = "h200", tp: int = 1) -> Demand:
+    model, work = find_model(name), Serve(prompt=512, output=32, context=544)
+    stored = weights(model, FORMATS[fmt])
+    placed = split_tensors(model, stored, layer_caches(model, runtime, CacheRequest(context=544)), tp)
+    return demand(model, stored, placed, Rig.of(find_cluster(on), find_chip("cpu")), runtime, work)
 
 
 def test_a_single_request_launches_7_of_13_kernels() -> None:
     """meshwise.workers.decoder.fused: norms and gate are inside the products of a single token, and no sum is behind them."""
-    assert task(users=1).starts == pytest.approx(7 / 13 * 32, rel=0.01)
-    assert [task(users=users).starts for users in (2, 64)] == [32, 32]
-    assert [task(users=users).single for users in (1, 2)] == [True, False]
+    cost = PassCost(asked(), lambda _: ServeCalibration(layer=1e-5, step=0.0, sequence=0.0))
+    one, two = (cost.decode(Serve(prompt=512, output=32, users=users, context=544))["launch"] for users in (1, 2))
+    assert one == pytest.approx(7 / 13 * 32e-5, rel=0.01)
+    assert two == pytest.approx(32e-5)
 
 
-def test_a_prompt_reads_the_head_once() -> None:
+def test_the_head_is_counted_apart_from_the_layers() -> None:
     """128,256 x 4,096 in bf16."""
-    asked = task(prompt=2048)
-    assert asked.head == pytest.approx(2 * 128256 * 4096, rel=0.001)
-    assert asked.head + asked.batch_weights == pytest.approx(asked.weights)
+    (task,) = asked().stages[0]
+    assert task.head == pytest.approx(2 * 128256 * 4096, rel=0.001)
+    assert task.head + task.weights == pytest.approx(15.0e9, rel=0.01)
 
 
 def test_flash_attention_with_small_heads_takes_longer_for_its_flops() -> None:
     """374 TFLOP/s with heads of 64 and 584 with 128, on an H200 (cost/compute.py)."""
-    small, large = (task(name, prompt=4096) for name in ("llama-3.2-1b", "llama-3.2-3b"))
-    flops = [layers * heads * size * 4 * 4097 / 2 * 4096 for layers, heads, size in ((16, 32, 64), (28, 24, 128))]
-    assert (small.attention / flops[0]) / (large.attention / flops[1]) == pytest.approx(584 / 374, rel=0.2)
-    assert large.attention == pytest.approx(flops[1])
+    small, large = (asked(name).stages[0][0].pairs[0] for name in ("llama-3.2-1b", "llama-3.2-3b"))
+    flops = [layers * heads * size * 4 for layers, heads, size in ((16, 32, 64), (28, 24, 128))]
+    assert (small / flops[0]) / (large / flops[1]) == pytest.approx(584 / 374, rel=0.2)
+    assert large == pytest.approx(flops[1])
 
 
 def test_fusing_products_changes_neither_bytes_nor_flops() -> None:
-    apart = replace(TRANSFORMERS, joined=False, alone=1.0)
-    model, work = find_model("llama-3-8b"), Serve(prompt=512, output=32, users=1, context=544)
-    placed = split_tensors(model, weights(model), layer_caches(model, apart, CacheRequest(context=544)), 1)
-    asked = demand(model, weights(model), placed, Rig.of(find_cluster("h200"), find_chip("cpu")), apart, work).stages[0][0]
-    assert (asked.weights, asked.cache, asked.flops) == (task().weights, task().cache, task().flops)
+    joined, apart = (asked(runtime=replace(TRANSFORMERS, joined=joined)).stages[0][0] for joined in (True, False))
+    assert (joined.weights, joined.reads, joined.flops) == (apart.weights, apart.reads, apart.flops)
+
+
+def test_pairs_of_a_prompt_at_depth_are_those_of_the_whole_less_those_before() -> None:
+    """Depth 4, prompt 2, no window: 5 + 6 keys. Window 3: 3 + 3."""
+    full = asked().attentions[0]
+    windowed, chunked = replace(full, window=3), replace(full, window=3, chunked=True)
+    assert pairs_until(full, 6) - pairs_until(full, 4) == 11
+    assert pairs_until(windowed, 6) - pairs_until(windowed, 4) == 6
+    assert pairs_until(chunked, 6) - pairs_until(chunked, 4) == 2 + 3
+    for op in (full, windowed, chunked):
+        assert pairs_until(op, 7) == pytest.approx(7 * op.keys(7))
+
+
+def test_windowed_layers_read_their_window_and_no_more() -> None:
+    """gpt-oss: every second layer has a window of 128 tokens."""
+    d = asked("gpt-oss-20b", VLLM)
+    assert d.windows == (0, 128)
+    assert d.reached(10_000) == (10_000 + VLLM.pad / 2, 128)
+    (task,) = d.stages[0]
+    assert task.reads[0] == task.reads[1] == 12 * 2 * 8 * 64 * 2
+
+
+def test_latents_are_computed_with_by_every_head_and_read_once() -> None:
+    """DeepSeek-V3: 576 elements of latent for 128 heads, so that 256 FLOPs fall on each byte in 16 bits."""
+    (task,) = asked("deepseek-v3", VLLM, "fp8", "8xh200", 8).stages[0]
+    assert task.reads[0] == 61 * 576 * 2
+    assert task.keyed[0] / task.reads[0] == pytest.approx(128 / 8 * 2 * 2 / 2)
+
+
+def test_experts_and_latents_launch_more_kernels_than_a_dense_layer() -> None:
+    dense, experts, latent = (asked(name, VLLM).stages[0][0] for name in ("qwen3-8b", "qwen3-30b-a3b", "deepseek-v2-lite"))
+    assert (dense.kernels, dense.mixtures) == (36, 0)
+    assert (experts.kernels, experts.mixtures) == (48, 48)
+    assert latent.kernels == pytest.approx(27 * 21 / 13)
+    assert latent.mixtures == 26
+
+
+def test_a_pass_reads_the_experts_that_its_tokens_are_routed_to() -> None:
+    """Qwen3 30B-A3B: 8 of 128 experts per token, so 32 tokens reach 1 - (120/128)^32 = 87% of them."""
+    (task,) = asked("qwen3-30b-a3b", VLLM).stages[0]
+    share = (task.read(32) - task.weights) / task.experts
+    assert share == pytest.approx(0.873, abs=0.001)
+    assert (task.read(1) - task.weights) / task.experts == pytest.approx(1 / 16)

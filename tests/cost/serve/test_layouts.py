@@ -126,7 +126,8 @@ def test_the_name_of_a_layout_states_its_split_cards_and_replicas() -> None:
 
 def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
-        UserError, match=r"unknown engine 'vlm'; did you mean 'vllm'\? Known: llama.cpp, ollama, transformers, vllm"
+        UserError,
+        match=r"unknown engine 'vlm'; did you mean 'vllm'\? Known: llama.cpp, mlx, ollama, sglang, tensorrt-llm, transformers, vllm",
     ):
         find_engine("vlm")
     assert find_engine("LlamaCpp") == LLAMA

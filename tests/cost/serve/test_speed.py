@@ -12,8 +12,8 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Rig
 from meshwise.cost.serve.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.speed import Speed, peak_flops, read_rate, speed
 from meshwise.cost.work import Serve
 from support.every import check_every
@@ -55,11 +55,22 @@ def by_layers(
     )
 
 
-def tensor(on: Rig, tp: int, pp: int = 1, *, name: str = "Llama 3 70B", users: int = 1, prompt: int = 512) -> Speed:
+def tensor(
+    on: Rig,
+    tp: int,
+    pp: int = 1,
+    *,
+    name: str = "Llama 3 70B",
+    users: int = 1,
+    prompt: int = 512,
+    calibration: ServeCalibration | None = None,
+) -> Speed:
     work = Serve(prompt=prompt, output=256, users=users, context=prompt + 256)
     caches = layer_caches(model(name), VLLM, CacheRequest(context=work.context, sequences=users))
     placed = split_tensors(model(name), stored(name, "bf16"), caches, tp, pp)
-    return speed(model(name), stored(name, "bf16"), placed, on, VLLM, work, lambda chip: choose_serve(chip, VLLM.key))
+    return speed(
+        model(name), stored(name, "bf16"), placed, on, VLLM, work, lambda chip: calibration or choose_serve(chip, VLLM.key)
+    )
 
 
 def test_rates_follow_from_the_seconds_of_all_parts() -> None:
@@ -68,7 +79,7 @@ def test_rates_follow_from_the_seconds_of_all_parts() -> None:
     assert found.step == pytest.approx(sum(found.decode.values()))
     assert found.decode_tokens_per_second == pytest.approx(4 * found.per_user)
     assert found.prefill_tokens_per_second == pytest.approx(512 / found.prefill_seconds)
-    assert found.ttft == pytest.approx(found.prefill_seconds + found.step)
+    assert found.ttft == found.prefill_seconds  # the pass that ends the prompt chooses the first token
 
 
 def test_decode_matches_llama_bench() -> None:
@@ -114,10 +125,11 @@ def test_a_70b_on_2_4_or_6_cards_decodes_equally_fast() -> None:
 
 
 def test_an_h200_serves_8b_to_many_concurrent_requests() -> None:
-    """Measured on one H200: Llama-3-8B shapes in bf16, a CUDA graph, a short context."""
+    """Measured on one H200: Llama-3-8B shapes in bf16, a CUDA graph, a short context, no program around it."""
+    device = replace(choose_serve(find_chip("h200"), "vllm"), step=1e-4, sequence=0.0)
 
     def check(users: int, seen: float) -> None:
-        found = tensor(rig("h200"), 1, name="Llama 3 8B", users=users, prompt=1)
+        found = tensor(rig("h200"), 1, name="Llama 3 8B", users=users, prompt=1, calibration=device)
         assert found.decode_tokens_per_second == pytest.approx(seen, rel=0.1)
 
     check_every(check, [(1, 227), (8, 1744), (32, 6736), (64, 13013)])
@@ -195,7 +207,7 @@ def test_a_network_between_hosts_adds_a_round_trip_and_a_slow_one_adds_more() ->
 
 def test_decode_turns_compute_bound_with_many_users() -> None:
     few, many = (tensor(rig("h100-sxm"), 1, name="Llama 3 8B", users=users, prompt=16) for users in (8, 1024))
-    assert few.decode["compute"] == 0
+    assert few.decode["compute"] < 0.02 * few.decode["weights"]
     assert many.decode["compute"] > many.decode["weights"]
 
 
@@ -255,7 +267,7 @@ def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> Non
     steps, prompts = zip(
         *(
             (
-                by_layers(rig("rtx3090"), quant="F16", users=8, calibration=ServeCalibration(exposed=share)).decode,
+                by_layers(rig("rtx3090"), quant="F16", users=8, calibration=ServeCalibration(exposed=share, touch=0.0)).decode,
                 by_layers(rig("rtx3090"), quant="F16", prompt=4096, calibration=ServeCalibration(exposed=share)).prefill,
             )
             for share in (0, 0.1, 0.2)
@@ -265,7 +277,8 @@ def test_reading_does_not_quite_hide_products_and_products_hide_reading() -> Non
     assert steps[0]["compute"] == 0 < steps[1]["compute"]
     assert steps[2]["compute"] == pytest.approx(2 * steps[1]["compute"])
     assert steps[0]["weights"] == steps[2]["weights"] > 10 * steps[2]["compute"]
-    assert prompts[0] == prompts[2]
+    # only the head, which one row multiplies, is bound by reading
+    assert prompts[0] == pytest.approx(prompts[2], rel=1e-3)
 
 
 def test_flash_attention_reads_shared_keys_once() -> None:

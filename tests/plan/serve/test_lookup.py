@@ -1,4 +1,4 @@
-"""What a serving question names is looked up: the format of the weights."""
+"""A serving question is looked up: the format of the weights."""
 
 import pytest
 

@@ -55,7 +55,7 @@ def test_a_faster_link_never_hurts() -> None:
 def test_more_users_are_faster_together_and_slower_each() -> None:
     ask = ServeAsk(model="llama-3-8b:bf16", on="h200", context=2048)
     found = [point.choice for point in points("users=1..32", ask) if point.choice]
-    assert [one.decode for one in found] == sorted(one.decode for one in found)
+    assert [one.throughput for one in found] == sorted(one.throughput for one in found)
     assert [one.per_user for one in found] == sorted((one.per_user for one in found), reverse=True)
 
 

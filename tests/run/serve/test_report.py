@@ -28,9 +28,11 @@ def test_a_point_has_the_plans_prediction_for_its_setting() -> None:
     told = report.point(measured(), planned)
     option = planned.predict(SETTING)
     assert option
-    assert told["predicted"]["decode"] == pytest.approx(option.throughput)
+    assert option.speed
+    assert told["predicted"]["decode"] == pytest.approx(option.speed.decode_tokens_per_second)
+    assert told["predicted"]["with_prompts"] == pytest.approx(option.throughput)
     assert told["predicted"]["low"] < told["predicted"]["per_user"] < told["predicted"]["high"]
-    assert sum(told["predicted"]["parts"].values()) == pytest.approx(1 / option.per_user)
+    assert sum(told["predicted"]["parts"].values()) == pytest.approx(option.speed.step)
     assert told["decode"] == pytest.approx(50.0)
 
 

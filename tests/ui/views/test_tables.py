@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 
 from meshwise import api
 from meshwise.plan.ask import ServeAsk, TrainAsk
-from meshwise.ui.views import plan, serve, shapes, vary
+from meshwise.ui.views import plan, serve, serve_points, shapes, vary
 from meshwise.ui.views.chart import chart
 from meshwise.ui.views.tables import Column, bullets, fitted, table, wrapped
 
@@ -103,8 +103,8 @@ POINTS = {
     "grid": (vary.points_view, lambda: api.vary(TrainAsk(**TRAIN["tiny"]), "chip=h100-sxm,a100-40gb-sxm", "batch=64,128")),
     "no tokens": (vary.points_view, lambda: api.vary(TrainAsk("llama-3-8b", on="8xh100-sxm", batch="64"), "nodes=1,2")),
     "cheapest": (vary.cheapest_view, lambda: api.cheapest(TrainAsk("llama-3-8b", batch="1M", tokens="100B", within="30d"))),
-    "cards": (serve.points_view, lambda: api.vary_serve(ServeAsk(**SERVE["rig"]), "gpus=2..6")),
-    "requests": (serve.points_view, lambda: api.vary_serve(ServeAsk(**SERVE["targets"]), "users=8,16", "kv=f16,fp8")),
+    "cards": (serve_points.points_view, lambda: api.vary_serve(ServeAsk(**SERVE["rig"]), "gpus=2..6")),
+    "requests": (serve_points.points_view, lambda: api.vary_serve(ServeAsk(**SERVE["targets"]), "users=8,16", "kv=f16,fp8")),
     "shapes": (
         shapes.shapes_view,
         lambda: api.shapes(on="jean-zay:2", batch="256x2048", framework="megatron-deepspeed", params="7B", vocab=32000),

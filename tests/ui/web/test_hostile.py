@@ -18,6 +18,7 @@ SEEDS = (
     f"/plan.csv?{SMALL}&sort=-mfu&a=1&b=2",
     f"/serve?{CARDS}&users=2",
     "/serve.json?model=llama-3.1-8b%3Aq8_0&on=1xrtx4090&ttft=1s",
+    "/serve?model=llama-3.1-8b%3Afp8&on=1xh100-sxm&rate=4%2Fs&ttft=2s%40p95&prompt=1k%3A0.5&draft=2&accept=0.7&lengths=x",
     "/count?model=llama-3-8b%2C+llama-debug&on=8xh100-sxm&batch=64",
     f"/mesh?{SMALL}&row=1&from=0",
     f"/timeline?{SMALL}&row=1",

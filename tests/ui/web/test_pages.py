@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from meshwise import api
+from meshwise import api, units
+from meshwise.plan.ask import ServeAsk
 from meshwise.ui.web.pages import PAGES
+from meshwise.ui.web.pages import serve as serve_page
 from meshwise.workers.trainer.report.rows import add_row, step_row
 from support.pages import BLOOM, CARDS, SMALL, Server, serving
 from support.tiny_runs import WHOLE, steps
@@ -62,7 +64,52 @@ def test_the_serve_page_shows_commands_bytes_and_what_does_not_fit(server: Serve
         assert all(line in text for line in lines)
     assert all(miss.name in text for miss in made.misses)
     assert "not calibrated for" in text
-    assert text.count('class="bar wide"') == 1 + 4  # the decode step, and four cards
+    cards = len(serve_page.device_bars(made.best, "card"))  # cards that hold the same share a bar
+    assert text.count('class="bar wide"') == 1 + cards  # the decode step, and the cards
+
+
+LOADED = "model=llama-3.1-8b%3Afp8&on=1xh100-sxm&rate=4%2Fs&ttft=2s%40p95&prompt=1k%3A0.5"
+
+
+def test_the_serve_page_shows_the_load_targets_and_dollars_as_the_library_does(server: Server) -> None:
+    made = api.serve("llama-3.1-8b:fp8", on="1xh100-sxm", rate="4/s", ttft="2s@p95", prompt="1k:0.5")
+    text = unescape(server.get(f"/serve?{LOADED}").text)
+    best = made.best
+    for words in (
+        "4 requests/s, 1,024 prompt (spread 0.5) + 128 output tokens",
+        "meets the targets",
+        f"95% below {units.show(best.ttft.p95, 'seconds', digits=3)}",
+        f"{best.requests:.3g} requests/s",
+        f"${best.dollars_per_million_out:,.2f}",
+        f"{made.most:,.3g}",
+        "per million output tokens",
+    ):
+        assert words in text, words
+    form = server.get("/serve").text
+    assert all(
+        f'name="{name}"' in form for name in ("rate", "burst", "ttft", "tpot", "e2e", "depth", "prefix", "draft", "cheapest")
+    )
+    assert 'name="lengths"' not in form
+
+
+def test_the_serve_page_finds_the_cheapest_devices(server: Server) -> None:
+    asked = "model=llama-3.1-8b%3Afp8&on=h100-sxm%2Cl40s&rate=4%2Fs&ttft=1s&cheapest=1"
+    points = api.cheapest_serve(ServeAsk("llama-3.1-8b:fp8", on="h100-sxm,l40s", rate="4/s", ttft="1s", cheapest=True))
+    text = unescape(server.get(f"/serve?{asked}").text)
+    assert all(point.labels[0] in text for point in points)
+    assert "the cheapest first" in text
+    assert points.command in text
+    assert server.get(f"/serve.json?{asked}").json()["points"] == json.loads(json.dumps(points.to_json()))["points"]
+    link = re.findall(r'href="(/serve\?[^"]*on=[^"]*)"', text)
+    assert server.get(link[0]).status == 200
+
+
+def test_the_front_of_the_page_is_that_of_the_library(server: Server) -> None:
+    made = api.front_serve(ServeAsk("llama-3.1-8b:fp8", on="2xh100-sxm"))
+    points = server.get("/what-if/front?of=serve&model=llama-3.1-8b%3Afp8&on=2xh100-sxm&users=8").json()["points"]
+    assert [(p["layout"], p["users"], p["each"], p["all"]) for p in points if p["front"]] == [
+        (point.name, point.users, point.per_user, point.per_device) for point in made.points
+    ]
 
 
 def test_columns_sort_and_rows_compare(server: Server) -> None:

@@ -56,6 +56,9 @@ FIELDS: dict[str, Field] = {
         prompt="promptlen nprompt prompttokens",
         output="genlen ngen generatedtokens",
         users="batchorconcurrency concurrency users nseq",
+        depth="depth cachedtokens",
+        draft="draft numspeculativetokens",
+        requests="nrequests numrequests numprompts",
     ),
     **dict.fromkeys(("paramsb", "sizeb"), Field("params", "count", "b")),
     **_fields(
@@ -64,7 +67,8 @@ FIELDS: dict[str, Field] = {
         seconds="secit sec secperiter secperit iterationtime steptime timeperiteration timeperstep trainingtime secondsperstep "
         "elapsedtimeperiteration iterationtimes time/step secstep stepseconds sit elapsedtimeperiterations",
         forward_seconds="forwardpass forward fwd forwardtime",
-        ttft="ttft timetofirsttoken",
+        ttft="ttft timetofirsttoken meanttft",
+        tpot="tpot itl timeperoutputtoken meantpot",
     ),
     **dict.fromkeys(("msperiter", "steptimems", "msiter", "iterationtimems"), Field("seconds", "seconds", "ms")),
     **_fields(
@@ -76,12 +80,15 @@ FIELDS: dict[str, Field] = {
         samples_per_second="samplespersecond samplespersec sampless samplessec trainsamplespersecond",
         prefill="prefilltoks prefill promptprocessing promptevalrate",
         decode="decodetoks decode generation evalrate",
+        each="tokspersuser tokssperuser toksperuser tokensperuser tokspuser",
+        request_rate="requestspers requestrate requestspersecond rps",
     ),
     **_fields(
         "flops",
         "t",
         tflops="tflops tflopspergpu tflopsgpu throughputpergputflopsgpu modeltflops tflopssgpu tflopsdevice hardwaretflopspergpu",
     ),
+    **_fields("share", prefix="prefix prefixshare cachehitrate", accept="accept acceptance acceptancerate"),
     **_fields("share", efficiency="scalingefficiency parallelefficiency weakscaling strongscaling"),
     **_fields("share", mfu="mfu modelflopsutilization", hfu="hfu hardwareflopsutilization"),
     **_fields(
@@ -107,6 +114,8 @@ FIELDS: dict[str, Field] = {
         flash_attention="flashattention flashattn",
         quant="quant quantization",
         split="split splitmode sm",
+        kv_type="kvtype kvcachetype cachetype kvcachedtype",
+        rate_of="rateof",
         outcome="outcome status result",
         date="date",
         note="note notes comment",

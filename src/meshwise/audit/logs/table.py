@@ -28,9 +28,14 @@ MEASURED = (
     "memory",
     "prefill",
     "decode",
+    "each",
+    "ttft",
+    "tpot",
 )
 """A row with one of these is a run; so is a row that states a failure."""
 
+MOST = ("max", "all", "inf")
+"""What a concurrency begins with where as many requests run as the engine admits."""
 LONGEST = 300
 """Characters kept from a text cell."""
 OWN_COLUMNS = frozenset({"sec_per_iter", "tokens_per_sec_per_gpu", "tflops_per_gpu"})
@@ -87,6 +92,8 @@ def run_from_row(
             texts[field.name] = texts.get(field.name) or text[:LONGEST]
         elif field.name in numbers:
             continue
+        elif field.name == "users" and text.lower().startswith(MOST):
+            texts["load"] = text[:LONGEST]
         elif outcome:
             texts["outcome"] = outcome
         elif not is_empty(text):

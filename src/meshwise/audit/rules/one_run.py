@@ -307,9 +307,15 @@ def not_numbers(f: Figures) -> Iterator[Finding]:
 def served_speed(f: Figures) -> Iterator[Finding]:
     """Each generated token reads all weights, so bandwidth / bytes bounds decoding; prompts are read many tokens at a time."""
     run = f.run
-    decode, prefill, users = run.get("decode"), run.get("prefill"), run.numbers.get("users", 1.0)
+    decode, prefill = run.get("decode"), run.get("prefill")
+    alone = (
+        run.numbers.get("users", 1.0) == 1
+        and not run.text("load")
+        and not run.stated("request_rate")
+        and not run.get("draft") > 0
+    )
     size = run.get("model_bytes")
-    if f.chip is not None and f.chip.kind == "gpu" and math.isfinite(decode * size) and users == 1:
+    if f.chip is not None and f.chip.kind == "gpu" and math.isfinite(decode * size) and alone:
         chips = f.devices if math.isfinite(f.devices) else 1.0
         bound = f.chip.bandwidth / size * chips
         if decode > bound:

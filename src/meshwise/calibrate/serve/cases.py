@@ -4,23 +4,27 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from meshwise.calibrate import tables
+from meshwise.calibrate.serve import rates
+from meshwise.calibrate.serve.names import backend_of, format_in, model_of, runtime_of, weights_of
 from meshwise.calibrate.tables import Row, Skipped, number, whole
 from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
-from meshwise.catalogue.engines import Runtime, find_runtime, runtimes
+from meshwise.catalogue.engines import Runtime
+from meshwise.cost.serve.admission import limits
 from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Demand, Rig, demand
-from meshwise.cost.serve.placement import Placement, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches, pass_sizes
+from meshwise.cost.serve.demand import Demand, demand
+from meshwise.cost.serve.load import Limits, Load
+from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted
-from meshwise.models import find
-from meshwise.models.formats import Weights, as_gguf, find_format, weights
+from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.units import GIB
 
@@ -31,10 +35,7 @@ NEEDED = ("model", "quant")
 SHORTEST = 512
 """The context of a run that states none and did not start: llama.cpp's default at the time."""
 
-SUFFIXES = ("instruct", "chat", "it", "hf", "base", "gguf")
-"""Words after a model's name that do not change its shape."""
-FIRST_LLAMA = {"30b": "33b"}
-"""LLaMA 1 30B has 32.5 billion parameters, and its preset is named after them."""
+ATTENTION_DP = re.compile(r"attention[ _-]?dp|dp[ _-]?attention|enable_attention_dp", re.IGNORECASE)
 SLOW_PROMPT = 3.0
 """A prompt this many times slower than in another format on the same devices shows a fault of the machine: one A100 SXM of May 2024 read
 prompts in F16 at 604 tokens/s, and in Q4_K_M at 5,948."""
@@ -54,7 +55,7 @@ class ServeCase:
     work: Serve
     held: CacheRequest
     decode: float
-    """Tokens per second."""
+    """Output tokens per second of all requests: in decode steps alone, or with prompts counted where `loaded`."""
     prefill: float
     """Tokens per second."""
     memory: float
@@ -65,6 +66,17 @@ class ServeCase:
     """MiB on one device by kind, where the row is from a log or a dry run."""
     device: int = 0
     """The device of `sizes`, counted from 1; 0 is the host."""
+    load: Load | None = None
+    """The load under which `decode` was measured with prompts counted; None: decode steps alone."""
+    most: bool = False
+    """Whether as many requests run as the engine admits."""
+    ttft: float = math.nan
+    """Seconds to the first token, as the row states it."""
+    tpot: float = math.nan
+    """Seconds per output token after the first."""
+    stated_source: str = ""
+    backend: str = ""
+    """The library that the engine was built for, where the row says it."""
     cut_off: bool = False
     """Whether sizes are rounded down to whole MiB."""
     slow_prompt: bool = False
@@ -80,6 +92,21 @@ class ServeCase:
     def group(self) -> tuple[object, ...]:
         """Key of rows that a fit leaves out together: chip, and number of devices."""
         return (self.chip.key, len(self.rig.chips))
+
+    @property
+    def source(self) -> str:
+        """The publication that a row is from: leaving one out leaves all of its rows out."""
+        return self.stated_source or self.table
+
+    @property
+    def kind(self) -> str:
+        """The kind of model: dense, or with experts."""
+        return "experts" if any(weight.slot.expert for weight in self.weights.tensors) else "dense"
+
+    @cached_property
+    def limits(self) -> Limits:
+        """Limits of the engine: requests, tokens and cache at once."""
+        return limits(self.model, self.runtime, self.placement, self.rig.chips, self.work)
 
     @cached_property
     def demand(self) -> Demand:
@@ -113,7 +140,32 @@ def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
             raise UserError(f"{path.name}: the column '{column}' is missing")
     rows = [row for _, row in tables.rows(path, header, lines)]
     used, skipped = tables.cases(path, rows, lambda row, row_id: _case(row, row_id, path.stem))
-    return _mark_slow_prompts(used), skipped
+    return _with_requests(_mark_slow_prompts(used)), skipped
+
+
+def _with_requests(cases: list[ServeCase]) -> list[ServeCase]:
+    """Complete benchmarks that queue all requests at once but do not say how many: as many as the same source states for the most similar
+    lengths. Without any, the queue is endless, and the last requests, which run with few beside them, would not count."""
+    stated: dict[str, list[Load]] = {}
+    for case in cases:
+        if case.most and case.load and case.load.requests:
+            stated.setdefault(case.source, []).append(case.load)
+    return [
+        replace(case, load=replace(case.load, requests=_nearest(case.load, stated[case.source]).requests))
+        if case.most and case.load and not case.load.requests and case.source in stated
+        else case
+        for case in cases
+    ]
+
+
+def _nearest(load: Load, others: list[Load]) -> Load:
+    """Return the load whose prompts and outputs are closest in length, as ratios."""
+    return min(
+        others,
+        key=lambda other: (
+            abs(math.log(other.prompt.mean / load.prompt.mean)) + abs(math.log(other.output.mean / load.output.mean))
+        ),
+    )
 
 
 def _mark_slow_prompts(cases: list[ServeCase]) -> list[ServeCase]:
@@ -134,8 +186,9 @@ def _all_but_format(case: ServeCase) -> tuple[object, ...]:
 
 
 def comparable(a: ServeCase, b: ServeCase) -> bool:
-    """Return whether two rows share coefficients: the same kind of chip and the same engine."""
-    return a.chip.kind == b.chip.kind and a.runtime.engine == b.runtime.engine
+    """Return whether two rows share coefficients: the same kind of chip, vendor and engine."""
+    same_chips = (a.chip.kind, a.chip.vendor) == (b.chip.kind, b.chip.vendor)
+    return same_chips and (a.runtime.engine, a.backend) == (b.runtime.engine, b.backend)
 
 
 def case_of(row: Row, row_id: str) -> ServeCase:
@@ -149,16 +202,21 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     if outcome not in ("ok", "oom"):
         raise UserError(f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
-    model, runtime = _model(row.get("model", "")), _runtime(row, assumed)
-    stored = _weights(model.source if model.tensors else model.name, row.get("quant", ""), runtime.gguf, runtime.files_by_order)
+    model = model_of(row.get("model", ""))
+    runtime = runtime_of(row, model, assumed)
+    bits = rates.stated(row, "bits_per_weight")
+    quant = row.get("quant", "") or format_in(row.get("model", ""))
+    stored = weights_of(model.source if model.tensors else model.name, quant, runtime.key, 0.0 if math.isnan(bits) else bits)
     rig = _rig(row)
     sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := number(row, *columns))}
-    work = _work(row, bool(sizes))
-    decode, prefill = number(row, "decode_tok_s"), number(row, "prefill_tok_s")
+    work = _work(row, bool(sizes), runtime)
+    load = rates.load_of(row, work, runtime)
+    decode, prefill = rates.output_rate(row, work.users, len(rig.chips)), rates.stated(row, "prefill_tok_s")
+    ttft, tpot = rates.stated(row, "ttft_ms") / 1e3, rates.stated(row, "tpot_ms", "itl_ms") / 1e3
     memory = number(row, "mem_gb") * GIB
-    if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory))):
+    if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
         raise UserError("neither a speed nor a memory is stated")
-    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv)
+    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
     return ServeCase(
         row_id=row_id,
         table=table,
@@ -171,6 +229,12 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
         held=held,
         decode=decode,
         prefill=prefill,
+        load=load,
+        most=rates.is_most(row),
+        ttft=ttft,
+        tpot=tpot,
+        stated_source=row.get("source", ""),
+        backend=backend_of(row),
         memory=memory,
         ran=outcome == "ok",
         sizes=sizes,
@@ -180,66 +244,30 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
     )
 
 
-@cache
-def _model(name: str) -> Model:
-    """Find a preset by a name as people write it: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B'."""
-    if name.endswith(".gguf"):
-        return find.find_model(name)
-    words = name.replace("-", " ").split()
-    while words and words[-1].lower() in SUFFIXES:
-        words.pop()
-    if len(words) > 2 and words[0].lower() == "llama" and words[1] == "1":
-        words = ["llama", FIRST_LLAMA.get(words[2].lower(), words[2])]
-    if not words:
-        raise UserError("the model is not stated")
-    return find.find_model(name if find.find_preset(name) else "-".join(words))
-
-
-@cache
-def _weights(model: str, quant: str, gguf: bool, by_file: bool) -> Weights:
-    """Return the weights of a model in the row's quantization; those of a .gguf file as it stores them."""
-    stored = find.find_model(model)
-    if stored.tensors:  # a .gguf file states its own types
-        return weights(stored)
-    if not quant:
-        raise UserError("the quantization is not stated")
-    fmt = find_format(quant)
-    return weights(stored, as_gguf(fmt) if gguf else fmt, by_file=by_file)
-
-
-def _runtime(row: Row, assumed: list[str]) -> Runtime:
-    """Find the engine of a row; for llama.cpp, the build of the row's date, where one is stated."""
-    text = row.get("engine", "").lower()
-    if not text or "llama" in text:
-        dated = re.search(r"\b(20\d\d-\d\d)", f"{row.get('source', '')} {row.get('date', '')} {row.get('note', '')}")
-        builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
-        later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
-        return find_runtime(later[0] if later else "llama.cpp")
-    for name in ("vllm", "transformers"):
-        if name in text:
-            return find_runtime(name)
-    # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
-    quant = row.get("quant", "")
-    local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
-    runtime = find_runtime("llama.cpp" if local else "vllm")
-    assumed.append(f"engine {quoted(text)} evaluated as {runtime.name}")
-    return runtime
-
-
-def _work(row: Row, memory_only: bool) -> Serve:
+def _work(row: Row, memory_only: bool, runtime: Runtime) -> Serve:
     """Return the task of a row; with `memory_only`, one that fills the context."""
-    prompt, output = whole(row, "prompt_len", default=0), whole(row, "gen_len", default=0)
-    users = max(1, whole(row, "batch_or_concurrency", "n_seq", default=1))
+    prompt, output = rates.length(row, "prompt_len"), rates.length(row, "gen_len")
+    users, depth = rates.users(row), rates.depth(row)
+    if depth == prompt and output:  # llama-bench's 'tg32 @ d32768', where the depth is also written as a prompt
+        prompt = 0
     noted = re.search(r"\bn_ctx (\d+)", row.get("note", ""))
-    context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or prompt + output or SHORTEST
+    context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or depth + prompt + output or SHORTEST
     if memory_only or not prompt + output:
         prompt, output = 0, context
-    if prompt + output > context:
+    if depth + prompt + output > context:
         # llama.cpp drops old tokens when its context is full, and continues.
-        prompt = min(prompt, context)
-        output = context - prompt
-    flash = {"on": True, "yes": True, "off": False, "no": False}.get(row.get("flash_attn", "").lower())
-    return Serve(prompt=prompt, output=output, users=users, context=context, kv=row.get("kv_type") or "f16", flash=flash)
+        depth = min(depth, context)
+        prompt = min(prompt, context - depth)
+        output = context - depth - prompt
+    flash = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}.get(row.get("flash_attn", "").lower())
+    kind = cache_type(row.get("kv_type") or _usual_cache(row, runtime), runtime)
+    return Serve(prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth)
+
+
+def _usual_cache(row: Row, runtime: Runtime) -> str:
+    """Return the KV type of a row that states none. Checkpoints that NVIDIA quantises to 8 or 4 bits store their cache in fp8."""
+    narrow = row.get("quant", "").lower() in ("fp8", "nvfp4", "fp4")
+    return "fp8" if runtime.engine == "tensorrt-llm" and narrow else "f16"
 
 
 def _device(name: str) -> int:
@@ -253,7 +281,7 @@ def _rig(row: Row) -> Rig:
     devices, hosts = whole(row, "n_gpus", "n_devices", default=1), whole(row, "n_hosts", default=1)
     if not devices or not hosts or devices % hosts or devices > 4096:
         raise UserError(f"{devices} devices in {hosts} hosts")
-    chip = _capped(find_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _any_chip(row)
+    chip = _capped(_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _any_chip(row)
     words = row.get("link", "").lower()
     named = re.search(r"([\d.]+)\s*(gbe|gbps|gbit|g\b)", words)
     network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
@@ -261,6 +289,17 @@ def _rig(row: Row) -> Rig:
     owners = tuple(i * hosts // devices for i in range(devices))
     cpu = find_chip(GENERIC_CPU)
     return Rig(chips=(chip,) * devices, hosts=owners, cpu=cpu, link=link, network=network if hosts > 1 else None)
+
+
+def _card(text: str) -> Chip:
+    """Find a card; words in parentheses are another name of it or its memory: 'Radeon 8060S (Strix Halo 128GB)'."""
+    bare = re.sub(r"\(.*?\)", " ", text).strip()
+    try:
+        return find_card(text)
+    except UserError:
+        if bare in ("", text):
+            raise
+        return find_card(bare)
 
 
 def _any_chip(row: Row) -> Chip:
@@ -286,9 +325,13 @@ def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runti
     if runtime.gguf:
         if split == "row":
             return split_rows(stored, caches, [1.0] * n)
-        if split in ("", "none", "layer"):
+        if split in ("", "none", "layer", "rpc"):
             return split_layers(stored, caches, [1.0] * n)
+        if split == "tensor" or split.startswith("tp"):
+            return split_tensors(model, stored, caches, *_degrees(split, n))
         raise UserError(f"llama.cpp has no split {quoted(split)}")
+    if n > 1 and ATTENTION_DP.search(f"{row.get('split', '')} {row.get('note', '')}"):
+        return split_experts(model, stored, caches, n)
     tp, pp = _degrees(split, n)
     return split_tensors(model, stored, caches, tp, pp)
 

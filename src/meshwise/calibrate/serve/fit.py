@@ -10,10 +10,10 @@ from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStu
 
 from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.serve.cases import ServeCase, comparable
-from meshwise.calibrate.serve.predict import predict
+from meshwise.calibrate.serve.predict import Prediction, predict, predict_one
 from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serve_prior
 from meshwise.cost.layout import Floats
-from meshwise.cost.serve.speed import Speed, decode_parts, prefill_parts
+from meshwise.cost.serve.speed import PassCost
 
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""
@@ -23,6 +23,8 @@ CARD_WIDTH = 0.6
 """Factor on WIDTHS for the difference between a card and others of its kind."""
 NOISE = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
+UNPREDICTED = 10.0
+"""Error, in standard deviations, of a row that these coefficients cannot predict."""
 PREFILL_NOISE = 0.12
 """Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
 
@@ -32,12 +34,13 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
     timed = [case for case in cases if case.ran and not (math.isnan(case.decode) and math.isnan(case.prefill))]
     if not timed:
         return prior
-    start = np.log([getattr(prior, name) for name in WIDTHS])
-    width = wide * np.array(list(WIDTHS.values()))
-    most = np.array([math.log(MOST[name]) for name in WIDTHS])
+    names = [name for name in WIDTHS if getattr(prior, name)]  # what is zero stays zero: its logarithm has no neighbourhood
+    start = np.log([getattr(prior, name) for name in names])
+    width = wide * np.array([WIDTHS[name] for name in names])
+    most = np.array([math.log(MOST[name]) for name in names])
 
     def residuals(logs: Floats) -> Floats:
-        errors = _errors(timed, _with(prior, logs))
+        errors = _errors(timed, _with(prior, names, logs))
         return np.concatenate([_softened(errors), (logs - start) / width])
 
     # scipy has no type stubs
@@ -52,11 +55,11 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
             max_nfev=15,
         ),
     )
-    return _with(prior, cast(Floats, solved.x))
+    return _with(prior, names, cast(Floats, solved.x))
 
 
-def _with(prior: ServeCalibration, logs: Floats) -> ServeCalibration:
-    values: Mapping[str, Any] = dict(zip(WIDTHS, map(float, np.exp(logs)), strict=True))
+def _with(prior: ServeCalibration, names: Sequence[str], logs: Floats) -> ServeCalibration:
+    values: Mapping[str, Any] = dict(zip(names, map(float, np.exp(logs)), strict=True))
     return replace(prior, **values)
 
 
@@ -70,19 +73,19 @@ def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats
     """Return ln(predicted / measured) in standard deviations, of decode and of prompts."""
     errors: list[float] = []
     for case in cases:
-        demand = case.demand
-        if not math.isnan(case.decode):
-            seconds = sum(decode_parts(demand, lambda _: calibration).values())
-            errors.append(math.log(demand.users / seconds / case.decode) / NOISE)
-        if not math.isnan(case.prefill) and not case.slow_prompt:
-            seconds = sum(prefill_parts(demand, lambda _: calibration).values())
-            errors.append(math.log(demand.prompt / seconds / case.prefill) / PREFILL_NOISE)
+        found = predict_one(case, PassCost(case.demand, lambda _: calibration))
+        if case.decode > 0:
+            errors.append(math.log(found.decode / case.decode) / NOISE if found.decode > 0 else UNPREDICTED)
+        if case.prefill > 0 and not case.slow_prompt and case.work.prompt:
+            errors.append(math.log(found.prefill / case.prefill) / PREFILL_NOISE)
     return np.array(errors)
 
 
-def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]) -> list[Speed]:
+def predict_leaving_out(
+    cases: Sequence[ServeCase], groups: Sequence[object], priors: Sequence[ServeCalibration]
+) -> list[Prediction]:
     """Predict every row by fits without its group: first a fit over all cards of its kind, then, from there, one over its own card."""
-    predicted: list[Speed | None] = [None] * len(cases)
+    predicted: list[Prediction | None] = [None] * len(cases)
     for group in dict.fromkeys(groups):
         inside = [i for i, row_group in enumerate(groups) if row_group == group]
         rest = [case for case, row_group in zip(cases, groups, strict=True) if row_group != group]
@@ -98,7 +101,7 @@ def predict_leaving_out(cases: Sequence[ServeCase], groups: Sequence[object], pr
 
 def prior_for(case: ServeCase) -> ServeCalibration:
     """Return the calibration of chips of this kind with this engine; the default where that one was fitted to the case's own table."""
-    prior = serve_prior(case.chip, case.runtime.key)
+    prior = serve_prior(case.chip, case.runtime.key, case.backend)
     return ServeCalibration() if case.table in prior.fitted_on else prior
 
 

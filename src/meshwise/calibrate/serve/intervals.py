@@ -6,19 +6,19 @@ import numpy as np
 
 from meshwise.calibrate.score import mean, quantile
 from meshwise.calibrate.serve.cases import ServeCase, comparable
+from meshwise.calibrate.serve.predict import Prediction
 from meshwise.cost.interval import LEVEL, NORMAL
-from meshwise.cost.serve.speed import Speed
 
 LEAST = 0.01
 """Smallest spread."""
 
 
-def errors(cases: Sequence[ServeCase], speeds: Sequence[Speed], part: str) -> list[float]:
+def errors(cases: Sequence[ServeCase], speeds: Sequence[Prediction], part: str) -> list[float]:
     """Return ln(measured / predicted) tokens/s of every row; NaN where there is no usable measurement."""
     logs: list[float] = []
     for case, speed in zip(cases, speeds, strict=True):
         measured = case.decode if part == "decode" else np.nan if case.slow_prompt else case.prefill
-        predicted = speed.decode_tokens_per_second if part == "decode" else speed.prefill_tokens_per_second
+        predicted = speed.decode if part == "decode" else speed.prefill
         logs.append(float(np.log(measured / predicted)) if case.ran and measured > 0 and predicted > 0 else np.nan)
     return logs
 

@@ -8,16 +8,16 @@ import numpy as np
 
 from meshwise.calibrate.score import Score, mean, spearman
 from meshwise.calibrate.serve.cases import ServeCase
+from meshwise.calibrate.serve.predict import Prediction
 from meshwise.calibrate.tables import Skipped
-from meshwise.cost.serve.speed import Speed
 from meshwise.units import MIB
 
 
-def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequence[Speed]) -> Score:
+def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequence[Prediction]) -> Score:
     """Score the predictions for one table, under the keys of `validate --json`."""
-    decode = [(s.decode_tokens_per_second, c.decode) for c, s in zip(cases, speeds, strict=True) if c.ran and c.decode > 0]
+    decode = [(s.decode, c.decode) for c, s in zip(cases, speeds, strict=True) if c.ran and c.decode > 0 and s.decode > 0]
     prefill = [
-        (case, speed.prefill_tokens_per_second, case.prefill)
+        (case, speed.prefill, case.prefill)
         for case, speed in zip(cases, speeds, strict=True)
         if case.ran and case.prefill > 0 and case.work.prompt
     ]
@@ -28,6 +28,8 @@ def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequen
         "decode": _rates(decode),
         "prefill": _rates([(predicted, measured) for case, predicted, measured in prefill if not case.slow_prompt])
         | {"ill": sum(case.slow_prompt for case in cases), "mape_all": every["mape"]},
+        "ttft": _rates([(s.ttft, c.ttft) for c, s in zip(cases, speeds, strict=True) if c.ran and c.ttft > 0 and s.ttft > 0]),
+        "tpot": _rates([(s.tpot, c.tpot) for c, s in zip(cases, speeds, strict=True) if c.ran and c.tpot > 0 and s.tpot > 0]),
         "memory": _memory(cases),
         "fit": {"right": sum(case.fits == case.ran for case in cases), "total": len(cases)},
         "skipped_reasons": dict(Counter(skip.reason for skip in skipped).most_common()),

@@ -10,11 +10,11 @@ from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.serve import intervals
 from meshwise.calibrate.serve.cases import ServeCase, read_cases
-from meshwise.calibrate.serve.predict import predict
+from meshwise.calibrate.serve.predict import Prediction, predict
 from meshwise.calibrate.serve.score import score
 from meshwise.calibrate.tables import find_table
 from meshwise.catalogue import calibrations
-from meshwise.cost.serve.speed import Speed
+from meshwise.cost.serve.distance import distance
 
 PRIOR_SPREAD = 0.1
 """Spread of a row where no other group of rows has a measurement."""
@@ -26,7 +26,7 @@ class ServeValidation(Validation):
 
     part: ClassVar[str] = "decode"
     cases: list[ServeCase]
-    predicted: list[Speed]
+    predicted: list[Prediction]
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per case, tokens/s, as --csv prints them."""
@@ -36,9 +36,9 @@ class ServeValidation(Validation):
                 "row_id": case.row_id,
                 "group": " ".join(map(str, case.group)),
                 "measured_decode": "" if np.isnan(case.decode) else case.decode,
-                "predicted_decode": float(f"{speed.decode_tokens_per_second:.5g}"),
+                "predicted_decode": float(f"{speed.decode:.5g}"),
                 "measured_prefill": "" if np.isnan(case.prefill) else case.prefill,
-                "predicted_prefill": float(f"{speed.prefill_tokens_per_second:.5g}") if case.work.prompt else "",
+                "predicted_prefill": float(f"{speed.prefill:.5g}") if case.work.prompt else "",
                 "fits": "yes" if case.fits else "no",
                 "outcome": "ok" if case.ran else "oom",
             }
@@ -53,9 +53,15 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
     if leave_out is None:
         fixed = calibrations.named_serve(calibration) if calibration else None
         predicted = predict(cases, fixed)
-        chosen = [fixed or calibrations.choose_serve(case.chip, case.runtime.key) for case in cases]
+        chosen = [fixed or calibrations.choose_serve(case.chip, case.runtime.key, case.backend) for case in cases]
         used: Score = {"calibration": ", ".join(dict.fromkeys(c.name for c in chosen))}
-        spreads = {"decode": [c.spread for c in chosen], "prefill": [c.prefill_spread for c in chosen]}
+        spreads = {
+            part: [
+                distance(one, case.chip, experts=case.kind == "experts", prefill=part == "prefill")
+                for one, case in zip(chosen, cases, strict=True)
+            ]
+            for part in ("decode", "prefill")
+        }
     else:
         from meshwise.calibrate.serve import fit  # imports scipy
 

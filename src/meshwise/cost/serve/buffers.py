@@ -47,13 +47,14 @@ def array_sizes(model: Model, runtime: Runtime, request: CacheRequest, *, flash:
     if not flash and SIZES[cache_type(request.value, runtime)][0] > 1:
         raise UserError(f"{runtime.name} keeps values in {request.value} only with flash attention; without it they can be f16")
     context = round_up(request.context, runtime.pad)
-    rows = min(request.batch or runtime.batch, context * request.sequences)
+    size = request.batch or runtime.batch
+    rows = size if runtime.paged else min(size, context * request.sequences)  # paged engines measure a full batch when they start
     heads = max((op.m for op in model.ops if op.kind == "attention"), default=0)
     mask = rows * context * (runtime.mask_bytes if flash else runtime.plain_mask_bytes) if heads else 0.0
     return ArraySizes(
         hidden=rows * model.decoder.hidden * runtime.element,
         ffn=rows * _width(model) * runtime.element / tp,
-        logits=min(rows, runtime.logit_rows or rows) * model.decoder.vocab * 4,
+        logits=min(rows, request.logits or runtime.logit_rows or rows) * model.decoder.vocab * 4 * runtime.logit_copies,
         scores=0.0 if flash else rows * context * heads * 4,
         mask=mask,
         masks=0.0 if flash else mask * runtime.plain_masks,
@@ -103,6 +104,8 @@ def footprints(
     for load in placement.devices:
         hops = 0.0 if not several else runtime.first_hops if load.device == busy[0] else 1.0
         compute = compute_bytes(size, runtime, copies=copies, hops=hops, head=load.head) if load.device in busy else 0.0
+        compute += runtime.communication if placement.tp > 1 else 0.0
+        compute += runtime.token_reserve * (request.batch or runtime.batch)
         per_device.append(_footprint(load, compute, runtime.context))
     return tuple(per_device)
 

@@ -1,18 +1,20 @@
 """The KV cache of a served model, layer by layer, as engines allocate it: keys and values, latents, recurrent states."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
+from typing import TypedDict
 
+from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.gguf.quantiser import BLOCKS
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
-SIZES = {kind.lower(): BLOCKS[kind] for kind in ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL")}
-SIZES["fp8"] = (1, 1)
-"""Elements and bytes of a block of each cache type."""
+_GGUF = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "IQ4_NL")
+SIZES = {**{kind.lower(): BLOCKS[kind] for kind in _GGUF}, "fp8": (1, 1), "int8": (64, 68), "int4": (64, 36)}
+"""Elements and bytes of a block of each cache type; integers have a 16-bit scale and offset per 64 elements (MLX), or per head (others)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,22 @@ class CacheRequest:
     value: str = "f16"
     batch: int | None = None
     """Tokens per micro-batch; None: the runtime's default."""
+    logits: int | None = None
+    """Sequences whose logits are computed at once; None: the runtime's default."""
+
+
+class PassSizes(TypedDict):
+    """Fields of CacheRequest that depend on the device."""
+
+    batch: int | None
+    logits: int | None
+
+
+def pass_sizes(runtime: Runtime, chips: Sequence[Chip]) -> PassSizes:
+    """Return the tokens and the sequences of the largest pass on these devices, for which an engine keeps memory free."""
+    if not chips or not runtime.paged:
+        return PassSizes(batch=None, logits=None)
+    return PassSizes(batch=runtime.batch_on(chips[0]), logits=runtime.sequences_on(chips[0]) if runtime.samples_all else None)
 
 
 def cache_type(name: str, runtime: Runtime) -> str:
@@ -73,7 +91,21 @@ def layer_caches(model: Model, runtime: Runtime, request: CacheRequest) -> tuple
         raise UserError(f"a cache needs at least one token and one sequence, not {request.context} and {request.sequences}")
     times = {name: sum(layer.count(name) for layer in model.layers) for name in model.blocks}
     kinds = {name: _block(model, runtime, request, ops, times[name]) for name, ops in model.blocks.items() if times[name]}
-    return tuple(_sum(kinds[block] for block in layer) for layer in model.layers)
+    sums = {layer: _sum(kinds[block] for block in layer) for layer in dict.fromkeys(model.layers)}
+    return tuple(sums[layer] for layer in model.layers)
+
+
+def cached_rows(model: Model, runtime: Runtime, request: CacheRequest) -> tuple[LayerCache, ...]:
+    """Return the cache of one token in each layer, without padding, and the states of its sequence."""
+    single = replace(request, context=1, sequences=1)
+    return layer_caches(model, replace(runtime, pad=1), single)
+
+
+def layer_windows(model: Model, runtime: Runtime) -> tuple[int, ...]:
+    """Return the window that limits the cache of each layer; 0 where it keeps all tokens."""
+    kept = runtime.keeps_window(model.model_type)
+    by_block = {name: max((op.window for op in ops if op.cache), default=0) if kept else 0 for name, ops in model.blocks.items()}
+    return tuple(max((by_block[block] for block in layer), default=0) for layer in model.layers)
 
 
 def _sum(parts: Iterable[LayerCache]) -> LayerCache:

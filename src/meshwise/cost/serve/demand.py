@@ -1,87 +1,84 @@
 """Work of a served model per device: bytes to read, FLOPs to compute, hops between devices. No calibrated coefficient is used here."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
-from meshwise.catalogue.chips import Chip, Cluster, Link
+from meshwise.catalogue.chips import Chip, Link
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, cached_rows
 from meshwise.cost.serve.placement import HOST, Load, Placement, cache_part
+from meshwise.cost.serve.rig import Rig
+from meshwise.cost.serve.tokens import DENSE_KERNELS, TokenWork, adapted_products, token_work
 from meshwise.cost.serve.waves import Product, products
 from meshwise.cost.tiles import FLASH_HEAD
 from meshwise.cost.work import Serve
-from meshwise.models.families.blocks import HEAD
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rig:
-    """Devices in the order of the layers on them, and the links between them."""
-
-    chips: tuple[Chip, ...]
-    hosts: tuple[int, ...]
-    """The host of each device."""
-    cpu: Chip
-    """Computes the layers that stay in host memory."""
-    link: Link | None = None
-    """Inside a host."""
-    network: Link | None = None
-    """Between hosts."""
-
-    @classmethod
-    def of(cls, cluster: Cluster, cpu: Chip) -> "Rig":
-        """List the devices of a cluster whose hosts have this CPU."""
-        chips: list[Chip] = []
-        hosts: list[int] = []
-        for count, node in cluster.nodes:
-            for _ in range(count):
-                host = hosts[-1] + 1 if hosts else 0
-                chips += [chip for number, chip in node.chips for _ in range(number)]
-                hosts += [host] * node.devices
-        return cls(chips=tuple(chips), hosts=tuple(hosts), cpu=cpu, link=cluster.node.link, network=cluster.network)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Task:
-    """The work of one device in a decode step of all its requests, and for one prompt."""
+    """The work of one device: per pass of the engine, per token, per cached token and per pair of query and key.
+
+    `reads`, `pairs` and `scores` have one entry per window of the model (Demand.windows), because a windowed layer reaches fewer keys.
+    """
 
     chip: Chip
-    layers: float
-    starts: float
-    """Layers whose kernels a decode step launches; fewer where the engine has fused kernels for one token."""
-    single: bool
-    """Whether a decode step is one token and the engine has separate kernels for that."""
+    layers: int
+    kernels: float
+    """Kernels that a pass launches, in layers of a dense model."""
+    mixtures: float
+    """Layers with routed experts."""
     weights: float
-    """Bytes of weights that a decode step reads."""
-    cache: float
-    """Bytes of KV cache and states that a decode step reads."""
-    flash: bool
-    flops: float
-    """FLOPs of all products of a decode step."""
-    batch_weights: float
-    """Bytes of weights that a micro-batch of the prompt reads, without the head."""
+    """Bytes of weights that every pass reads, without experts and head."""
     head: float
     """Bytes of the head, which is applied to the last token of a prompt only."""
-    prompt_flops: float
-    """FLOPs of all products of a prompt, without the head."""
-    rows: int
-    """Tokens of a micro-batch."""
+    experts: float
+    """Bytes of routed experts."""
+    routed: float
+    """Share of the experts that one token reads."""
+    flops: float
+    """FLOPs per token of all products, without the head."""
+    expert_flops: float
+    """FLOPs in `flops` of routed experts."""
+    head_flops: float
     products: tuple[Product, ...]
     """The matrix products of all layers."""
-    attention: float
-    """FLOPs of attention over the whole prompt; with flash kernels, converted to FLOPs at a head size of 128 that take as long."""
-    scores: float
-    """Bytes of scores that attention without flash kernels writes once; 0 with them."""
-    activations: float
-    """Bytes of inputs and outputs of the products of the whole prompt."""
+    reads: tuple[float, ...]
+    """Bytes of KV cache that a decoding sequence reads per cached token."""
+    state: float
+    """Bytes of recurrent states that a decoding sequence reads and writes."""
+    keyed: tuple[float, ...]
+    """FLOPs of a decoding sequence per cached token, where all heads share a latent; otherwise reading takes longer and these are 0."""
+    pairs: tuple[float, ...]
+    """FLOPs of prompt attention per query and key; with flash kernels, converted to FLOPs at a head size of 128 that take as long."""
+    scores: tuple[float, ...]
+    """Bytes of scores per query and key that attention without flash kernels writes once; 0 with them."""
+    touched: float
+    """Bytes of inputs and outputs of the products, per token."""
+    adapters: int = 0
+    """LoRA adapters in memory."""
+    adapter: float = 0.0
+    """Bytes of one adapter, and its FLOPs per token: two of each element of two bytes."""
 
     @property
     def idle(self) -> bool:
-        return not (self.weights or self.cache)
+        return not (self.weights or self.experts or self.head or any(self.reads) or self.state)
+
+    def reached_bytes(self, tokens: float) -> float:
+        """Return bytes of the distinct experts that a pass of `tokens` tokens is routed to, with even routing 1 - (1 - a/e)^tokens of
+        all."""
+        return self.experts * (1 - (1 - self.routed) ** tokens)
+
+    def adapter_bytes(self, requests: float) -> float:
+        """Return bytes of the distinct adapters that so many requests use, each of them one at random."""
+        return self.adapter * self.adapters * (1 - (1 - 1 / self.adapters) ** requests) if self.adapters else 0.0
+
+    def read(self, tokens: float) -> float:
+        """Return bytes of weights that a pass of `tokens` tokens reads, without the head."""
+        return self.weights + self.reached_bytes(tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +89,8 @@ class Hop:
     remote: bool
     """Whether it goes to another host."""
     token_bytes: float
-    prompt_tokens: int
-    """Tokens of a prompt that are sent."""
+    logits: bool = False
+    """Whether it carries logits: of the last token of a prompt only."""
     layers: int
     """Layers of the remote host, whose compute graph is sent over RPC; 0 on the first host."""
 
@@ -107,123 +104,92 @@ class Demand:
     """Weight format, which decides the type that products are computed in."""
     narrow: float
     """Share of quantised weights."""
-    users: int
-    """Concurrent requests."""
-    micro_batches: int
-    """Micro-batches of a prompt."""
+    windows: tuple[int, ...]
+    """Distinct windows of the attention layers; 0 is full attention."""
+    attentions: tuple[Op, ...]
+    """An attention Op of each window, which counts the keys of a prompt."""
+    flash: bool
+    pad: int
+    """The cache of a sequence is read in blocks of this many tokens."""
+    batch: int
+    """Tokens of a micro-batch."""
     copies: int
-    """Micro-batches in flight at once."""
-    groups: int
-    """Groups of requests that follow one another through the stages of a pipeline."""
+    """Micro-batches of a prompt in flight at once."""
+    queued: bool
+    """Whether the host can queue a whole stage before the next one starts, so that micro-batches overlap."""
+    alone: float
+    """Fraction of a layer's kernels with a single token, if the engine has kernels of its own for that; otherwise 1."""
+    prompt_launch: float
+    """Seconds in which the host launches one layer of a prompt, where no graph does."""
+    pipeline: int
+    """Groups of requests that follow one another through the stages; 1 where a pass waits for the one before it."""
     stages: tuple[tuple[Task, ...], ...]
     host: Task
     pcie: Link | None
     crossings: float
     """Transfers between host memory and a device in a step."""
     hops: tuple[Hop, ...]
+    tp: int
     reduces: float
-    """All-reduces of a step."""
+    """All-reduces of a layer."""
     reduce_link: Link | None
     reduce_remote: bool
+    dispatch_bytes: float
+    """Bytes per token that a device sends to experts on other devices and gets back, per layer with experts; 0 where none are apart."""
+    peer_access: bool
+    """Whether its devices can read each other's memory over PCIe."""
     reduce_bytes: float
     """Bytes of an all-reduce per token."""
-    prompt: int
+    devices: int
+    """Devices that have work."""
     row_products: float
     """Products of a step that a row split cuts."""
     row_bytes: float
     """Bytes per token that a row split moves between devices."""
 
+    def reached(self, context: float) -> tuple[float, ...]:
+        """Return the cached tokens that a sequence of this length reads, by window."""
+        padded = context + self.pad / 2
+        return tuple(min(padded, window) if window else padded for window in self.windows)
 
-@dataclass(frozen=True)
-class TokenWork:
-    """Work per token of a model, layer by layer."""
-
-    products: tuple[float, ...]
-    """FLOPs of the products of each layer."""
-    experts: tuple[float, ...]
-    """FLOPs in `products` of routed experts."""
-    attention: tuple[tuple[Op, ...], ...]
-    """Attention Ops of each layer."""
-    head: float
-    """FLOPs of the head."""
-    cut: int
-    """Number of products of all layers, without experts: those that a row split cuts."""
-    inputs: float
-    """Input elements of these products."""
-    outputs: float
-    """Output elements of these products."""
-    touched: float
-    """Input and output elements of the products of an average layer, with the experts that a token is routed to."""
+    def prompt_pairs(self, prompt: float, depth: float = 0.0, *, size: float = 0.0) -> tuple[float, ...]:
+        """Return pairs of query and key of `prompt` tokens after `depth` cached ones, by window. Without flash kernels a micro-batch of
+        `size` tokens computes all keys up to its last token."""
+        if not prompt:
+            return (0.0,) * len(self.windows)
+        if self.flash:
+            return tuple(pairs_until(op, depth + prompt) - pairs_until(op, depth) for op in self.attentions)
+        return tuple(prompt * min(float(op.window or depth + prompt), depth + (prompt + size) / 2) for op in self.attentions)
 
 
-@lru_cache(maxsize=16)
-def token_work(model: Model) -> TokenWork:
-    """Count the work per token of a model."""
-    times = model.times
-    products = {
-        name: sum(op.flops(1) for op in ops if op.kind != "attention") / times[name]
-        for name, ops in model.blocks.items()
-        if times[name]
-    }
-    experts = {
-        name: sum(op.flops(1) for op in ops if op.expert) / times[name] for name, ops in model.blocks.items() if times[name]
-    }
-    scores = {name: tuple(op for op in ops if op.kind == "attention") for name, ops in model.blocks.items()}
-    inner = [op for name, ops in model.blocks.items() if times[name] for op in ops if op.kind == "matmul" and not op.expert]
-    return TokenWork(
-        tuple(sum(products[block] for block in layer) for layer in model.layers),
-        tuple(sum(experts[block] for block in layer) for layer in model.layers),
-        tuple(tuple(op for block in layer for op in scores[block]) for layer in model.layers),
-        sum(op.flops(1) for op in model.blocks.get(HEAD, ())),
-        sum(op.count for op in inner),
-        sum(op.count * op.k for op in inner),
-        sum(op.count * op.n for op in inner),
-        sum(
-            op.count * op.m * (op.n + op.k)
-            for name, ops in model.blocks.items()
-            if times[name]
-            for op in ops
-            if op.kind == "matmul"
-        )
-        / len(model.layers),
-    )
+def pairs_until(op: Op, tokens: float) -> float:
+    """Return pairs of query and key in the first `tokens` tokens of a sequence."""
+    window = op.window
+    if not window or tokens <= window:
+        return tokens * (tokens + 1) / 2
+    if op.chunked:
+        whole, rest = divmod(tokens, window)
+        return whole * window * (window + 1) / 2 + rest * (rest + 1) / 2
+    return window * (window + 1) / 2 + (tokens - window) * window
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model on a placement with a runtime and a serving task: counts the task of each device."""
+    """A model on a placement with a runtime: counts the task of each device."""
 
     model: Model
     placement: Placement
     runtime: Runtime
-    work: Serve
-
-    @property
-    def flash(self) -> bool:
-        return self.runtime.flash if self.work.flash is None else self.work.flash
-
-    @property
-    def size(self) -> int:
-        """Tokens of a micro-batch."""
-        return max(1, min(self.runtime.batch, self.work.prompt))
-
-    @property
-    def groups(self) -> int:
-        """Groups of requests: one per pipeline stage, at most one per request."""
-        stages = len(self.placement.devices) // self.placement.tp if self.placement.split == "tensor" else 1
-        return max(1, min(stages, self.work.users))
-
-    @cached_property
-    def caches(self) -> tuple[LayerCache, ...]:
-        """The cache of all requests at the mean context of the generation."""
-        kv = self.work.kv
-        request = CacheRequest(context=self.work.mean_context, sequences=self.work.users, key=kv, value=kv)
-        return layer_caches(self.model, self.runtime, request)
+    flash: bool
+    windows: tuple[int, ...]
+    rows: tuple[LayerCache, ...]
+    """The cache of one token of one sequence, layer by layer, and the states of the sequence."""
+    per_token: TokenWork
 
     def products(self, load: Load) -> float:
         """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
         place whole layers, or 1/tp of them."""
-        per_token, devices = token_work(self.model), self.placement.devices
+        per_token, devices = self.per_token, self.placement.devices
         in_layers = sum(per_token.products[i] for i in load.layers) / self.placement.tp
         pinned = _pinned(self.placement, per_token)
         if load.device == HOST:
@@ -233,70 +199,136 @@ class Workload:
             return share * sum(per_token.products[i] for other in devices for i in other.layers)
         return in_layers - pinned * len(load.layers) / max(1, sum(len(other.layers) for other in devices))
 
+    def _expert_flops(self, load: Load) -> float:
+        """Return FLOPs per token of the experts on a device, by its share of their bytes."""
+        held = sum(other.experts for other in self.placement.loads)
+        return sum(self.per_token.experts) * load.experts / held if held else 0.0
+
     def head(self, load: Load) -> float:
         """Return bytes of the head on a device, from its share in the FLOPs of the device's weights that every token uses."""
-        per_token = token_work(self.model)
+        per_token = self.per_token
         layers = range(len(per_token.products)) if self.placement.split == "row" else load.layers
         others = sum(per_token.products[i] - per_token.experts[i] for i in layers)
         return load.once * per_token.head / (others + per_token.head) if load.head else 0.0
 
     def task(self, load: Load, chip: Chip) -> Task:
         """Count the work of one device."""
-        per_token, prompt = token_work(self.model), self.work.prompt
-        part, users = 1 / self.placement.tp, self.work.users / self.groups
-        scores = [(_keys(op, prompt, self.size, self.flash), op) for i in load.layers for op in per_token.attention[i]]
-        flops, head = self.products(load), per_token.head * part if load.head else 0.0
-        head_bytes, single = self.head(load), self.work.users == 1 and self.runtime.alone < 1
+        per_token, part, head = self.per_token, 1 / self.placement.tp, self.head(load)
+        scores = [(op, 2 * op.m * (op.n + op.k)) for i in load.layers for op in per_token.attention[i]]
         return Task(
             chip=chip,
             layers=len(load.layers),
-            starts=len(load.layers) * (self.runtime.alone if single else 1.0),
-            single=single,
-            weights=load.read(users),
-            cache=sum(_cache_read(self.model, self.caches[i], self.placement.tp, self.flash) for i in load.layers) / self.groups,
-            flash=self.flash,
-            flops=users * (flops + head),
-            batch_weights=load.read(self.size) - head_bytes,
-            head=head_bytes,
-            prompt_flops=prompt * flops,
-            rows=self.size,
-            products=products(self.model, self.placement.tp, self.runtime.joined),
-            attention=prompt * part * sum(keys * 2 * op.m * (op.n + op.k) * _slower(op, self.flash) for keys, op in scores),
-            scores=0.0 if self.flash else prompt * part * sum(keys * op.m * 4 for keys, op in scores),
-            activations=prompt * part * per_token.touched * len(load.layers) * self.runtime.element,
+            kernels=sum(per_token.kernels[i] for i in load.layers) + self._adapter_kernels(load),
+            mixtures=float(sum(per_token.experts[i] > 0 for i in load.layers)),
+            weights=load.once - head,
+            head=head,
+            experts=load.experts,
+            routed=load.routed,
+            flops=self.products(load),
+            expert_flops=self._expert_flops(load),
+            head_flops=per_token.head * part if load.head else 0.0,
+            products=products(self.model, 1 if self.placement.apart else self.placement.tp, self.runtime.joined),
+            reads=self._by_window([(i, self._cache_read(self.rows[i])) for i in load.layers]),
+            state=sum(2.0 * ceil(self.rows[i].state / self.placement.tp) for i in load.layers),
+            keyed=self._by_window([(i, part * self._latent_flops(i)) for i in load.layers]),
+            pairs=self._by_op([(op, part * flops * _slower(op, self.flash)) for op, flops in scores]),
+            scores=self._by_op([(op, 0.0 if self.flash else part * op.m * 4) for op, _ in scores]),
+            touched=part * per_token.touched * len(load.layers) * self.runtime.element,
+            adapters=self.placement.adapters,
+            adapter=float(load.adapter),
         )
+
+    def _adapter_kernels(self, load: Load) -> float:
+        """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined."""
+        if not self.placement.adapters:
+            return 0.0
+        numbers = adapted_products(self.model, self.runtime.joined)
+        return 2 * sum(numbers[i] for i in load.layers) / DENSE_KERNELS
+
+    def _cache_read(self, cache: LayerCache) -> float:
+        """Return bytes of one cached token of a layer that one device reads; those of 1/tp of the requests where devices have their own."""
+        tp = self.placement.tp
+        if self.placement.apart:
+            return _cache_read(self.model, cache, 1, self.flash, self.runtime.repeats_keys) / tp
+        return _cache_read(self.model, cache, tp, self.flash, self.runtime.repeats_keys)
+
+    def _latent_flops(self, layer: int) -> float:
+        """Return FLOPs per cached token of one query with latent attention: every head computes with the whole latent (absorbed)."""
+        if self.rows[layer].heads or not self.rows[layer].kv:
+            return 0.0
+        return sum(2 * op.m * 2 * op.cache for op in self.per_token.attention[layer])
+
+    def _by_window(self, values: list[tuple[int, float]]) -> tuple[float, ...]:
+        """Sum the values of layers by the window of their attention."""
+        windows = {i: max((op.window for op in self.per_token.attention[i]), default=0) for i, _ in values}
+        return tuple(sum(value for i, value in values if windows[i] == window) for window in self.windows)
+
+    def _by_op(self, values: list[tuple[Op, float]]) -> tuple[float, ...]:
+        return tuple(sum(value for op, value in values if op.window == window) for window in self.windows)
 
 
 def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve) -> Demand:
-    """Count a decode step at the mean context of the generation, and the prompt of one request in micro-batches of the engine's size."""
-    workload, per_token, tp = Workload(model, placement, runtime, work), token_work(model), placement.tp
-    tasks = [workload.task(load, chip) for load, chip in zip(placement.devices, rig.chips, strict=True)]
+    """Count the work of a replica's devices."""
+    per_token, tp = token_work(model), placement.tp
+    attentions = {op.window: op for layer in per_token.attention for op in layer}
+    windows = tuple(sorted(attentions)) or (0,)
+    flash = runtime.flash if work.flash is None else work.flash
+    rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
+    workload = Workload(model, placement, runtime, flash, windows, rows, per_token)
+    tasks = _tasks(workload, rig)
     busy = [i for i, task in enumerate(tasks) if not task.idle]
     host = workload.task(placement.host, rig.cpu)
+    stages = _stages(placement, tasks, busy)
     pipelined = host.idle and placement.split == "layer" and len(busy) > 1
     wide = any(len({rig.hosts[i] for i in group}) > 1 for group in _groups(placement))
-    rows = placement.split == "row" and len(busy) > 1
+    rowwise = placement.split == "row" and len(busy) > 1
     return Demand(
         int8_products=runtime.int8_products,
         peak_type=weights.format,
         narrow=weights.narrow,
-        users=work.users,
-        micro_batches=max(1, ceil(work.prompt / workload.size)),
+        windows=windows,
+        attentions=tuple(attentions[window] for window in windows) if attentions else (),
+        flash=flash,
+        pad=runtime.pad,
+        batch=(runtime.batch_on(rig.chips[0]) if rig.chips else runtime.batch) * (tp if placement.apart else 1),
         copies=runtime.copies if pipelined else 1,
-        groups=workload.groups,
-        stages=_stages(placement, tasks, busy),
+        queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue,
+        alone=runtime.alone,
+        prompt_launch=runtime.prompt_launch,
+        pipeline=len(stages) if placement.split == "tensor" else 1,
+        stages=stages,
         host=host,
         pcie=rig.chips[0].host if rig.chips else None,
         crossings=_crossings(placement, weights),
-        hops=_hops(model, placement, rig, runtime, busy, work),
-        reduces=2.0 * weights.layers if tp > 1 else 0.0,
+        hops=_hops(model, placement, rig, runtime, busy),
+        tp=tp,
+        reduces=2.0 if tp > 1 and not placement.apart else 0.0,
+        dispatch_bytes=_dispatched(model, weights, tp) if placement.apart else 0.0,
         reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None,
         reduce_remote=wide,
+        peer_access=all(chip.peer_access for chip in rig.chips),
         reduce_bytes=model.decoder.hidden * 2.0,
-        prompt=work.prompt,
-        row_products=float(per_token.cut) if rows else 0.0,
-        row_bytes=4 * _row_elements(per_token, len(busy)) if rows else 0.0,
+        devices=len(busy),
+        row_products=float(per_token.cut) if rowwise else 0.0,
+        row_bytes=4 * _row_elements(per_token, len(busy)) if rowwise else 0.0,
     )
+
+
+def _tasks(workload: Workload, rig: Rig) -> list[Task]:
+    """Return the task of each device; those of a tensor-parallel group on equal chips are equal, and counted once."""
+    tasks: list[Task] = []
+    tp, devices = workload.placement.tp, workload.placement.devices
+    for i, (load, chip) in enumerate(zip(devices, rig.chips, strict=True)):
+        same = i % tp and chip == rig.chips[i - 1]
+        tasks.append(tasks[-1] if same else workload.task(load, chip))
+    return tasks
+
+
+def _dispatched(model: Model, weights: Weights, devices: int) -> float:
+    """Return bytes per token and layer: its activations to each device that has one of its experts, in 8 bits, and back in 16."""
+    active = max((weight.slot.share * weight.slot.copies for weight in weights.tensors if weight.slot.expert), default=0.0)
+    reached = devices * (1 - (1 - 1 / devices) ** active)
+    return reached * (devices - 1) / devices * model.decoder.hidden * 3.0
 
 
 def _pinned(placement: Placement, per_token: TokenWork) -> float:
@@ -318,26 +350,18 @@ def _crossings(placement: Placement, weights: Weights) -> float:
     return bool(host.layers) + 2 * max(0.0, separate)
 
 
-def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool) -> float:
-    """Return bytes of one layer's cache that one device reads. Without flash kernels each query head reads its keys separately. States are
-    read and written."""
-    state = ceil(cache.state / tp)
-    keys = cache_part(cache, tp) - state
-    sharing = 1 if flash or not cache.heads else max(1, model.decoder.heads // cache.heads)
-    return sharing * keys + 2 * state
+def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool, repeated: bool) -> float:
+    """Return bytes of one cached token of a layer that one device reads. Without flash kernels each query head reads its keys;
+    `repeated`: a copy is written for each, and read."""
+    keys = cache_part(cache, tp) - ceil(cache.state / tp)
+    heads = max(1, model.decoder.heads // cache.heads) if cache.heads else 1
+    return float((1 + 2 * heads if repeated else 1 if flash else heads) * keys)
 
 
 def _slower(op: Op, flash: bool) -> float:
     """Return the slowdown of flash attention with small heads, which compute more exponentials per product; 1 at a head size of 128."""
     size = (op.n + op.k) / 2
     return (size + FLASH_HEAD) / (1.5 * size) if flash else 1.0
-
-
-def _keys(op: Op, prompt: int, size: int, flash: bool) -> float:
-    """Return the mean number of keys per token of the prompt. Without flash kernels a micro-batch uses all keys up to its last token."""
-    if not prompt:
-        return 0.0
-    return op.keys(prompt) if flash else min(float(op.window or prompt), (prompt + size) / 2)
 
 
 def _row_elements(per_token: TokenWork, devices: int) -> float:
@@ -351,15 +375,17 @@ def _groups(placement: Placement) -> list[range]:
 
 
 def _stages(placement: Placement, tasks: list[Task], busy: list[int]) -> tuple[tuple[Task, ...], ...]:
-    """Return the tasks of each stage: a tensor-parallel group, all devices of a row split, or one device of a layer split."""
+    """Return the tasks of each stage: a tensor-parallel group, all devices of a row split, or one device of a layer split. Equal tasks of
+    a stage take equally long and are listed once."""
     if placement.tp > 1:
-        return tuple(tuple(tasks[i] for i in group) for group in _groups(placement))
+        return tuple((tasks[group[0]],) for group in _groups(placement))
     if placement.split == "row":
-        return (tuple(tasks[i] for i in busy),) if busy else ()
+        different = [i for n, i in enumerate(busy) if tasks[i] not in [tasks[k] for k in busy[:n]]]
+        return (tuple(tasks[i] for i in different),) if busy else ()
     return tuple((tasks[i],) for i in busy)
 
 
-def _hops(model: Model, placement: Placement, rig: Rig, runtime: Runtime, busy: list[int], work: Serve) -> tuple[Hop, ...]:
+def _hops(model: Model, placement: Placement, rig: Rig, runtime: Runtime, busy: list[int]) -> tuple[Hop, ...]:
     """Return the hops between consecutive devices and, where the head is on another host, the logits back to the first."""
     if placement.split == "row" or not busy:
         return ()
@@ -370,12 +396,10 @@ def _hops(model: Model, placement: Placement, rig: Rig, runtime: Runtime, busy: 
             link=rig.network if rig.hosts[a] != rig.hosts[b] else rig.link or rig.chips[b].host,
             remote=rig.hosts[a] != rig.hosts[b],
             token_bytes=width,
-            prompt_tokens=work.prompt,
             layers=len(placement.devices[b].layers) if rig.hosts[b] else 0,
         )
         for a, b in pairwise(firsts)
     ]
     if rig.hosts[firsts[-1]]:
-        logits = model.decoder.vocab * 4.0
-        hops.append(Hop(link=rig.network, remote=True, token_bytes=logits, prompt_tokens=1, layers=0))
+        hops.append(Hop(link=rig.network, remote=True, token_bytes=model.decoder.vocab * 4.0, logits=True, layers=0))
     return tuple(hops)

@@ -7,7 +7,15 @@ from itertools import groupby
 from meshwise.catalogue.chips import Chip, Cluster, Node
 from meshwise.catalogue.engines import Engine, Split
 from meshwise.cost.serve.cache import LayerCache
-from meshwise.cost.serve.placement import Placement, host_experts, refuses_tp, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.placement import (
+    Placement,
+    host_experts,
+    refuses_tp,
+    split_experts,
+    split_layers,
+    split_rows,
+    split_tensors,
+)
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
@@ -60,19 +68,28 @@ class ServeLayout:
     """Layers whose experts stay on the host."""
     tp: int = 1
     pp: int = 1
+    apart: bool = False
+    """Whether the `tp` devices share the experts only and compute attention for requests of their own."""
     replicas: int = 1
+    prefill: "ServeLayout | None" = None
+    """The layout and the number of copies that compute prompts, where the replicas of this one only generate."""
     unit: str = "card"
     """The word for one of its devices."""
 
     @property
     def devices(self) -> int:
-        return len(self.cards) * self.replicas
+        return len(self.cards) * self.replicas + (self.prefill.devices if self.prefill else 0)
 
     @property
     def name(self) -> str:
+        if self.prefill:
+            pools = ((self.prefill, "prefill"), (replace(self, prefill=None), "decode"))
+            return " + ".join(f"{pool.replicas} {word} ({replace(pool, replicas=1).name})" for pool, word in pools)
         number = len(self.cards)
         cards = f"{number} {self.unit}{'s' if number > 1 else ''}"
-        if self.split == "tensor":
+        if self.apart:
+            words = [f"ep{self.tp}, attention dp"]
+        elif self.split == "tensor" and not self.shares:
             words = [" ".join([f"tp{self.tp}", *([f"pp{self.pp}"] if self.pp > 1 else [])])] if number > 1 else [cards]
         else:
             words = [f"{self.split} split, {cards}" if number > 1 else cards]
@@ -87,8 +104,10 @@ class ServeLayout:
 
 def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[LayerCache]) -> Placement:
     """Return the weights and cache of each card of one replica."""
+    if layout.apart:
+        return split_experts(model, weights, caches, layout.tp)
     if layout.split == "tensor":
-        return split_tensors(model, weights, caches, layout.tp, layout.pp)
+        return split_tensors(model, weights, caches, layout.tp, layout.pp, host_embedding=bool(layout.shares))
     if layout.split == "row":
         return split_rows(weights, caches, layout.shares, gpu_layers=layout.gpu_layers)
     return split_layers(weights, caches, layout.shares, gpu_layers=layout.gpu_layers, pins=host_experts(layout.expert_layers))
@@ -107,9 +126,20 @@ def layouts(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence
         hosts = len({cards[i].host for i in chosen})
         shares = tuple(rooms[i] for i in chosen)
         yield ServeLayout(split="layer", cards=chosen, hosts=hosts, shares=shares, unit=word)
-        # Row split works on CUDA and ROCm devices of one host; other backends and RPC devices have no split buffers.
-        if "row" in engine.splits and len(chosen) > 1 and hosts == 1 and all(cards[i].chip.kind == "gpu" for i in chosen):
+        chips = [cards[i].chip for i in chosen]
+        if len(chosen) == 1 or hosts > 1 or any(chip.kind != "gpu" for chip in chips):
+            continue
+        # Split buffers exist for devices of one host; a tensor split cuts whole KV heads into equal parts.
+        if "tensor" in engine.splits and len({chip.key for chip in chips}) == 1 and _cuts_heads(model, len(chosen)):
+            yield ServeLayout(split="tensor", cards=chosen, tp=len(chosen), shares=shares)
+        if "row" in engine.splits:
             yield ServeLayout(split="row", cards=chosen, shares=shares)
+
+
+def _cuts_heads(model: Model, devices: int) -> bool:
+    """Return whether llama.cpp's tensor split can cut a model over this many devices: whole KV heads, no recurrent states."""
+    whole = model.decoder.kv_heads % devices == 0 and not refuses_tp(model, devices)
+    return whole and not any(op.state for op in model.ops)
 
 
 def _card_sets(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
@@ -151,6 +181,19 @@ def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iter
             if chosen[-1] < len(cards):
                 layout = ServeLayout(split="tensor", cards=chosen, tp=tp, pp=pp, unit=unit(cards))
                 yield replace(layout, hosts=len({cards[i].host for i in chosen}))
+
+
+def expert_layouts(engine: Engine, experts: int, cards: Sequence[Card]) -> Iterator[ServeLayout]:
+    """Yield layouts with experts apart on 2, 4, 8, ... devices of one host or of whole hosts, which divide the number of experts."""
+    per_host = sum(card.host == 0 for card in cards)
+    number = 2
+    while experts and engine.attention_dp and number <= min(len(cards), engine.max_devices):
+        whole = number <= per_host or (number % per_host == 0 and engine.hosts)
+        if whole and experts % number == 0:
+            chosen = tuple(range(number))
+            hosts = len({cards[i].host for i in chosen})
+            yield ServeLayout(split="tensor", cards=chosen, tp=number, apart=True, hosts=hosts, unit=unit(cards))
+        number *= 2
 
 
 def with_replicas(layout: ServeLayout, cards: Sequence[Card], users: int) -> Iterator[ServeLayout]:

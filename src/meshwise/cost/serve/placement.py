@@ -14,6 +14,7 @@ from meshwise.cost.serve.cache import LayerCache
 from meshwise.errors import UserError
 from meshwise.models.formats import Weight, Weights
 from meshwise.models.model import Model
+from meshwise.models.op import BY_OUTPUT, Op
 from meshwise.models.tensors import INPUT
 
 HOST = -1
@@ -54,6 +55,8 @@ class Load:
     routed: float = 0.0
     """Share of the experts that one token reads."""
     cache: int = 0
+    adapter: int = 0
+    """Bytes of one LoRA adapter; those of all adapters are part of `weights`."""
 
     @property
     def bytes(self) -> int:
@@ -76,6 +79,10 @@ class Placement:
     devices: tuple[Load, ...]
     tp: int = 1
     """Devices that share each layer in a tensor split."""
+    apart: bool = False
+    """Whether these devices share the experts only: each has whole experts, all other weights, and requests of its own."""
+    adapters: int = 0
+    """LoRA adapters in memory."""
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -231,8 +238,12 @@ def _padded_vocabulary(vocab: int) -> int:
     return ceil(vocab / VOCABULARY_STEP) * VOCABULARY_STEP
 
 
-def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], tp: int, pp: int = 1) -> Placement:
-    """Place pipeline stages of whole layers, each sharded over `tp` devices, as vLLM does. All devices of a stage have equal loads."""
+def split_tensors(
+    model: Model, weights: Weights, caches: Sequence[LayerCache], tp: int, pp: int = 1, *, host_embedding: bool = False
+) -> Placement:
+    """Place pipeline stages of whole layers, each sharded over `tp` devices, as vLLM does. All devices of a stage have equal loads.
+
+    `host_embedding`: the embedding stays on the host, as in llama.cpp (-sm tensor)."""
     refusal = refuses_tp(model, tp)
     if refusal:
         raise UserError(f"{model.name}: {refusal}")
@@ -242,16 +253,44 @@ def split_tensors(model: Model, weights: Weights, caches: Sequence[LayerCache], 
     for stage, (first, end) in enumerate(pairwise(starts)):
         last = stage == pp - 1
         held = [weight for layer in weights.by_layer[first:end] for weight in layer]
-        held += weights.embedding if stage == 0 else ()
+        held += weights.embedding if stage == 0 and not host_embedding else ()
         held += weights.by_layer[-1] if last else ()
         load = replace(
-            _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0),
+            _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0 and not host_embedding),
             layers=tuple(range(first, end)),
             head=last,
             cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
         )
         loads += [replace(load, device=stage * tp + i) for i in range(tp)]
-    return Placement("tensor", Load(device=HOST), tuple(loads), tp)
+    on_host = (
+        _load([(weight, weight.bytes) for weight in weights.embedding], shared=True) if host_embedding else Load(device=HOST)
+    )
+    return Placement("tensor", on_host, tuple(loads), tp)
+
+
+def refuses_experts(model: Model, weights: Weights, devices: int) -> str:
+    """Return why the experts of a model cannot lie apart on `devices` devices; '' where they can."""
+    numbers = {weight.slot.copies for weight in weights.tensors if weight.slot.expert}
+    if not numbers:
+        return f"{model.name} has no experts"
+    wrong = [number for number in numbers if number % devices]
+    return f"{wrong[0]} experts cannot be spread over {devices} devices" if wrong else ""
+
+
+def split_experts(model: Model, weights: Weights, caches: Sequence[LayerCache], devices: int) -> Placement:
+    """Place whole experts on single devices and everything else on each of them, which compute attention for requests of their own (expert
+    parallelism with data-parallel attention). `caches` are those of all requests."""
+    refusal = refuses_experts(model, weights, devices)
+    if refusal:
+        raise UserError(f"{model.name}: {refusal}")
+    held = [(weight, weight.bytes // devices if weight.slot.expert else weight.bytes) for weight in weights.tensors]
+    load = replace(
+        _load(held, shared=True),
+        layers=tuple(range(weights.layers)),
+        head=True,
+        cache=sum(ceil(cache.bytes / devices) for cache in caches),
+    )
+    return Placement("tensor", Load(device=HOST), tuple(replace(load, device=i) for i in range(devices)), devices, apart=True)
 
 
 def _part(model: Model, weight: Weight, tp: int) -> int:
@@ -268,15 +307,47 @@ def _part(model: Model, weight: Weight, tp: int) -> int:
             return ceil(weight.bytes / tp)
 
 
-def cache_part(cache: LayerCache, tp: int) -> int:
-    """Return bytes of one layer's cache on each of `tp` devices: latents whole, keys and values by KV heads, states split evenly."""
+def cache_part(cache: LayerCache, tp: int, apart: bool = False) -> int:
+    """Return bytes of one layer's cache on each of `tp` devices: latents whole, keys and values by KV heads, states split evenly; `apart`:
+    those of 1/tp of the requests."""
+    if apart:
+        return ceil(cache.bytes / tp)
     keys = cache.kv // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.kv
     return keys + ceil(cache.state / tp)
+
+
+def with_adapters(placement: Placement, model: Model, number: int, rank: int) -> Placement:
+    """Return a placement with `number` LoRA adapters of this rank beside the weights, in 16 bits: an input matrix and an output matrix for
+    every product except those of routed experts. Of a product that is cut by outputs each device has the whole input matrix, and the other
+    way round.
+
+    Worked: rank 16 on Llama 3 8B: 16 x 2 bytes x (q 8,192 + k and v 2 x 5,120 + o 8,192 + three of 18,432) x 32 layers: 84 MB.
+    """
+    tp = placement.tp if placement.split == "tensor" and not placement.apart else 1
+    sizes = {name: _adapter_bytes(ops, model.times[name], rank, tp) for name, ops in model.blocks.items() if model.times[name]}
+    layers = [sum(sizes[block] for block in layer) for layer in model.layers]
+
+    def held(load: Load) -> Load:
+        adapter = sum(layers[i] for i in load.layers)
+        return replace(load, adapter=adapter, weights=load.weights + number * adapter)
+
+    return replace(placement, host=held(placement.host), devices=tuple(map(held, placement.devices)), adapters=number)
+
+
+def _adapter_bytes(ops: Iterable[Op], times: int, rank: int, tp: int) -> int:
+    """Return bytes of an adapter in one block on each of `tp` devices."""
+    total = 0.0
+    for op in ops:
+        if op.kind == "matmul" and not op.expert:
+            by_output = op.n / tp if op.shard in BY_OUTPUT else op.n
+            by_input = op.k / tp if op.shard == "row" else op.k
+            total += 2 * rank * (by_input + by_output) * op.count / times
+    return round(total)
 
 
 def with_caches(placement: Placement, caches: Sequence[LayerCache]) -> Placement:
     """Return a placement with the same weights and other caches: another context, type or number of sequences."""
     cut = placement.tp if placement.split == "tensor" else 0
-    sizes = [cache_part(cache, cut) if cut else cache.bytes for cache in caches]
+    sizes = [cache_part(cache, cut, placement.apart) if cut else cache.bytes for cache in caches]
     host, *devices = (replace(load, cache=sum(sizes[i] for i in load.layers)) for load in placement.loads)
     return replace(placement, host=host, devices=tuple(devices))

@@ -6,11 +6,14 @@ from functools import cached_property
 
 from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.engines import Engine, Runtime
-from meshwise.cost.serve.cache import CacheRequest
+from meshwise.cost.serve.cache import CacheRequest, pass_sizes
 from meshwise.cost.serve.layouts import Card, cards_of
+from meshwise.cost.serve.load import Load, Targets
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
+
+NO_TARGETS = Targets()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +26,21 @@ class ServeQuestion:
     engine: Engine
     runtime: Runtime
     work: Serve
-    ttft: float = 0.0
-    """Longest time to first token in seconds; 0 is no target."""
-    per_user: float = 0.0
-    """Least tokens per second of each request; 0 is no target."""
+    load: Load
+    """Requests to the whole deployment."""
+    targets: Targets = NO_TARGETS
     bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
-    """Parts of the layout that the user fixed: split, cards, tp, pp, replicas."""
+    """Parts of the layout that the user fixed: split, cards, tp, pp, ep, replicas, hosts."""
+
+    @property
+    def experts(self) -> bool:
+        """Whether the model has routed experts."""
+        return self.expert_count > 0
+
+    @cached_property
+    def expert_count(self) -> int:
+        """Routed experts of a layer; 0 for a dense model."""
+        return max((weight.slot.copies for weight in self.weights.tensors if weight.slot.expert), default=0)
 
     @cached_property
     def cards(self) -> tuple[Card, ...]:
@@ -42,4 +54,5 @@ class ServeQuestion:
     def cache_request(self, users: int, context: int = 0, kv: str = "") -> CacheRequest:
         """Return the cache for `users` sequences, with this context and type or those of the question."""
         kind = kv or self.work.kv
-        return CacheRequest(context=context or self.work.context, sequences=users, key=kind, value=kind)
+        sizes = pass_sizes(self.runtime, [card.chip for card in self.cards])
+        return CacheRequest(context=context or self.work.context, sequences=users, key=kind, value=kind, **sizes)

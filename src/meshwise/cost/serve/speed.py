@@ -1,34 +1,68 @@
-"""Seconds of a served model, by part: one decode step of all concurrent requests, and one prompt."""
+"""Seconds of a served model, by part: one pass of the engine over decoding sequences and pieces of prompts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import log2
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil
+from typing import NamedTuple
 
 from meshwise.catalogue.calibrations import ServeCalibration
-from meshwise.catalogue.chips import Chip, Link
+from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.parts import SERVE_PARTS
-from meshwise.cost.serve.demand import Demand, Hop, Rig, Task, demand
+from meshwise.cost.serve.demand import Demand, Hop, Task, demand
+from meshwise.cost.serve.links import all_reduce, all_to_all, latency, moved
 from meshwise.cost.serve.placement import Placement
+from meshwise.cost.serve.rig import Rig
 from meshwise.cost.serve.waves import utilization
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
-FAST_LINK = 100e9
-"""Bandwidth from which a link lets devices read each other's memory (NVLink, Infinity Fabric); slower links go through the host."""
-FAST_LATENCY, SLOW_LATENCY = 1e-6, 8e-6
-NETWORK_LATENCY = 3e-5
-"""One way through two network cards, a switch and their drivers, where the link does not state its latency."""
 CROSSING = 3e-5
 """Seconds of a synchronization between host and device."""
 SHARP = 6.0
 """Sharpness of the minimum of two bounds: where they are equal, the rate is 11% below either. Of 3, 4, 6 and 10 this one has the smallest
 error on cards left out of the fit."""
+SKINNY = 64
+"""Tokens of a pass up to which products are bound by reading: libraries split their sums over all SMs, and no tile is padded."""
+WARP_PEAK = {"Hopper": 0.63}
+"""Share of the peak that instructions of one warp (mma.sync) reach on architectures whose peak needs those of a warp group: llama.cpp
+uses the former."""
+FP4_SHARE = 0.7
+"""Share of the peak of 4-bit products that kernels reach, over the share of 8-bit ones: scales of 16 elements are applied in between."""
+MEGATOKEN = 4096
+"""Rows that a product is tiled for are rounded to a multiple of 64 above this many, to keep the table of utilizations small."""
 
 Parts = dict[str, float]
+Seconds = tuple[float, float, float, float, float, float, float]
+"""Seconds by part, in the order of SERVE_PARTS."""
 Calibrations = Callable[[Chip], ServeCalibration]
 """The coefficients of each chip."""
+
+
+class Batch(NamedTuple):
+    """The work of one pass."""
+
+    decodes: float
+    """Sequences that generate a token each."""
+    contexts: tuple[float, ...]
+    """Cached tokens that they read together, by window (Demand.windows)."""
+    tokens: float = 0.0
+    """Tokens of prompts."""
+    pairs: tuple[float, ...] = ()
+    """Pairs of query and key of these tokens, by window."""
+    ends: float = 0.0
+    """Prompts that end in this pass, so that their logits are computed."""
+    groups: int = 1
+    """Groups of requests that follow one another through the stages of a pipeline."""
+    draft: int = 0
+    """Tokens that speculative decoding proposes for each sequence, and that the pass verifies."""
+
+    @property
+    def rows(self) -> float:
+        """Tokens that pass through the layers."""
+        return self.decodes * (1 + self.draft) + self.tokens
 
 
 @dataclass(frozen=True)
@@ -61,13 +95,13 @@ class Speed:
         return sum(self.prefill.values())
 
     @property
-    def prefill_tokens_per_second(self) -> float:
-        return self.prompt / self.prefill_seconds if self.prompt else 0.0
+    def ttft(self) -> float:
+        """Time to first token of a request that waits for no other: the pass that ends its prompt also chooses the token."""
+        return self.prefill_seconds
 
     @property
-    def ttft(self) -> float:
-        """Time to first token of a request that waits for no other: the prompt, and one step."""
-        return self.prefill_seconds + self.step
+    def prefill_tokens_per_second(self) -> float:
+        return self.prompt / self.prefill_seconds if self.prompt else 0.0
 
 
 def speed(
@@ -80,12 +114,13 @@ def speed(
     calibrations: Calibrations,
 ) -> Speed:
     """Return the speed of a placement."""
-    return evaluate(demand(model, weights, placement, rig, runtime, work), calibrations)
+    return evaluate(demand(model, weights, placement, rig, runtime, work), work, calibrations)
 
 
-def evaluate(d: Demand, calibrations: Calibrations) -> Speed:
-    """Return the seconds of this work."""
-    return Speed(decode_parts(d, calibrations), prefill_parts(d, calibrations), d.users, d.prompt)
+def evaluate(d: Demand, work: Serve, calibrations: Calibrations) -> Speed:
+    """Return the seconds of a decode step of all requests, and of one prompt."""
+    cost = PassCost(d, calibrations)
+    return Speed(cost.decode(work), cost.prefill(work), work.users, work.prompt)
 
 
 def read_rate(chip: Chip, s: ServeCalibration) -> float:
@@ -109,63 +144,18 @@ def peak_flops(chip: Chip, kind: str, *, int8_products: bool) -> float:
     """Return FLOP/s of the matrix units in the type in which an engine multiplies weights of this format."""
     flops = chip.flops
     half = max(flops.get("fp16", 0.0), flops.get("bf16", 0.0), flops.get("fp32", 0.0))
+    if "fp16" not in flops and "bf16" not in flops:  # each halving of the width doubles the rate
+        half = max(half, flops.get("fp8", 0.0) / 2, flops.get("fp4", 0.0) / 4)
     if int8_products:
-        return max(half, flops.get("int8", 0.0) / 2)
-    native = {"fp8": flops.get("fp8"), "int8": flops.get("int8"), "nvfp4": flops.get("fp4"), "mxfp4": flops.get("fp4")}
+        return max(half, flops.get("int8", 0.0) / 2) * WARP_PEAK.get(chip.architecture, 1.0)
+    four = FP4_SHARE * flops.get("fp4", 0.0)
+    native = {"fp8": flops.get("fp8"), "int8": flops.get("int8"), "nvfp4": four, "mxfp4": four}
     return native.get(kind) or half
 
 
 def _product_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
     """Return FLOP/s of products with many tokens, for this mix of 16-bit and quantised weights."""
     return peak_flops(chip, d.peak_type, int8_products=d.int8_products) * s.product / (1 - d.narrow + d.narrow / s.narrow)
-
-
-def decode_parts(d: Demand, calibrations: Calibrations) -> Parts:
-    """Return seconds of a decode step by part. Stages run one after another; groups of requests overlap in a pipeline."""
-    seconds, totals = _run_stages(d, _decode_task, calibrations)
-    # In a pipeline a step takes as long as the slowest stage for all groups, or all stages for one group, whichever is longer.
-    busy = sum(totals)
-    stretch = max(d.groups * max(totals), busy) / busy if totals else 1.0
-    seconds = {name: value * stretch for name, value in seconds.items()}
-    first = _first_calibration(d, calibrations)
-    seconds["launch"] += first.step
-    tokens = d.users / d.groups
-    seconds["hops"] += sum(_hop(hop, tokens, first) for hop in d.hops)
-    seconds["reduce"] += d.reduces * _all_reduce(d, tokens, first) + _row_split(d, first)
-    if not d.host.idle:
-        seconds["host"] += _decode_on_host(d, first) + CROSSING * d.crossings
-    return seconds
-
-
-def _run_stages(
-    d: Demand, task_parts: Callable[[Demand, Task, ServeCalibration], Parts], calibrations: Calibrations
-) -> tuple[Parts, list[float]]:
-    """Return seconds of all stages by part, and the total of each stage."""
-    seconds: Parts = dict.fromkeys(SERVE_PARTS, 0.0)
-    totals: list[float] = []
-    for stage in d.stages:
-        parts = _slowest([task_parts(d, task, calibrations(task.chip)) for task in stage])
-        totals.append(sum(parts.values()))
-        for name, value in parts.items():
-            seconds[name] += value
-    return seconds, totals
-
-
-def _first_calibration(d: Demand, calibrations: Calibrations) -> ServeCalibration:
-    """Return the coefficients of the first device, which apply to the replica as a whole; of the host where no device is used."""
-    return calibrations(d.stages[0][0].chip) if d.stages else calibrations(d.host.chip)
-
-
-def _decode_task(d: Demand, task: Task, s: ServeCalibration) -> Parts:
-    """Return seconds of one device: reading weights and cache, products where they take longer than reading, and kernel launches."""
-    read = task.weights / (read_rate(task.chip, s) * (s.single if task.single else 1.0))
-    multiplied = task.flops / _product_rate(d, task.chip, s)
-    return {
-        "weights": read,
-        "cache": task.cache / ((s.flash_cache if task.flash else s.cache) * task.chip.bandwidth),
-        "compute": _overlapped(read, multiplied, s) - read,
-        "launch": task.starts * s.layer,
-    }
 
 
 def _overlapped(read: float, multiplied: float, s: ServeCalibration) -> float:
@@ -177,116 +167,214 @@ def _overlapped(read: float, multiplied: float, s: ServeCalibration) -> float:
     return max(multiplied, read + s.exposed * multiplied)
 
 
-def _slowest(tasks: list[Parts]) -> Parts:
+@dataclass(frozen=True)
+class TaskCost:
+    """The seconds of one device in a pass."""
+
+    d: Demand
+    task: Task
+    s: ServeCalibration
+    known: dict[tuple[float, bool], tuple[float, float]] = field(default_factory=dict[tuple[float, bool], tuple[float, float]])
+    """Seconds of the layers' products by tokens: reading, and what products add to it."""
+
+    @cached_property
+    def rate(self) -> float:
+        """FLOP/s of products with many tokens."""
+        return _product_rate(self.d, self.task.chip, self.s)
+
+    @cached_property
+    def top(self) -> float:
+        """FLOP/s of the matrix units in attention."""
+        return peak_flops(self.task.chip, "", int8_products=self.d.int8_products)
+
+    @cached_property
+    def reading(self) -> float:
+        """Bytes of weights per second."""
+        return read_rate(self.task.chip, self.s)
+
+    def layers(self, tokens: float, single: bool) -> tuple[float, float]:
+        """Return seconds of reading the weights of the layers once, and of their products as far as reading does not hide them."""
+        key = (tokens, single)
+        if key not in self.known:
+            task, s = self.task, self.s
+            read = (task.weights + task.reached_bytes(tokens) / s.grouped) / (self.reading * (s.single if single else 1.0))
+            rows = ceil(tokens)
+            rows = rows if rows <= MEGATOKEN else ceil(rows / 64) * 64
+            filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > SKINNY else 1.0
+            flops = task.flops + task.expert_flops * (1 / s.expert_product - 1)
+            multiplied = tokens * flops / (filled * self.rate)
+            self.known[key] = (read, _overlapped(read, multiplied, s) - read)
+        return self.known[key]
+
+    def head(self, rows: float, single: bool) -> tuple[float, float]:
+        """Return seconds of reading the head, and of its products as far as reading does not hide them."""
+        task, s = self.task, self.s
+        if not task.head or not rows:
+            return 0.0, 0.0
+        read = task.head / (self.reading * (s.single if single else 1.0))
+        return read, _overlapped(read, rows * task.head_flops / self.rate, s) - read
+
+    def attention(self, batch: Batch, part: float) -> float:
+        """Return seconds of attention: the cache of decoding sequences, and pairs of prompts. Where a latent is shared by all heads,
+        products take as long as reading."""
+        task, s, bandwidth = self.task, self.s, self.task.chip.bandwidth
+        seconds = 0.0
+        if batch.decodes:
+            size = sum(read * context for read, context in zip(task.reads, batch.contexts, strict=True))
+            read = (size + batch.decodes * task.state) / ((s.flash_cache if self.d.flash else s.cache) * bandwidth)
+            flops = sum(keyed * context for keyed, context in zip(task.keyed, batch.contexts, strict=True))
+            seconds += max(read, flops / (self.top * s.flash))
+        if batch.tokens and batch.pairs:
+            flops = sum(pair * number for pair, number in zip(task.pairs, batch.pairs, strict=True))
+            scores = sum(size * number for size, number in zip(task.scores, batch.pairs, strict=True))
+            rate = self.top * (s.flash if self.d.flash else s.product)
+            seconds += flops / rate + s.scores * scores / bandwidth
+        return seconds * part
+
+    def seconds(self, batch: Batch) -> Seconds:
+        """Return seconds of one group of the batch, by part."""
+        task, s, part = self.task, self.s, 1 / batch.groups
+        tokens = batch.rows * part
+        passes = ceil(tokens / self.d.batch)
+        each = tokens / passes
+        single = self.d.alone < 1 and batch.rows == 1
+        read, more = self.layers(each, single)
+        head_read, head_more = self.head((batch.rows - batch.tokens + batch.ends) * part, single)
+        touched = s.touch * task.touched * tokens / task.chip.bandwidth
+        if task.adapters:  # read for the requests of the pass; inputs and outputs of the products pass through memory once more
+            read += task.adapter_bytes((batch.decodes + batch.ends) * part) / self.reading
+            touched += task.touched * tokens / task.chip.bandwidth + tokens * task.adapter / self.top
+        launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
+        reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
+        reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
+        return (
+            passes * read + head_read,
+            self.attention(batch, part),
+            passes * more + head_more + touched,
+            passes * launch,
+            0.0,
+            passes * reduce,
+            0.0,
+        )
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """The seconds of passes of one replica."""
+
+    d: Demand
+    calibrations: Calibrations
+    costs: dict[int, tuple[TaskCost, ...]] = field(default_factory=dict[int, tuple[TaskCost, ...]])
+    """The costs of each stage's devices, by the number of the stage."""
+
+    @cached_property
+    def first(self) -> ServeCalibration:
+        """The coefficients of the first device, which apply to the replica as a whole; of the host where no device is used."""
+        return self.calibrations(self.d.stages[0][0].chip) if self.d.stages else self.calibrations(self.d.host.chip)
+
+    def __post_init__(self) -> None:
+        for i, stage in enumerate(self.d.stages):
+            self.costs[i] = tuple(TaskCost(self.d, task, self.calibrations(task.chip)) for task in stage)
+
+    def seconds(self, batch: Batch) -> float:
+        """Return the seconds of a pass."""
+        return sum(self.parts(batch))
+
+    def parts(self, batch: Batch) -> Seconds:
+        """Return the seconds of a pass by part. Stages run one after another; groups of requests, and micro-batches of a prompt in a layer
+        split, follow one another through them."""
+        d, first = self.d, self.first
+        stages = [_slowest([cost.seconds(batch) for cost in costs]) for costs in self.costs.values()]
+        totals = [sum(stage) for stage in stages]
+        weights, cache, compute, launch, _, reduce, _ = (
+            (sum(column) for column in zip(*stages, strict=True)) if stages else (0.0,) * 7
+        )
+        tokens = batch.rows
+        passes = ceil(tokens / batch.groups / d.batch)
+        stretch = self._stretch(totals, batch.groups, passes)
+        hops = sum(_hop_seconds(hop, batch, passes, first) for hop in d.hops)
+        reduce = reduce * stretch + passes * _row_split(d, first)
+        reduce += moved(tokens * d.row_bytes, d.pcie, first) if d.row_bytes and batch.tokens else 0.0
+        host = 0.0 if d.host.idle else _on_host(d, batch, passes, first)
+        compute = compute * stretch + (self._drafted(batch, sum(totals)) if batch.draft else 0.0)
+        program = first.step + first.sequence * batch.decodes
+        if batch.tokens and d.prompt_launch:  # the host is slower than the device
+            program += max(0.0, sum(stage[0].kernels + stage[0].mixtures for stage in d.stages) * d.prompt_launch - sum(totals))
+        return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
+
+    def _drafted(self, batch: Batch, busy: float) -> float:
+        """Return seconds of proposing tokens one after another with one layer and the head, as MTP and EAGLE do."""
+        layers = sum(stage[0].layers for stage in self.d.stages)
+        heads = sum(sum(costs[0].head(batch.decodes, False)) for costs in self.costs.values())
+        return batch.draft * (busy / max(1, layers) + heads)
+
+    def _stretch(self, totals: list[float], groups: int, passes: int) -> float:
+        """Return the time of all stages with overlap over their sum: in a pipeline as long as the slowest stage for all groups, or all
+        stages for one group, whichever is longer; in a layer split, micro-batches overlap in at most `copies` stages.
+
+        Worked: 8 micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32.
+        """
+        busy = sum(totals)
+        if not busy:
+            return 1.0
+        if groups > 1:
+            return max(groups * max(totals), busy) / busy
+        if passes > 1 and self.d.copies > 1 and self.d.queued:
+            share = max(max(totals), busy / self.d.copies) / busy
+            return 1 - self.first.pipelined * (passes - 1) / passes * (1 - share)
+        return 1.0
+
+    def decode(self, work: Serve) -> Parts:
+        """Return seconds of a decode step of all requests at the mean context of the generation, by part."""
+        reached = self.d.reached(work.depth + work.mean_context)
+        batch = Batch(work.users, tuple(work.users * tokens for tokens in reached), groups=min(self.d.pipeline, work.users))
+        return dict(zip(SERVE_PARTS, self.parts(batch), strict=True))
+
+    def prefill(self, work: Serve) -> Parts:
+        """Return seconds of one prompt, by part."""
+        if not work.prompt:
+            return dict.fromkeys(SERVE_PARTS, 0.0)
+        return dict(zip(SERVE_PARTS, self.parts(self.prompt_batch(work.prompt, work.depth)), strict=True))
+
+    def prompt_batch(self, prompt: float, depth: float = 0.0) -> Batch:
+        """Return the batch of one prompt alone, after `depth` cached tokens."""
+        size = min(prompt, self.d.batch)
+        return Batch(0, (0.0,) * len(self.d.windows), prompt, self.d.prompt_pairs(prompt, depth, size=size), 1)
+
+
+def _slowest(tasks: list[Seconds]) -> Seconds:
     """Return the slowest device's seconds per part: devices that share layers wait for each other."""
-    return {name: max(task[name] for task in tasks) for name in tasks[0]}
+    return tasks[0] if len(tasks) == 1 else tuple(max(column) for column in zip(*tasks, strict=True))  # pyright: ignore[reportReturnType]
 
 
-def _latency(link: Link | None, remote: bool) -> float:
-    """Return the latency that a link states, or the usual one for its kind."""
-    if link is None:
-        return NETWORK_LATENCY if remote else SLOW_LATENCY
-    if link.latency is not None:
-        return link.latency
-    return NETWORK_LATENCY if remote else FAST_LATENCY if link.bandwidth >= FAST_LINK else SLOW_LATENCY
-
-
-def _moved(size: float, link: Link | None, s: ServeCalibration) -> float:
-    """Return seconds that `size` bytes take on a link; 0 where there is none."""
-    return size / (link.bandwidth * s.link) if link else 0.0
-
-
-def _hop(hop: Hop, tokens: float, s: ServeCalibration) -> float:
-    """Return seconds to send a step's activations to the next device; to another host, a round trip and its compute graph too."""
-    size = tokens * hop.token_bytes + (s.graph * hop.layers if hop.layers else 0.0)
-    fixed = s.remote + 2 * _latency(hop.link, True) if hop.remote else s.hop
-    return fixed + _moved(size, hop.link, s)
-
-
-def _all_reduce(d: Demand, tokens: float, s: ServeCalibration) -> float:
-    """Return seconds of a tree all-reduce over n devices: 2 log2 n steps of latency, and 2 (n - 1) / n of the bytes through every link."""
-    n = len(d.stages[0]) if d.stages else 1
-    if n < 2 or not d.reduces:
-        return 0.0
-    size = 2 * (n - 1) / n * tokens * d.reduce_bytes
-    return s.reduce + 2 * log2(n) * _latency(d.reduce_link, d.reduce_remote) + _moved(size, d.reduce_link, s)
+def _hop_seconds(hop: Hop, batch: Batch, passes: int, s: ServeCalibration) -> float:
+    """Return exposed seconds of a hop: one micro-batch inside a host, where later ones overlap with computation; all of them over a
+    network. To another host, a round trip and its compute graph too."""
+    tokens = batch.rows - (batch.tokens - batch.ends if hop.logits else 0.0)
+    size = tokens / batch.groups / passes * hop.token_bytes + (s.graph * hop.layers if hop.layers else 0.0)
+    fixed = s.remote + 2 * latency(hop.link, True) if hop.remote else s.hop
+    seconds = fixed + moved(size, hop.link, s)
+    return passes * seconds if hop.remote else seconds
 
 
 def _row_split(d: Demand, s: ServeCalibration) -> float:
     """Return seconds of synchronization in a step: every product sends its input to all devices and collects their outputs (llama.cpp,
     -sm row)."""
-    return d.row_products * (len(d.stages[0]) + 1) * s.row if d.row_products else 0.0
+    return d.row_products * (d.devices + 1) * s.row if d.row_products else 0.0
 
 
-def _decode_on_host(d: Demand, s: ServeCalibration) -> float:
-    """Return seconds of layers in host memory, which are read at its bandwidth."""
-    cpu = d.host.chip
-    return (d.host.weights + d.host.cache) / (s.host * cpu.bandwidth)
-
-
-def prefill_parts(d: Demand, calibrations: Calibrations) -> Parts:
-    """Return seconds of a prompt by part. Its micro-batches are pipelined through the stages, at most `copies` at a time.
-
-    Worked: 8 micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32.
-    """
-    if not d.prompt:
-        return dict.fromkeys(SERVE_PARTS, 0.0)
-    seconds, totals = _run_stages(d, _prefill_task, calibrations)
-    first = _first_calibration(d, calibrations)
-    if totals and sum(totals):
-        share = max(max(totals), sum(totals) / d.copies) / sum(totals)
-        rest = (d.micro_batches - 1) / d.micro_batches
-        overlapped = 1 - first.pipelined * rest * (1 - share)
-        seconds = {name: value * overlapped for name, value in seconds.items()}
-    seconds["launch"] += first.step
-    seconds["hops"] += sum(_prefill_hop(hop, d.micro_batches, first) for hop in d.hops)
-    tokens = d.prompt / d.micro_batches
-    seconds["reduce"] += d.micro_batches * d.reduces * _all_reduce(d, tokens, first)
-    seconds["reduce"] += d.micro_batches * _row_split(d, first) + _moved(d.prompt * d.row_bytes, _row_link(d), first)
-    if not d.host.idle:
-        seconds["host"] += _prefill_on_host(d, first)
-    return seconds
-
-
-def _row_link(d: Demand) -> Link | None:
-    return d.pcie if d.row_bytes else None
-
-
-def _prefill_task(d: Demand, task: Task, s: ServeCalibration) -> Parts:
-    """Return seconds of one device: products, or reading the weights once per micro-batch; attention, and its scores where they are
-    stored."""
-    full = utilization(task.products, task.rows, task.chip.sms or 0, s.tile)
-    products = task.prompt_flops / (full * _product_rate(d, task.chip, s))
-    touched = s.touch * task.activations / task.chip.bandwidth
-    read = d.micro_batches * task.batch_weights / read_rate(task.chip, s)
-    top = peak_flops(task.chip, "", int8_products=d.int8_products)
-    if task.scores:
-        attention = task.attention / (top * s.product) + s.scores * task.scores / task.chip.bandwidth
-    else:
-        attention = task.attention / (top * s.flash)
-    return {
-        "compute": products + touched,
-        "cache": attention,
-        "weights": _overlapped(read, products, s) - products + task.head / read_rate(task.chip, s),
-        "launch": d.micro_batches * task.layers * s.layer,
-    }
-
-
-def _prefill_hop(hop: Hop, micro_batches: int, s: ServeCalibration) -> float:
-    """Return exposed seconds of a hop: one micro-batch inside a host, where later ones overlap with computation; all of them over a
-    network."""
-    seconds = _hop(hop, hop.prompt_tokens / micro_batches, s)
-    return micro_batches * seconds if hop.remote else seconds
-
-
-def _prefill_on_host(d: Demand, s: ServeCalibration) -> float:
-    """Return seconds of the host's layers: computed on the CPU, or on the first device with the weights sent per micro-batch, if faster."""
+def _on_host(d: Demand, batch: Batch, passes: int, s: ServeCalibration) -> float:
+    """Return seconds of the host's layers: computed on the CPU, or, for prompts, on the first device with the weights sent per
+    micro-batch, if that is faster."""
     cpu, task = d.host.chip, d.host
-    on_cpu = max(
-        (task.prompt_flops + task.attention) / (peak_flops(cpu, "", int8_products=d.int8_products) * s.product),
-        (d.micro_batches * task.batch_weights + task.head) / (s.host * cpu.bandwidth),
-    )
-    if not d.stages or d.pcie is None:
+    tokens = batch.rows
+    cached = sum(read * context for read, context in zip(task.reads, batch.contexts, strict=True))
+    pairs = sum(pair * number for pair, number in zip(task.pairs, batch.pairs, strict=True)) if batch.pairs else 0.0
+    read = passes * task.read(tokens / passes) + task.head + cached + batch.decodes * task.state
+    flops = tokens * task.flops + pairs
+    rate = peak_flops(cpu, "", int8_products=d.int8_products) * s.product
+    on_cpu = max(flops / rate, read / (s.host * cpu.bandwidth)) + CROSSING * d.crossings * passes
+    if not batch.tokens or not d.stages or d.pcie is None:
         return on_cpu
-    on_device = (task.prompt_flops + task.attention) / _product_rate(d, d.stages[0][0].chip, s)
-    return min(on_cpu, d.micro_batches * task.batch_weights / (s.link * d.pcie.bandwidth) + on_device)
+    on_device = flops / _product_rate(d, d.stages[0][0].chip, s)
+    return min(on_cpu, passes * task.read(tokens / passes) / (s.link * d.pcie.bandwidth) + on_device)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
@@ -10,6 +10,7 @@ from meshwise.export.check.ask import CheckAsk
 from meshwise.export.check.changes import Change, applied, changes
 from meshwise.export.check.contradictions import Finding, places
 from meshwise.export.check.model import model_of, preset_of
+from meshwise.export.check.served import Served, served, with_settings
 from meshwise.export.check.train import cluster_of
 from meshwise.export.check.verdict import Verdict
 from meshwise.export.facts import Facts
@@ -20,55 +21,31 @@ from meshwise.export.source import Source
 from meshwise.models.formats import FORMATS
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.choice import choice
-from meshwise.plan.serve.search import Found, Option, search
-from meshwise.units import GIB
+from meshwise.plan.serve.search import Found, Option, search, worth
+from meshwise.plan.serve.words import length_words
 
-AXES = ("tp", "pp", "replicas")
-ONE_COPY = ("llama.cpp", "ollama")
+AXES = ("tp", "pp", "replicas", "attention_dp")
+GGUF = ("llama.cpp", "ollama")
+ONE_COPY = (*GGUF, "tensorrt-llm", "mlx")
 """Engines whose command starts one copy."""
+FORMAT_SUFFIX = re.compile(
+    r"(?:[-._](?:i?q\d\w*|f16|bf16|f32|fp16|fp8|mxfp4|nvfp4|fp4|awq|gptq|int[48]|w\d+a\d+|[3468]bit|dynamic|quantized))+$",
+    re.IGNORECASE,
+)
+"""Formats at the end of the name of a checkpoint."""
+SET = "--set"
+"""The key of a fact that the user answered."""
 CLOSE = 0.01
 """A layout within this share of the best needs no change."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Served:
-    """One layout of a served model with its memory and speed, in SI units; no speed where it does not fit."""
-
-    name: str
-    peak: float
-    capacity: float
-    axes: tuple[int, int, int]
-    """tp, pp and copies."""
-    users: int
-    most_users: int
-    """Requests that fit, each with its whole context."""
-    per_user: float | None = None
-    low: float | None = None
-    high: float | None = None
-    sustained: float | None = None
-    ttft: float | None = None
-    dollars_per_million: float | None = None
-
-    def sentences(self) -> Iterator[str]:
-        """Yield whether it fits, how fast it is, and what a million tokens cost."""
-        word = "fits" if self.per_user is not None else "does not fit"
-        memory = f"{self.peak / GIB:.1f} GiB of {self.capacity / GIB:.1f} on the fullest device"
-        yield f"{word}: {memory}, with {self.users:,} requests at full context"
-        if self.per_user is None:
-            return
-        yield (
-            f"speed: {self.per_user:.3g} tokens/s per request (90%: {self.low:.3g} to {self.high:.3g}), {self.sustained:,.4g} in all, "
-            f"first token after {self.ttft:.2g} s"
-        )
-        if self.dollars_per_million:
-            yield f"${self.dollars_per_million:.2f} per million output tokens"
 
 
 def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     """Judge what a serving file says."""
     program, facts = reading.program, reading.facts
-    facts = facts.adding(lengths.totals(facts))  # a manifest may say how many copies there are
+    answered = [one.fact for one in facts if one.key == SET]
+    facts = facts.adding(  # a manifest may say how many copies there are
+        one for one in lengths.totals(facts) if one.fact not in answered
+    )
     reading = replace(reading, facts=facts)
     found, why = _model(facts, ask.model)
     unknown = [f"model: {why}"] if found is None else []
@@ -106,7 +83,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
         on=on,
         own=own,
         best=best,
-        fits=own.per_user is not None if own is not None else None,
+        fits=own.fits if own is not None else None,
         changes=tuple(words),
         patched=done,
         command=command,
@@ -121,20 +98,17 @@ def _applied(reading: Reading, ask: CheckAsk, words: list[Change], best: Served)
             again = read_sources([Source(name, text) for name, text in texts.items()], ask.answers).facts
         except UserError:
             return {}
-        return {name: again.whole(name, 1) for name in AXES}
+        return {name: again.whole(name, 0 if name == "attention_dp" else 1) for name in AXES}
 
     return applied(reading.texts, reading.facts, words, layout, dict(zip(AXES, best.axes, strict=True)))
 
 
 def _model(facts: Facts, named: str) -> tuple[Model | None, str]:
-    """Return the model: of a GGUF file by its name without the format."""
+    """Return the model: of a GGUF file, or of a checkpoint in another format, by its name without the format."""
     text = str(facts.value("model") or "")
-    if not named and text.endswith(".gguf"):
-        plain = re.sub(
-            r"[-._](?:i?q\d\w*|f16|bf16|f32|fp16|mxfp4)$", "", text.rpartition("/")[2].removesuffix(".gguf"), flags=re.IGNORECASE
-        )
-        named = preset_of(plain)
-        if not named:
+    if not named and not preset_of(text):
+        named = preset_of(FORMAT_SUFFIX.sub("", text.rpartition("/")[2].removesuffix(".gguf")))
+        if not named and text.endswith(".gguf"):
             return None, f"{text} is no preset: --model names one, or the .gguf"
     return model_of(facts, named)
 
@@ -145,7 +119,7 @@ def _format(facts: Facts) -> str:
     if stated:
         return str(stated)
     name = str(facts.value("model") or "").rpartition("/")[2].removesuffix(".gguf")
-    known = [fmt for fmt in FORMATS if re.search(rf"[-._]{re.escape(fmt)}$", name, flags=re.IGNORECASE)]
+    known = [fmt for fmt in FORMATS if re.search(rf"[-._]{re.escape(fmt.removeprefix('mlx-'))}$", name, flags=re.IGNORECASE)]
     return max(known, key=len, default="")
 
 
@@ -155,13 +129,22 @@ def _counted(facts: Facts) -> Facts:
 
 
 def asked(program: Program, facts: Facts, model: Model, on: str, ask: CheckAsk) -> ServeAsk:
-    """Return the question that a file asks, in the words of `meshwise serve`, without its layout."""
-    fmt = _format(facts)
+    """Return the question that a file asks, in the words of `meshwise serve`, without its layout: as many users as it admits, unless
+    --set states a load."""
+    fmt = _format(facts) or ("bf16" if program.framework not in GGUF and not model.quantization else "")
     kv = str(facts.value("kv") or "f16")
+    rate, accept = (float(str(facts.value(name) or 0)) for name in ("rate", "accept"))
+    plain = ServeAsk()
     return ServeAsk(
         model=f"{model.name}:{fmt}" if fmt else model.name,
         on=on,
-        users=facts.whole("users", 1) or 1,
+        users=1 if rate else facts.whole("users", 1) or 1,
+        rate=rate,
+        prompt=facts.whole("prompt", plain.prompt),
+        output=facts.whole("output", plain.output),
+        draft=facts.whole("draft") if accept else 0,
+        accept=accept if facts.whole("draft") else 0.0,
+        lora=_adapters(facts),
         context=facts.whole("context"),
         engine=program.framework,
         kv={"bf16": "f16"}.get(kv, kv),
@@ -170,14 +153,32 @@ def asked(program: Program, facts: Facts, model: Model, on: str, ask: CheckAsk) 
     )
 
 
+def _adapters(facts: Facts) -> str:
+    """Return LoRA adapters in the words of `--lora`; '' where there are none, or their rank is not known."""
+    number, rank = facts.whole("adapters"), facts.whole("adapter_rank")
+    return f"{number}:{rank}" if number > 0 and rank > 0 else ""
+
+
 def _fixed(facts: Facts, q: ServeQuestion) -> tuple[str, ...]:
     """Return the file's layout in the words of `--fix`. llama.cpp uses every card that it sees."""
-    if q.engine.name not in ONE_COPY:
-        return tuple(f"{name}={facts.whole(name, 1)}" for name in ("tp", "pp", "replicas"))
+    if not q.engine.gguf:
+        apart = facts.value("attention_dp") is True and q.engine.attention_dp
+        fixed = {name: facts.whole(name, 1) for name in ("tp", "pp", "replicas")} | {"ep": facts.whole("tp", 1) if apart else 1}
+        return tuple(f"{name}={value}" for name, value in fixed.items())
     named = str(facts.value("cards_used") or "")
     seen = facts.whole("devices_per_node") or len(q.cards)
     cards = 1 if facts.value("split") == "none" else len(named.split(",")) if named else min(seen, len(q.cards))
     return (f"cards={cards}", *([f"split={facts.value('split') or 'layer'}"] if cards > 1 else []))
+
+
+def _assumed(facts: Facts) -> Iterator[str]:
+    """Yield what is predicted in another way than the file says."""
+    if facts.whole("draft") and not facts.value("accept"):
+        yield f"{facts.whole('draft')} drafted tokens are not counted: --set accept=0.7 states the share that is accepted"
+    if facts.value("attention_dp") is True and 1 < facts.whole("copies", 1) < facts.whole("tp", 1):
+        yield f"attention in {facts.whole('copies')} groups is predicted as attention apart on each of {facts.whole('tp')} devices"
+    if facts.value("attention_dp") is not True and facts.whole("ep", 1) > 1:
+        yield f"experts on {facts.whole('ep')} devices are predicted as cut by tensor parallelism"
 
 
 def _partly(facts: Facts, model: Model) -> Iterator[str]:
@@ -185,6 +186,8 @@ def _partly(facts: Facts, model: Model) -> Iterator[str]:
     layers = facts.value("gpu_layers")
     if isinstance(layers, int) and 0 <= layers < model.decoder.layers:
         yield f"gpu_layers: {layers} of {model.decoder.layers} layers on cards are not predicted, only all"
+    if facts.says("transfer") or (facts.says("pool") and facts.value("pool") != "null"):
+        yield "pool: a server of one pool, for prompts or for outputs, is not predicted without the other"
     for name in ("expert_layers", "override", "offload_bytes"):
         if facts.says(name) and facts.value(name) not in (0, 0.0):
             yield f"{name}: {facts.value(name)} in host memory is not predicted"
@@ -193,71 +196,49 @@ def _partly(facts: Facts, model: Model) -> Iterator[str]:
 def _predicted(
     reading: Reading, question: ServeAsk, model: Model
 ) -> tuple[Served | None, Served | None, list[Change], list[str]]:
-    """Predict the file's own layout, and find a better one."""
-    fix = _fixed(reading.facts, question.question(model))
-    asked_for, notes = _started_with(replace(question, fix=fix), reading.facts, model)
-    q, free = asked_for.question(model), replace(asked_for, fix=question.fix).question(model)
-    option = _first(search(q), all_on_cards=reading.facts.says("gpu_layers"))
+    """Predict the file's own layout with its own settings, and find a better one."""
+    facts = reading.facts
+    fix = _fixed(facts, question.question(model))
+    own_ask, notes = _started_with(replace(question, fix=fix), facts, model)
+    free_ask = replace(own_ask, fix=question.fix)
+    q = with_settings(own_ask.question(model), facts, bounded=True)
+    free = with_settings(free_ask.question(model), facts, bounded=False)
+    option = _first(search(q), all_on_cards=facts.says("gpu_layers"))
     if option is None:
         return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
-    own = served(q, option)
+    own = served(own_ask, q, option)
     top = next(iter(search(free).options), None)
-    if top is None or top.layout.name == option.layout.name:
-        return own, None, [], notes
-    best = served(free, top)
-    if own.sustained is not None and best.sustained is not None and best.sustained <= own.sustained * (1 + CLOSE):
+    if top is None or top.layout.name == option.layout.name or worth(free, top) <= worth(q, option) * (1 + CLOSE):
         return own, None, [], notes
     mine, better = setup.of_layout(q, option.layout), setup.of_layout(free, top.layout)
-    return own, best, changes(reading.programs or (reading.program,), reading.facts, mine, better), notes
+    words = changes(reading.programs or (reading.program,), facts, mine, better)
+    return own, served(free_ask, free, top), words, notes
 
 
 def _started_with(ask: ServeAsk, facts: Facts, model: Model) -> tuple[ServeAsk, list[str]]:
-    """Return the question with as many requests as fit: a paged cache starts with room for one whole context, and the number in the file is
-    the most that it runs at a time. llama.cpp reserves the cache of all its slots when it starts."""
+    """Return the question with as many users as the file admits and as fit, unless --set states the load: a paged cache holds what is in
+    flight, and the number in the file is the most that it runs at a time. llama.cpp reserves the cache of all its slots when it starts."""
+    notes = list(_assumed(facts))
+    said = facts.get("users")
+    if ask.rate or (said is not None and said.key == SET):
+        return ask, notes
     if not facts.whole("users"):
-        return ask, ["users are not stated: one request is assumed; --set users=64"]
-    q = ask.question(model)
-    if q.engine.name in ONE_COPY:
-        return ask, []
+        return ask, [*notes, "users are not stated: one request at a time is assumed; --set users=64, or --set rate=5"]
     copies = facts.whole("replicas", 1)
-    least = _first(search(replace(ask, users=copies).question(model)))
-    if least is None or not least.fits or least.most_users >= ask.users:
-        return (ask if least is not None and least.fits else replace(ask, users=copies)), []
-    room = f"the cache holds {least.most_users:,} requests with a whole context of {q.work.context:,} tokens"
-    note = f"{room}, of at most {ask.users:,} at a time"
-    return replace(ask, users=max(copies, least.most_users)), [note]
+    q = with_settings(replace(ask, users=max(copies, ask.users)).question(model), facts, bounded=True)
+    if not q.runtime.paged:
+        return ask, notes
+    most = next((one for one in search(q).options), None)
+    if most is None or most.most_users >= ask.users:
+        return replace(ask, users=max(copies, ask.users)), notes
+    room = f"the cache holds {most.most_users:,} requests of {length_words(ask)}"
+    return replace(ask, users=max(copies, most.most_users)), [*notes, f"{room}, of at most {ask.users:,} at a time"]
 
 
 def _first(found: Found, *, all_on_cards: bool = False) -> Option | None:
     """Return the best layout that fits, else the one that misses least. `all_on_cards`: none that keeps layers in host memory."""
     kept = [one for one in found.options if not all_on_cards or (one.layout.gpu_layers is None and not one.layout.expert_layers)]
     return next(iter((*kept, *found.misses)), None)
-
-
-def served(q: ServeQuestion, option: Option) -> Served:
-    """Return a layout with its memory on the fullest device and, where it fits, its speed."""
-    number = min(range(len(option.spares)), key=lambda i: option.spares[i])
-    capacity = option.rooms[number]
-    plain = Served(
-        name=option.layout.name,
-        peak=capacity - option.spares[number],
-        capacity=capacity,
-        axes=(option.layout.tp, option.layout.pp, option.layout.replicas),
-        users=option.users,
-        most_users=option.most_users,
-    )
-    if option.speed is None:
-        return plain
-    one = choice(q, option)
-    return replace(
-        plain,
-        per_user=one.per_user,
-        low=one.low,
-        high=one.high,
-        sustained=one.sustained,
-        ttft=one.ttft,
-        dollars_per_million=one.dollars_per_million,
-    )
 
 
 def _contradictions(facts: Facts, model: Model | None) -> Iterator[Finding]:

@@ -7,6 +7,10 @@ from meshwise.export.program import Form, Key, Program, Refusal, Setup, Written
 from meshwise.export.serve import setup
 from meshwise.export.source import Setting, Source
 
+SEVERAL_SERVERS = (
+    "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them; --to dynamo writes "
+    "them as one deployment"
+)
 SURE = 30
 """How surely a command is of the program that it starts."""
 
@@ -31,7 +35,7 @@ def serving(
     write: Callable[[Setup], Written],
     keys: tuple[Key, ...] = (),
     form: Form = "flags",
-    engine: str = "vllm",
+    engine: str,
     splits: tuple[str, ...] = ("tensor",),
     commands: tuple[str, ...] = (),
     refuse: Callable[[Setup], Iterable[Refusal]] = _more,
@@ -39,14 +43,17 @@ def serving(
     meaning: Callable[[Facts], Facts] = _same,
     in_file: Callable[[Sequence[Setting]], int] | None = None,
     refers: Mapping[str, str] | None = None,
+    pools: bool = False,
     check: str = "",
 ) -> Program:
     """Return a serving program. `engine`: the engine of the catalogue that predicts it. `splits`: how it splits a model; none: `refuse`
-    says. `in_file`: how surely the settings of a file, without a command, are its own."""
+    says. `in_file`: how surely the settings of a file alone are its own. `pools`: whether its files hold servers of several roles."""
 
     def refused(given: Setup) -> Iterable[Refusal]:
+        if given.whole("prefill_replicas", 0) and not pools:
+            yield Refusal(SEVERAL_SERVERS, {})
         if splits:
-            yield from setup.refused(given, title, *splits)
+            yield from setup.refused(given, title, engine, *splits)
         yield from refuse(given)
 
     def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:

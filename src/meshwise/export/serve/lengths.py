@@ -1,5 +1,6 @@
 """Lengths and users as engines write them, and what several engines share."""
 
+import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -28,7 +29,8 @@ def cache_type(facts: Facts, name: str = "kv_type") -> Iterable[Stated]:
     if stated is None or stated.value is None:
         return [] if stated is None else [facts.derived("kv", None, stated.note, name)]
     text = str(stated.value).lower()
-    known = "fp8" if text in FP8 else "f16" if text in ("auto", "bfloat16", "bf16", "fp16", "float16", "half") else text
+    plain = ("auto", "bfloat16", "bf16", "fp16", "float16", "half")
+    known = "fp8" if text in FP8 else "f16" if text in plain else "int8" if text.startswith("int8") else text
     return [facts.meaning("kv", known, name)]
 
 
@@ -45,14 +47,42 @@ def weight_format(facts: Facts, quantization: str = "quantization", dtype: str =
         return
 
 
+def drafted(facts: Facts, name: str = "speculation") -> Iterable[Stated]:
+    """Return the tokens that speculative decoding proposes per step, from a configuration in JSON."""
+    stated = facts.get(name)
+    if stated is None or stated.value is None:
+        return
+    try:
+        config = json.loads(str(stated.value))
+        number = int(config["num_speculative_tokens"])
+    except (ValueError, TypeError, KeyError):
+        yield facts.derived("draft", None, f"{stated.key} is no JSON with num_speculative_tokens", name)
+        return
+    yield facts.meaning("draft", number, name)
+
+
+def unknown(facts: Facts, name: str, own: str) -> list[Stated]:
+    """Return that a fact is as unknown as the program's own one that says it; nothing where that is not stated."""
+    stated = facts.get(own)
+    return [] if stated is None else [facts.derived(name, None, stated.note, own)]
+
+
+def hosts(facts: Facts) -> Iterable[Stated]:
+    """Return the nodes of one engine."""
+    nodes = facts.get("engine_nodes")
+    return [facts.meaning("nodes", nodes.value, "engine_nodes")] if nodes is not None and nodes.value is not None else []
+
+
 def totals(facts: Facts) -> Iterable[Stated]:
-    """Return what follows from a copy: users of all copies, and devices."""
-    copies = facts.whole("replicas", 1)
-    users = facts.value("copy_users")
+    """Return what follows from a copy: users of all copies, devices, and its limits, which the file states for each of its `ranks`."""
+    copies, ranks = facts.whole("replicas", 1), facts.whole("ranks", 1)
+    users, tokens = facts.value("copy_users"), facts.value("batched_tokens")
     if isinstance(users, int):
-        yield facts.derived(
-            "users", users * copies, f"{users} of each of {copies} copies" if copies > 1 else "of its only copy", "copy_users"
-        )
+        of = [f" of each of {number} {word}" for number, word in ((ranks, "ranks"), (copies, "copies")) if number > 1]
+        yield facts.derived("users", users * copies * ranks, f"{users}{','.join(of)}" if of else "of its only copy", "copy_users")
+        yield facts.derived("copy_limit", users * ranks, "of one copy", "copy_users")
+    if isinstance(tokens, int):
+        yield facts.derived("copy_tokens", tokens * ranks, "of one copy", "batched_tokens")
     sizes = [facts.value(name) for name in ("tp", "pp")]
     if all(isinstance(size, int) for size in sizes):
         devices = facts.whole("tp", 1) * facts.whole("pp", 1) * copies

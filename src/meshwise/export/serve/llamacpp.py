@@ -11,7 +11,7 @@ from meshwise.export import forms
 from meshwise.export.facts import Facts, Value
 from meshwise.export.kinds import INT, TEXT, Kind
 from meshwise.export.program import Key, Refusal, Setup, Written
-from meshwise.export.serve import lengths
+from meshwise.export.serve import lengths, setup
 from meshwise.export.serve.declared import serving
 from meshwise.models.formats import FORMATS
 
@@ -44,13 +44,16 @@ KEYS = (
     Key("key_type", "-ctk", TEXT, also=("--cache-type-k",), default="f16"),
     Key("value_type", "-ctv", TEXT, also=("--cache-type-v",), default="f16"),
     Key("flash", "-fa", SWITCH, also=("--flash-attn",), write="always"),
+    Key("adapter_files", "--lora", TEXT),
+    Key("draft_model", "-md", TEXT, also=("--model-draft",)),
+    Key("draft", "--draft-max", INT, also=("--draft", "--draft-n")),
     Key("port", "--port", INT, write="changed"),
 )
 LONG = {
     "-m": "model", "-ngl": "n-gpu-layers", "--rpc": "rpc", "-dev": "device", "-sm": "split-mode", "-ts": "tensor-split",
     "-ot": "override-tensor",
     "--n-cpu-moe": "n-cpu-moe", "-c": "ctx-size", "-np": "parallel", "-ctk": "cache-type-k", "-ctv": "cache-type-v",
-    "-fa": "flash-attn", "--port": "port",
+    "-fa": "flash-attn", "--lora": "lora", "-md": "model-draft", "--draft-max": "draft-max", "--port": "port",
 }  # fmt: skip
 """Long names of the options, which are the keys of a preset."""
 
@@ -86,7 +89,8 @@ def _settings(
 ) -> list[tuple[str, object]]:
     """Return the options of one server and their values."""
     shares = layout.shares[1:] if _on_cpus(q, layout) else layout.shares
-    users = -(-q.work.users // layout.replicas)
+    facts = setup.values(q, layout)
+    users = int(str(facts["copy_users"]))
     words: dict[str, Value] = {
         "model": file_of(q),
         "gpu_layers": gpu_layers(q, layout),
@@ -96,6 +100,9 @@ def _settings(
         "value_type": q.work.kv,
         "flash": flash_of(q),
     }
+    adapters = ",".join(f"path/to/adapter-{number + 1}.gguf" for number in range(q.work.adapters))
+    words |= {"adapter_files": adapters} if adapters else {}
+    words |= {"draft": q.load.draft, "draft_model": f"path/to/draft-of-{file_of(q)}"} if q.load.draft else {}
     words |= {"rpc": ",".join(rpc)} if rpc else {}
     words |= {"cards_used": ",".join(names)} if names else {}
     words |= {"split": layout.split} if len(shares) > 1 else {}
@@ -198,7 +205,7 @@ def meaning(facts: Facts) -> Facts:
     more = [facts.meaning("kv", str(facts.value("key_type")), "key_type")] if facts.value("key_type") is not None else []
     if isinstance(slots, int) and slots > 0 and users > 0:
         more.append(facts.derived("context", slots // users, f"-c {slots} over {users} slots", "all_slots"))
-    more.append(facts.derived("users", users, "its slots", "copy_users"))
+    more += [facts.derived(name, users, "its slots", "copy_users") for name in ("users", "copy_limit")]
     return facts.adding(more)
 
 
@@ -226,7 +233,7 @@ PROGRAM = serving(
     TITLE,
     VERSION,
     engine="llama.cpp",
-    splits=("layer", "row", "none"),
+    splits=("layer", "row", "tensor", "none"),
     keys=KEYS,
     write=write,
     commands=COMMANDS,

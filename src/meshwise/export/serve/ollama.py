@@ -9,6 +9,7 @@ from meshwise.export import forms
 from meshwise.export.facts import Facts, Stated
 from meshwise.export.kinds import INT, TEXT
 from meshwise.export.program import Key, Refusal, Setup, Written
+from meshwise.export.serve import setup
 from meshwise.export.serve.declared import serving
 from meshwise.export.serve.lengths import LENGTH
 from meshwise.export.serve.llamacpp import file_of, flash_of, gpu_layers
@@ -19,11 +20,12 @@ CACHE_TYPES = ("f16", "q8_0", "q4_0")
 
 
 def can(q: ServeQuestion, layout: ServeLayout) -> bool:
-    """Return whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC or replicas."""
+    """Return whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC, replicas or
+    draft models."""
     plain = (
         layout.split == "layer" and not layout.shared and not layout.expert_layers and layout.hosts == 1 and layout.replicas == 1
     )
-    return plain and q.work.kv in CACHE_TYPES
+    return plain and q.work.kv in CACHE_TYPES and not q.load.draft
 
 
 KEYS = (
@@ -59,7 +61,7 @@ def _environment(q: ServeQuestion, layout: ServeLayout) -> dict[str, str]:
     own = sum(card.host == 0 for card in q.cards)
     variables = {"OLLAMA_FLASH_ATTENTION": str(int(flash_of(q)))}
     variables |= {"OLLAMA_KV_CACHE_TYPE": q.work.kv} if q.work.kv != "f16" else {}
-    variables |= {"OLLAMA_NUM_PARALLEL": str(q.work.users)}
+    variables |= {"OLLAMA_NUM_PARALLEL": str(setup.values(q, layout)["copy_users"])}
     variables |= {"OLLAMA_SCHED_SPREAD": "1"} if len(layout.cards) > 1 else {}
     visible = {"AMD": "ROCR_VISIBLE_DEVICES"}.get(q.cards[0].chip.vendor, "CUDA_VISIBLE_DEVICES")
     return variables | ({visible: ",".join(map(str, layout.cards))} if len(layout.cards) < own else {})

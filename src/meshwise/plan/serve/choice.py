@@ -5,16 +5,17 @@ from dataclasses import dataclass, field, replace
 
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
-from meshwise.cost.serve.layouts import subcluster
+from meshwise.cost.serve.distance import distance, is_of
+from meshwise.cost.serve.layouts import ServeLayout, subcluster
+from meshwise.cost.serve.load import NEVER, Load, Percentiles, Report
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
-from meshwise.plan.serve.search import Option, largest_context, meets, with_memory
+from meshwise.plan.serve.search import UNQUANTISED, Option, largest_context, meets, with_memory, with_speed
 
 INTERVAL = 1.6449
 """90% of a normal distribution lie within this many standard deviations of the mean."""
-UNSURE = 0.3
-"""Standard deviation of ln(predicted / measured) for unmeasured parts: all-reduces, other hosts, layers in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,23 +50,39 @@ class ServeChoice:
     shares: tuple[float, ...]
     gpu_layers: int | None
     expert_layers: int
+    prefill_replicas: int
+    """Copies that compute prompts only, where the others only generate; 0: every copy does both."""
+    prefill_cards: int
+    """Devices of each of these."""
+    transfer: float
+    """Seconds in which the cache of a prompt moves from them to a copy that generates."""
     spare: float
     """Free bytes on the fullest device."""
     host_bytes: float
     most_users: int
     devices: tuple[Device, ...]
-    decode: float
-    """Output tokens per second of all requests together, while they decode."""
-    sustained: float
-    """Output tokens per second when requests follow each other without a pause, so that prefill takes time from decode steps."""
+    throughput: float
+    """Output tokens per second of all requests at the load; the time of prompts is included."""
+    input_rate: float
+    """Prompt tokens per second at the load."""
+    requests: float
+    """Requests per second at the load."""
+    per_device: float
+    """Output tokens per second of one device."""
     per_user: float
+    """Tokens per second of one request after its first token, at the load."""
     low: float
     high: float
     """90% of measured tokens/s of one request lie between these."""
+    uncertain: str
+    """Why the interval is wide; '' where it is that of the calibration."""
     prefill: float
-    ttft: float
-    ttft_low: float
-    ttft_high: float
+    """Prompt tokens per second of prompts that wait for no other."""
+    ttft: Percentiles
+    tpot: Percentiles
+    e2e: Percentiles
+    waits: float
+    """Requests that wait for a place or compute their prompt, on average."""
     meets: bool
     """Whether it meets the latency targets; True without targets."""
     time: dict[str, float] = field(metadata=stored("time_parts"))
@@ -75,26 +92,33 @@ class ServeChoice:
     watts: float | None
     """Rated power of all devices: an upper bound."""
     kwh_per_million: float | None
+    """Energy per million output tokens."""
     dollars_per_million: float | None
-    """Dollars per million output tokens at the rental price."""
+    """Dollars per million output tokens at the rental price, where all of it is put on them."""
+    dollars_per_million_in: float | None
+    """Dollars per million prompt tokens, where the time of prompts is put on these and that of decoding on outputs."""
+    dollars_per_million_out: float | None
+
+    @property
+    def hourly(self) -> float | None:
+        """Dollars per hour of all devices."""
+        return self.dollars_per_million * self.throughput / 1e6 * 3600 if self.dollars_per_million is not None else None
 
 
 def choice(q: ServeQuestion, option: Option) -> ServeChoice:
-    """Convert an evaluated option into a ServeChoice."""
+    """Convert an evaluated option into a ServeChoice, with percentiles."""
+    option = with_speed(q, option, detailed=True)
     assert option.speed
-    layout, speed = option.layout, option.speed
-    used = [q.cards[i].chip for i in layout.cards]
+    layout, speed, report = option.layout, option.speed, option.report or NOTHING
     low, high = interval(q, option)
-    slower = math.exp(INTERVAL * calibrations.choose_serve(used[0], q.engine.runtime).prefill_spread)
-    watts = sum(chip.tdp or 0.0 for chip in used) * layout.replicas if all(chip.tdp for chip in used) else None
-    rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
-    if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
-        rent = (q.cluster.rent or 0.0) * len(used) / q.cluster.devices
-    million = 1e6 / option.throughput
+    rent, watts = _rent(q, layout), _watts(q, layout)
+    million = 1e6 / option.throughput if option.throughput else math.inf
+    total = rent * million if rent is not None else None
+    prompts, outputs = _split_cost(q, option, total)
     return ServeChoice(
         name=layout.name,
         split=layout.split,
-        cards=len(used),
+        cards=len(layout.cards),
         replicas=layout.replicas,
         hosts=layout.hosts,
         tp=layout.tp,
@@ -102,36 +126,106 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
         shares=layout.shares,
         gpu_layers=layout.gpu_layers,
         expert_layers=layout.expert_layers,
+        prefill_replicas=layout.prefill.replicas if layout.prefill else 0,
+        prefill_cards=len(layout.prefill.cards) if layout.prefill else 0,
+        transfer=option.pool.transfer if option.pool else 0.0,
         spare=option.spare,
         host_bytes=option.footprints[0].bytes,
         most_users=option.most_users,
         devices=tuple(_devices(q, option)),
-        decode=option.throughput,
-        sustained=option.sustained(q.work),
-        per_user=speed.per_user,
+        throughput=option.throughput,
+        input_rate=option.input_rate,
+        requests=option.requests,
+        per_device=option.throughput / layout.devices,
+        per_user=option.per_user,
         low=low,
         high=high,
-        prefill=speed.prefill_tokens_per_second * layout.replicas,
-        ttft=speed.ttft,
-        ttft_low=speed.ttft / slower,
-        ttft_high=speed.ttft * slower,
+        uncertain=", ".join(doubts(q, option)),
+        prefill=speed.prefill_tokens_per_second * (layout.prefill or layout).replicas,
+        ttft=report.ttft,
+        tpot=report.tpot,
+        e2e=report.e2e,
+        waits=report.waiting * layout.replicas,
         meets=meets(q, option),
         time={name: float(value) for name, value in speed.decode.items()},
         prefill_time={name: float(value) for name, value in speed.prefill.items()},
         watts=watts,
-        kwh_per_million=watts * million / 3.6e6 if watts else None,
-        dollars_per_million=rent * layout.replicas * million if rent is not None else None,
+        kwh_per_million=watts * million / 3.6e6 if watts and option.throughput else None,
+        dollars_per_million=total if option.throughput else None,
+        dollars_per_million_in=prompts,
+        dollars_per_million_out=outputs,
     )
 
 
+def _rent(q: ServeQuestion, layout: ServeLayout) -> float | None:
+    """Return dollars per second of all devices of a layout; None without a price."""
+    rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
+    if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
+        rent = (q.cluster.rent or 0.0) * len(layout.cards) / q.cluster.devices
+    return rent * layout.devices / len(layout.cards) if rent is not None else None
+
+
+def _watts(q: ServeQuestion, layout: ServeLayout) -> float | None:
+    """Return the rated power of all devices of a layout; None where it is not known of one."""
+    rated = [q.cards[i].chip.tdp for i in layout.cards]
+    return sum(power or 0.0 for power in rated) * layout.devices / len(rated) if all(rated) else None
+
+
+NOTHING = Report(
+    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
+)
+"""The report of a layout that cannot serve the load."""
+
+
+def _split_cost(q: ServeQuestion, option: Option, total: float | None) -> tuple[float | None, float | None]:
+    """Return dollars per million prompt tokens and per million output tokens; `total`: where all are put on outputs."""
+    if total is None or not option.speed or not option.throughput or not q.load.output.mean:
+        return None, None
+    return split_cost(q.load, total, option.speed)
+
+
+def split_cost(load: Load, total: float, speed: Speed) -> tuple[float | None, float]:
+    """Return dollars per million prompt tokens and per million output tokens: each pays for the time it takes by itself, so that both
+    together are what the devices cost. `total`: dollars per million output tokens where all are put on these."""
+    prompt = speed.prefill_seconds * (1 - load.prefix)
+    decode = load.steps * speed.step / max(1, speed.users)
+    share = prompt / (prompt + decode) if prompt + decode else 0.0
+    per_request = total * load.output.mean
+    return per_request * share / load.prompt.mean if load.prompt.mean else None, total * (1 - share)
+
+
 def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
-    """Return the 90% interval of one request's tokens/s: the larger the unmeasured parts of a step, the wider."""
+    """Return the 90% interval of one request's tokens/s."""
+    spread = math.exp(INTERVAL * spread_of(q, option))
+    return option.per_user / spread, option.per_user * spread
+
+
+def spread_of(q: ServeQuestion, option: Option) -> float:
+    """Return the standard deviation of ln(predicted / measured): that of the calibration, and more with the distance from what it was
+    fitted on."""
     assert option.speed
     parts = option.speed.decode
-    unmeasured = parts["reduce"] + parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
-    fitted = calibrations.choose_serve(q.cards[option.layout.cards[0]].chip, q.engine.runtime)
-    spread = math.exp(INTERVAL * math.hypot(fitted.spread, UNSURE * unmeasured / option.speed.step))
-    return option.per_user / spread, option.per_user * spread
+    chip = q.cards[option.layout.cards[0]].chip
+    fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
+    unmeasured = parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
+    unmeasured += 0.0 if fitted.all_reduces and option.layout.hosts == 1 else parts["reduce"]
+    return distance(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step, untested=_untested(q, option))
+
+
+def _untested(q: ServeQuestion, option: Option) -> bool:
+    """Return whether the engine's way to run this layout is new, and no run of it was compared: llama.cpp's tensor split."""
+    return q.engine.gguf and option.layout.split == "tensor"
+
+
+def doubts(q: ServeQuestion, option: Option) -> list[str]:
+    """Return what the calibration was not fitted on."""
+    chip = q.cards[option.layout.cards[0]].chip
+    fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
+    return [
+        *([] if is_of(fitted, chip) else [f"not calibrated for {chip.name}"]),
+        *(["not calibrated for models with experts on this engine"] if q.experts and not fitted.experts else []),
+        *([f"the tensor split of {q.engine.name} is new and was not measured"] if _untested(q, option) else []),
+    ]
 
 
 def _devices(q: ServeQuestion, option: Option) -> list[Device]:
@@ -164,7 +258,7 @@ def contexts(q: ServeQuestion, option: Option) -> dict[str, int]:
     small = {"f16": ("f16", "q8_0", "q4_0", "fp8"), "bf16": ("bf16", "q8_0", "q4_0", "fp8"), "q8_0": ("q8_0", "q4_0")}
     longest: dict[str, int] = {}
     for kind in small.get(q.work.kv, (q.work.kv,)):
-        if kind not in q.runtime.cache_types:
+        if kind not in q.runtime.cache_types or (q.engine.gguf and option.layout.split == "tensor" and kind not in UNQUANTISED):
             continue
         try:
             longest[kind] = largest_context(q, option, kind)

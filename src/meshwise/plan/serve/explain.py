@@ -1,4 +1,4 @@
-"""Explain why a layout serves best: memory, the effect of another device, link or copy, and whether a measured speed is normal."""
+"""Explain why a layout serves best: memory, and the effect of another device, link or copy."""
 
 import math
 from collections.abc import Iterator
@@ -7,13 +7,15 @@ from dataclasses import replace
 from meshwise import units
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
-from meshwise.catalogue.engines import find_engine, find_runtime
-from meshwise.cost.serve.layouts import ServeLayout, layouts, tensor_parallel_sizes, unit
+from meshwise.catalogue.engines import find_engine, runtime_of
+from meshwise.cost.serve.layouts import layouts, tensor_parallel_sizes, unit
+from meshwise.cost.serve.load import Targets
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.errors import UserError
+from meshwise.cost.serve.speed import Batch
 from meshwise.models.formats import FORMATS, as_gguf, weights
-from meshwise.plan.serve.choice import contexts, interval, largest_format, on_cards
+from meshwise.plan.serve.choice import contexts, largest_format, on_cards
 from meshwise.plan.serve.search import Found, Option, largest_context, search, with_memory, with_speed, worth
+from meshwise.plan.serve.words import tokens
 from meshwise.units import GIB
 
 LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
@@ -26,7 +28,6 @@ NETWORKS = (
 )
 """RDMA bypasses the kernel: about 2 us through a switch (from memory of InfiniBand data sheets)."""
 MANY_USERS = 4096
-OLD_BUILD = "llama.cpp-2024-05"
 NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 
@@ -41,11 +42,6 @@ def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
 
 def _gib(value: float) -> str:
     return f"{value / GIB:.1f} GiB"
-
-
-def tokens(rate: float) -> str:
-    """Format tokens/s with three digits and no exponent."""
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
 
 
 def _rate(option: Option) -> str:
@@ -158,14 +154,23 @@ def _tensor_sizes(q: ServeQuestion) -> str:
 
 def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
     best = found.options[0]
-    row = next((option for option in found.options if option.layout.split == "row"), None)
-    if row and row.speed and best.layout.split == "layer":
-        share = row.speed.decode["reduce"] / row.speed.step
+    tensor = next((option for option in found.options if option.layout.split == "tensor"), None)
+    if q.engine.gguf and tensor and tensor.speed and best.layout.split == "layer" and len(best.layout.cards) > 1:
+        share = tensor.speed.decode["reduce"] / tensor.speed.step
         yield (
-            f"Row split over {len(row.layout.cards)} cards: {_rate(row)} tokens/s; every matrix product sends its input to all cards and "
-            f"collects their outputs, {100 * share:.0f}% of a step."
+            f"Tensor split over {len(tensor.layout.cards)} cards: {_rate(tensor)} tokens/s; every layer sums its outputs over all cards "
+            f"twice, {100 * share:.0f}% of a step."
         )
-    if q.work.users > 1:
+    if best.pool and best.layout.prefill and best.report:
+        number, word = best.layout.prefill.devices, best.layout.unit
+        plain = next((option for option in found.options if not option.pool and option.report), None)
+        instead = f", instead of {units.show(plain.report.tpot.p95, 'seconds', digits=3)}" if plain and plain.report else ""
+        yield (
+            f"Prompts on {number} {word}{'s' if number > 1 else ''} of their own do not delay outputs: "
+            f"{units.show(best.report.tpot.p95, 'seconds', digits=3)} per token at p95{instead}; the cache of a prompt moves in "
+            f"{units.show(best.pool.transfer, 'seconds', digits=2)}."
+        )
+    if q.work.users > 1 or q.load.rate:
         yield from _copies(q, found)
 
 
@@ -183,8 +188,8 @@ def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
         if first is several
         else f"each copy reads all weights for its {several.speed.users} requests, one instance reads them once for {single.speed.users}"
     )
-    rates = [tokens(worth(q, option)) for option in (first, second)]
-    yield f"{first.layout.name} gives {rates[0]} tokens/s with prefill included, {second.layout.name} {rates[1]}: {why}."
+    rates = [tokens(option.throughput) for option in (first, second)]
+    yield f"{first.layout.name} gives {rates[0]} tokens/s, prompts included, {second.layout.name} {rates[1]}: {why}."
 
 
 # Concurrent requests.
@@ -197,8 +202,9 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     ladder = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= best.most_users][:7]
     points = ((n, at_users(q, best, n)) for n in ladder)
     rates = ", ".join(f"{n}: {tokens(option.throughput)} ({_rate(option)} each)" for n, option in points)
-    yield f"Tokens/s by concurrent requests ({best.layout.name}, at most {best.most_users} at {_length(q.work.context)}): {rates}."
-    fewest = compute_bound(q, best)
+    held = "these lengths" if q.runtime.paged else _length(q.work.context)
+    yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users} at once at {held}): {rates}."
+    fewest = compute_bound(best)
     if fewest <= MANY_USERS:
         beyond = "" if fewest <= best.most_users else ", more than fit in memory"
         yield (
@@ -208,24 +214,29 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
     """Return the option evaluated for another number of concurrent requests, whether or not they fit."""
-    asked = replace(q, work=replace(q.work, users=users))
+    asked = replace(q, work=replace(q.work, users=users), load=replace(q.load, users=users, rate=0.0), targets=Targets())
     return with_speed(asked, with_memory(asked, option.layout, option))
 
 
-def compute_bound(q: ServeQuestion, option: Option) -> int:
+def compute_bound(option: Option) -> int:
     """Return the fewest concurrent requests for which matrix products take longer than reading the weights; above MANY_USERS where
     none is found."""
+    copies = option.layout.replicas
     low, high = 0, 1
-    while high <= MANY_USERS and not _computes(at_users(q, option, high * option.layout.replicas)):
+    while high <= MANY_USERS and not _computes(option, high):
         low, high = high, high * 2
     while high <= MANY_USERS and high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _computes(at_users(q, option, middle * option.layout.replicas)) else (middle, high)
-    return high * option.layout.replicas
+        low, high = (low, middle) if _computes(option, middle) else (middle, high)
+    return high * copies
 
 
-def _computes(option: Option) -> bool:
-    return option.speed is not None and option.speed.decode["compute"] > 0
+def _computes(option: Option, users: int) -> bool:
+    """Return whether products take longer than reading in a step of so many requests to one copy: a share of them shows before that."""
+    if option.cost is None:
+        return False
+    weights, _, compute, *_ = option.cost.parts(Batch(users, (0.0,) * len(option.cost.d.windows)))
+    return compute > weights / 2
 
 
 # Links.
@@ -240,17 +251,17 @@ def _option_with_link(q: ServeQuestion, found: Found) -> Option:
 def _links(q: ServeQuestion, best: Option) -> Iterator[str]:
     """Yield the speed with other links inside a host, or with other networks between hosts."""
     if best.layout.hosts > 1:
-        trials = [(link.name, _on(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
+        trials = [(link.name, on_cluster(q, best, replace(q.cluster, network=link))) for link in NETWORKS]
         yield f"Network between hosts, tokens/s: {', '.join(f'{name} {_rate(option)}' for name, option in trials)}. {_hop_words(best)}"
     elif len(best.layout.cards) > 1 and best.layout.split != "row":
-        trials = [(name, _on(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
+        trials = [(name, on_cluster(q, best, clusters.with_link(q.cluster, f"{rate:.0f}B/s"))) for name, rate in LANES]
         rates = ", ".join(
             f"{name} {_rate(option)} ({option.speed.prefill_tokens_per_second:,.0f})" for name, option in trials if option.speed
         )
         yield f"Link between cards, {best.layout.name}, decode (prefill) tokens/s: {rates}. {_hop_words(best)}"
 
 
-def _on(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
+def on_cluster(q: ServeQuestion, option: Option, cluster: Cluster) -> Option:
     """Return the option with its speed on another cluster."""
     return with_speed(replace(q, cluster=cluster), option)
 
@@ -279,7 +290,7 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     other = replace(
         q,
         engine=engine,
-        runtime=find_runtime(engine.runtime),
+        runtime=runtime_of(engine, q.model.model_type),
         weights=weights(q.model, fmt),
         work=replace(q.work, kv=kind),
     )
@@ -295,7 +306,8 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     reduces = ""
     if rival.speed and rival.layout.tp > 1:
         reduces = f", all-reduces take {100 * rival.speed.decode['reduce'] / rival.speed.step:.0f}% of a step"
-    return [f"{name} with {form} would be {verdict}: {rival.layout.name}, {_rate(rival)} tokens/s per request{reduces}."]
+    whole = f", whole requests in {units.show(rival.report.e2e.mean, 'seconds', digits=3)}" if rival.report else ""
+    return [f"{name} with {form} would be {verdict}: {rival.layout.name}, {_rate(rival)} tokens/s per request{whole}{reduces}."]
 
 
 # Watts and dollars.
@@ -305,86 +317,21 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
     chips = [q.cards[i].chip for i in best.layout.cards]
     if not all(chip.tdp for chip in chips) or not best.throughput:
         return []
-    watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.replicas
+    watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.devices / len(chips)
     return [
         f"At most {watts:,.0f} W for the {best.layout.unit}s, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."
     ]
-
-
-# A measured speed.
 
 
 def default_option(found: Found, cards: int) -> Option:
     """Return the engine's default: its first split over all devices; the best option where that does not fit."""
     for option in found.options:
         layout = option.layout
-        default = layout.split in ("layer", "tensor") and layout.replicas == 1 and not layout.shared
+        usual = layout.split == "layer" or (layout.split == "tensor" and not layout.shares)  # llama.cpp splits by layers
+        default = usual and layout.replicas == 1 and not layout.shared
         if default and len(layout.cards) == cards and on_cards(option):
             return option
     return found.options[0]
-
-
-def measured(q: ServeQuestion, found: Found, value: float) -> list[str]:
-    """Judge a measured speed of one request: normal, or outside the predicted interval, with the usual causes."""
-    mine = default_option(found, len(q.cards))
-    low, high = interval(q, mine)
-    percent = 100 * (value / mine.per_user - 1)
-    head = f"Measured {value:g} tokens/s; {mine.layout.name} is predicted at {mine.per_user:.3g}, 90% between {low:.3g} and {high:.3g}"
-    ranges = {option.layout.name: interval(q, option) for option in found.options if option is not mine}
-    alike = [name for name, (least, most) in ranges.items() if least <= value <= most]
-    other = f" It would be normal for {' or '.join(alike[:2])}." if alike else ""
-    if low <= value <= high:
-        return [f"{head}: normal ({percent:+.0f}%)."]
-    if value > high:
-        return [
-            f"{head}: faster than predicted ({percent:+.0f}%).{other} Usual reasons: a smaller file than {q.weights.format}, "
-            f"a shorter prompt than {q.work.prompt}, speculative decoding, other cards, or the prefill rate mistaken for decode."
-        ]
-    return [
-        f"{head}: slower than predicted ({percent:+.0f}%).{other} Usual reasons:",
-        *(f"  {line}" for line in _slower(q, mine, value)),
-    ]
-
-
-def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
-    """Yield the usual causes of a slow engine, each with the speed it would give."""
-    if q.engine.offload and best.layout.split == "layer" and best.layout.gpu_layers is None:
-        layers = len(q.model.layers)
-        left = next((n for n in range(1, layers + 1) if _with_layers(q, best, layers + 1 - n).per_user <= value), None)
-        if left:
-            whole = f"offloaded {layers + 1}/{layers + 1} layers to GPU"
-            yield f"layers on the CPU: {left} of {layers} would explain it (the log should say '{whole}')"
-    trials: dict[str, Option | None] = {}
-    if len(best.layout.cards) > 1:
-        others = [split for split in q.engine.splits if split != best.layout.split]
-        trials |= {f"the wrong split (-sm {split})": _trial(q, replace(best.layout, split=split, shared="")) for split in others}
-        trials["cards on PCIe 3.0 x1 risers"] = _on(q, best, clusters.with_link(q.cluster, "1GB/s"))
-    if q.engine.offload:
-        old_build = replace(q, runtime=find_runtime(OLD_BUILD))
-        trials["an old build (May 2024, without flash attention)"] = _trial(old_build, best.layout)
-    slower = {words: trial for words, trial in trials.items() if trial and trial.per_user < 0.97 * best.per_user}
-    yield from (f"{words} would give {_rate(trial)} tokens/s" for words, trial in slower.items())
-    yield "a power cap or a hot card that clocks its memory down (nvidia-smi -q -d CLOCK,POWER), or another program on the cards"
-    harmless = [
-        f"{words} {_rate(trial)}"
-        for words, trial in trials.items()
-        if trial and words not in slower and trial.per_user <= best.per_user
-    ]
-    if harmless:
-        yield f"unlikely, since they hardly change tokens/s: {'; '.join(harmless)}"
-
-
-def _with_layers(q: ServeQuestion, best: Option, gpu_layers: int) -> Option:
-    """Return the option with this many layers on devices and the others on the CPU."""
-    return with_speed(q, with_memory(q, replace(best.layout, gpu_layers=gpu_layers)))
-
-
-def _trial(q: ServeQuestion, layout: ServeLayout) -> Option | None:
-    """Evaluate a layout, or return None where the engine or the devices cannot run it."""
-    try:
-        return with_speed(q, with_memory(q, layout))
-    except UserError:
-        return None
 
 
 def layer_split_lesson(points: list[tuple[int, Option]]) -> str:

@@ -1,24 +1,37 @@
 """Look up everything that a serving question names: the devices, the model, the engine, the weights in their format, and the fixed axes."""
 
+import json
 import math
+from dataclasses import replace
+from pathlib import Path
 
+from meshwise import units
 from meshwise.catalogue import clusters
-from meshwise.catalogue.chips import Cluster
-from meshwise.catalogue.engines import Engine, find_engine, find_runtime
+from meshwise.catalogue.chips import Cluster, Host, Node
+from meshwise.catalogue.engines import Engine, find_engine, runtime_of
+from meshwise.catalogue.files import text_of
 from meshwise.cost.serve.cache import cache_type
+from meshwise.cost.serve.load import Lengths, Load, Target, Targets
+from meshwise.cost.serve.load import check as check_load
 from meshwise.cost.serve.placement import refuses_tp
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models import find
-from meshwise.models.formats import FORMATS, Format, Weights, as_gguf, split_model_name, weights
+from meshwise.models.formats import FORMATS, SAME_IN_GGUF, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 
 MOST_CARDS = 4096
 USUAL_CONTEXT = 8192
 """Tokens of one request where no context is given, if the model was trained for as many."""
-SERVE_AXES = ("split", "cards", "tp", "pp", "replicas", "hosts")
+NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
+"""Formats whose products need units of their own, and the rate that a chip with these units states."""
+REFUSED = {"tensorrt-llm": ("fp8", "nvfp4"), "sglang": ("nvfp4",), "vllm": ()}
+"""Formats that an engine does not run on chips without such units. vLLM and SGLang unpack fp8 weights there, at 16-bit rates."""
+KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
+LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
+SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts", "prefill")
 
 Bounds = dict[str, int | str]
 
@@ -30,17 +43,23 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     if not ask.on:
         raise UserError("missing --on: the devices, such as 4xrtx4060ti-16gb or 2x(2xrtx3090)@10Gbps")
     name, fmt = split_model_name(ask.model)
-    cluster = servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price))
+    cluster = with_processors_as_hosts(servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price)))
     model = model or find.find_model(name)
     engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
-    runtime = find_runtime(engine.runtime)
-    context = ask.context or max(ask.prompt + ask.output, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
+    runtime = runtime_of(engine, model.model_type)
+    load = load_of(ask)
+    needed = _longest(load)
+    adapters, _, rank = ask.lora.partition(":")
+    context = ask.context or max(needed, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
     work = Serve(
-        prompt=ask.prompt,
-        output=ask.output,
-        users=ask.users,
+        prompt=round(load.prompt.mean),
+        output=round(load.output.mean),
+        users=max(1, load.users),
         context=context,
         kv=cache_type(ask.kv, runtime),
+        depth=load.depth,
+        adapters=int(adapters or 0),
+        rank=int(rank or 0),
     )
     q = ServeQuestion(
         model=model,
@@ -49,12 +68,90 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
         engine=engine,
         runtime=runtime,
         work=work,
-        ttft=ask.ttft,
-        per_user=ask.per_user,
+        load=load,
+        targets=targets_of(ask),
         bounds=fixed(",".join(ask.fix)),
     )
+    check_load(q.load, q.targets)
     check(q)
     return q
+
+
+def load_of(ask: ServeAsk) -> Load:
+    """Return the load of a question: one user where neither users nor a rate are given."""
+    prompt, output = Lengths(ask.prompt, ask.prompt_spread), Lengths(ask.output, ask.output_spread)
+    if ask.lengths:
+        prompt, output = read_lengths(Path(ask.lengths))
+    return Load(
+        prompt=prompt,
+        output=output,
+        users=0 if ask.rate and ask.users == 1 else ask.users,
+        rate=ask.rate,
+        burst=ask.burst,
+        depth=ask.depth,
+        prefix=ask.prefix,
+        draft=ask.draft,
+        accept=ask.accept,
+    )
+
+
+def read_lengths(path: Path) -> tuple[Lengths, Lengths]:
+    """Read prompt and output lengths of requests from a JSONL file."""
+    prompts: list[int] = []
+    outputs: list[int] = []
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            prompt, output = (next(int(row[key]) for key in keys if key in row) for keys in LENGTH_KEYS)
+        except (ValueError, TypeError, KeyError, StopIteration):
+            raise UserError(f"{path.name}, line {number}: expected whole numbers 'prompt' and 'output'") from None
+        if prompt < 0 or output < 1:
+            raise UserError(f"{path.name}, line {number}: {prompt} prompt and {output} output tokens; expected at least 0 and 1")
+        prompts.append(prompt)
+        outputs.append(output)
+    if not prompts:
+        raise UserError(f'{path.name} has no requests; expected a line such as {{"prompt": 512, "output": 128}} for each')
+    return Lengths.of(prompts), Lengths.of(outputs)
+
+
+def _longest(load: Load) -> int:
+    """Return the tokens that the longest request needs: with a spread, all but one in a thousand."""
+
+    def most(lengths: Lengths) -> float:
+        return max(lengths.samples) if lengths.samples else lengths.mean * (1 + 3 * lengths.spread)
+
+    return load.depth + math.ceil(most(load.prompt) + most(load.output))
+
+
+def target_of(text: str) -> Target | None:
+    """Return the target of '1s@p95'; None of ''."""
+    seconds, _, quantile = text.partition("@")
+    return Target(units.parse(seconds, "seconds"), quantile) if text else None
+
+
+def targets_of(ask: ServeAsk) -> Targets:
+    """Return the latency targets; tokens/s of each request are a time per token."""
+    if ask.per_user and ask.tpot:
+        raise UserError("--per-user and --tpot say the same in two ways; give one of them")
+    tpot = Target(1 / ask.per_user, "mean") if ask.per_user else target_of(ask.tpot)
+    return Targets(ttft=target_of(ask.ttft), tpot=tpot, e2e=target_of(ask.e2e))
+
+
+def with_processors_as_hosts(cluster: Cluster) -> Cluster:
+    """Return the cluster with processors beside accelerators as the CPU and memory of their host: '4xrtx3090+epyc-9654:512GB'. They compute
+    the layers that stay in host memory, and are no devices that layers are spread over."""
+    nodes: list[tuple[int, Node]] = []
+    for count, node in cluster.nodes:
+        processors = [(number, chip) for number, chip in node.chips if chip.kind == "cpu"]
+        others = tuple((number, chip) for number, chip in node.chips if chip.kind != "cpu")
+        if processors and others:
+            number, chip = processors[0]
+            host = Host(memory=sum(times * one.memory for times, one in processors), cpus=f"{number} x {chip.name}")
+            node = replace(node, chips=others, host=host)
+        nodes.append((count, node))
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def servable(cluster: Cluster) -> Cluster:
@@ -103,10 +200,12 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
 
 
 def _published(model: Model, engine: Engine) -> Format | None:
-    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8), if it is quantised and the engine runs it as it is."""
+    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8, gpt-oss: mxfp4), if it is quantised and the engine runs it as
+    it is."""
     fmt = FORMATS.get(model.quantization)
-    runs = fmt is not None and not engine.gguf and (not engine.formats or fmt.name in engine.formats)
-    return fmt if runs else None
+    if fmt is None or (engine.gguf and fmt.name not in SAME_IN_GGUF):
+        return None
+    return fmt if not engine.formats or fmt.name in engine.formats else None
 
 
 def _vllm_format(fmt: Format) -> str:
@@ -133,23 +232,57 @@ def check(q: ServeQuestion) -> None:
     split, tp = q.bounds.get("split"), q.bounds.get("tp", q.bounds.get("pp", 1))
     if split is not None and split not in q.engine.splits:
         raise UserError(f"{q.engine.name} cannot do a {split} split; it can do {', '.join(q.engine.splits)}")
+    if int(q.bounds.get("ep", 1)) > 1 and not (q.engine.attention_dp and q.experts):
+        lacks = f"{q.model.name} has no routed experts" if q.engine.attention_dp else f"{q.engine.name} has no attention dp"
+        raise UserError(f"--fix ep={q.bounds['ep']}: {lacks}")
     if tp != 1 and "tensor" not in q.engine.splits:
         raise UserError(f"{q.engine.name} has no tensor or pipeline parallelism; it can split by {', '.join(q.engine.splits)}")
     refusal = refuses_tp(q.model, int(q.bounds["tp"])) if "tp" in q.bounds else ""
     if refusal:
         raise UserError(f"{q.engine.name} on {q.model.name}: {refusal}")
     needed = math.prod(int(q.bounds.get(axis, 1)) for axis in ("tp", "pp", "replicas"))
-    needed = max(needed, int(q.bounds.get("cards", 1)) * int(q.bounds.get("replicas", 1)))
+    copy = max(int(q.bounds.get(axis, 1)) for axis in ("cards", "ep"))
+    needed = max(needed, copy * int(q.bounds.get("replicas", 1)))
     if needed > q.cluster.devices:
         raise UserError(f"--fix needs {needed} cards, but {q.cluster.name} has {q.cluster.devices}")
     if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
         raise UserError(f"{q.engine.name} cannot run several copies of a model; llama.cpp and vllm can")
-    if int(q.bounds.get("replicas", 1)) > q.work.users:
+    if not q.load.rate and int(q.bounds.get("replicas", 1)) > q.work.users:
         raise UserError(
             f"{q.bounds['replicas']} replicas need as many concurrent requests; give --users {q.bounds['replicas']} or more"
         )
+    _check_options(q)
+    _check_chips(q)
+
+
+def _check_options(q: ServeQuestion) -> None:
+    """Raise UserError for parts of the load that the engine has no feature for."""
+    name = q.engine.name
+    if q.load.draft and not q.engine.drafts:
+        raise UserError(f"{name} has no speculative decoding; leave out --draft, or use --engine vllm or llama.cpp")
+    if q.load.prefix and not q.runtime.prefixes:
+        raise UserError(f"{name} finds no prefixes in its cache; leave out --prefix, or use --engine vllm or llama.cpp")
+    if q.work.adapters and not q.engine.adapters:
+        raise UserError(f"{name} serves no LoRA adapters beside a model; leave out --lora, or use --engine vllm or llama.cpp")
+    if "prefill" in q.bounds and not q.engine.disaggregates:
+        raise UserError(f"{name} cannot compute prompts on other devices than outputs; use --engine vllm, sglang or tensorrt-llm")
+
+
+def _check_chips(q: ServeQuestion) -> None:
+    """Raise UserError for chips that the engine does not run on, or that cannot compute in the format."""
+    vendors = {card.chip.vendor for card in q.cards}
+    if q.engine.vendors and not vendors <= set(q.engine.vendors):
+        raise UserError(
+            f"{q.engine.name} runs on chips of {', '.join(q.engine.vendors)} only; --engine vllm or llama.cpp run there"
+        )
+    needed = NATIVE.get(q.weights.format)
+    without = {card.chip.name for card in q.cards if needed and needed not in card.chip.flops}
+    if without and not q.engine.gguf and q.weights.format in REFUSED.get(q.engine.key, ()):
+        raise UserError(
+            f"{q.engine.name} does not run {q.weights.format} on {', '.join(sorted(without))}, which has no {needed} products; "
+            "use bf16, int8 or awq"
+        )
     wrong_kind = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
     if wrong_kind:
-        raise UserError(
-            f"{q.engine.name} is planned on GPUs, not on {', '.join(sorted(wrong_kind))}; --engine llama.cpp runs there"
-        )
+        kinds = " and ".join(KINDS[kind] for kind in q.engine.kinds)
+        raise UserError(f"{q.engine.name} runs on {kinds}, not on {', '.join(sorted(wrong_kind))}; --engine llama.cpp runs there")

@@ -1,20 +1,22 @@
 """ServePlan: the best layouts to serve a model on given devices. `make` answers a ServeAsk, `read` opens a plan.json."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue import calibrations, records
+from meshwise.catalogue.quality import quality_note
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.layouts import ServeLayout, unit
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.errors import DoesNotFit
-from meshwise.models.formats import split_model_name
+from meshwise.errors import DoesNotFit, UserError
+from meshwise.models.formats import SAME_IN_GGUF, split_model_name
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.choice import ServeChoice, choice, contexts, largest_format, on_cards
+from meshwise.plan.serve.capacity import max_rate, most_within
+from meshwise.plan.serve.choice import ServeChoice, choice, contexts, doubts, largest_format, on_cards
 from meshwise.plan.serve.search import Found, Option, largest_context, meets, search
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class Miss:
 class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
     """The best layouts for a ServeAsk, the nearest that do not fit, the reasons, and the commands that start the best one."""
 
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
     kind: ClassVar[str] = "serve"
     ask: ServeAsk
     engine: str
@@ -47,6 +49,8 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
     """Whether everything but the embedding is on devices, not in host memory."""
     choices: tuple[ServeChoice, ...]
     misses: tuple[Miss, ...]
+    most: float
+    """The most users, or requests per second, that the best layout serves within the targets; 0 without targets."""
     contexts: dict[str, int]
     """The longest context that fits in the best layout with as many requests, by KV cache type."""
     commands: Commands
@@ -74,17 +78,21 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
 def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]) -> ServePlan:
     """Compute memory and speed of every layout of the engine. `export` writes the commands that start a layout. DoesNotFit where none fits,
     or none meets the latency targets."""
-    from meshwise.plan.serve import explain
+    from meshwise.plan.serve import explain, measured
 
     q = ask.question()
     found = search(q)
-    if not found.options or ((ask.ttft or ask.per_user) and not meets(q, found.options[0])):
+    if not found.options or not meets(q, found.options[0]):
         raise refuse(q, found)
     best = found.options[0]
     reasons = explain.reasons(q, found, bool(ask.engine))
-    reasons += explain.measured(q, found, ask.measured) if ask.measured else []
+    reasons += measured.judge(q, found, ask.measured, ask.measured_of) if ask.measured else []
+    try:
+        commands, untold = export(q, best.layout), ()
+    except UserError as error:  # an engine that no exporter writes for
+        commands, untold = Commands(), (str(error),)
     chip = q.cards[best.layout.cards[0]].chip
-    fitted, rent = calibrations.choose_serve(chip, q.engine.runtime), q.cluster.rent
+    fitted, rent = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine), q.cluster.rent
     return ServePlan(
         ask=ask,
         engine=q.engine.name,
@@ -93,10 +101,11 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
         fits=on_cards(best),
         choices=tuple(choice(q, option) for option in found.options[: ask.top]),
         misses=tuple(Miss(name=option.layout.name, missing=-option.spare) for option in found.misses[:3]),
+        most=most_within(q, best) if q.targets else 0.0,
         contexts=contexts(q, best),
-        commands=export(q, best.layout),
+        commands=commands,
         reasons=tuple(reasons),
-        notes=tuple(_notes(ask, q, best)),
+        notes=(*_notes(ask, q, best), *untold),
         serving={
             "name": fitted.name,
             "fitted_on": fitted.fitted_on,
@@ -134,14 +143,21 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
             f"a context of {q.work.context:,} is longer than the {trained:,} that {q.model.name} was trained for: "
             "quality beyond that may be poor"
         )
+    wide = {card.chip.name for card in q.cards if q.weights.format == "fp8" and "fp8" not in card.chip.flops}
+    if wide:
+        notes.append(f"{', '.join(sorted(wide))} has no fp8 units: weights are stored in fp8 and multiplied in 16 bits")
+    notes += [f"{doubt}: the interval is wider" for doubt in doubts(q, best)]
     if not q.engine.server and best.layout.tp > 1:
         notes.append(
             "on several GPUs transformers runs its own layers, which are slower than the calibrated ones: an upper bound"
         )
     if not split_model_name(ask.model)[1] and not q.model.tensors:
-        published = q.weights.format == q.model.quantization
+        published = q.weights.format in (q.model.quantization, SAME_IN_GGUF.get(q.model.quantization))
         why = "which it is published in" if published else f"the usual one with {q.engine.name}"
         notes.append(f"no format given: {q.weights.format}, {why}, is assumed")
+    quality = quality_note(q.weights.format, q.model.model_type)
+    if quality:
+        notes.append(f"quality of {q.weights.format}: {quality}")
     if not ask.context:
         notes.append(f"no --context given: {q.work.context:,} tokens per request")
     if not on_cards(best):
@@ -156,7 +172,7 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
 def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     """Return the error where nothing fits or meets the targets: the closest layout, by how much it misses, and what would fit."""
     if found.options:
-        return DoesNotFit(_too_slow(q, found.options[0]))
+        return DoesNotFit(_too_slow(q, found.options))
     if not found.misses:
         fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
         return DoesNotFit(f"no layout of {q.model.name} on {q.cluster.name} has {fixed}")
@@ -174,10 +190,23 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     return DoesNotFit("; ".join([head, *hints]))
 
 
-def _too_slow(q: ServeQuestion, best: Option) -> str:
-    targets = [f"a time to first token of {units.show(q.ttft, 'seconds')}"] if q.ttft else []
-    targets += [f"{q.per_user:g} tokens/s per request"] if q.per_user else []
-    return (
-        f"no layout on {q.cluster.name} gives {' and '.join(targets)}: the closest is {best.layout.name}, with a time to first token of "
-        f"{units.show(best.ttft, 'seconds', digits=3)} and {best.per_user:.3g} tokens/s per request"
-    )
+def _too_slow(q: ServeQuestion, options: Sequence[Option]) -> str:
+    """Return why no layout serves the load within the targets, and the most that can be."""
+    best = options[0]
+    if best.report is None:
+        most, largest = max(((max_rate(q, option), option) for option in options), key=lambda pair: pair[0])
+        return (
+            f"no layout on {q.cluster.name} serves {q.load.rate:g} requests/s of {q.work.prompt:,} prompt and {q.work.output:,} output "
+            f"tokens: the most is {most:.3g}/s, by {largest.layout.name}"
+        )
+    words = {"ttft": "a time to first token", "tpot": "a time per output token", "e2e": "a request"}
+    asked = [f"{words[name]} of {units.show(t.seconds, 'seconds')} at {t.quantile}" for name, t in q.targets.named.items()]
+    values = [
+        f"{words[name]} of {units.show(getattr(best.report, name).at(t.quantile), 'seconds', digits=3)}"
+        for name, t in q.targets.named.items()
+    ]
+    most, largest = max(((most_within(q, option), option) for option in options), key=lambda pair: pair[0])
+    unit = "requests/s" if q.load.rate else "user" if most == 1 else "users"
+    hint = f"; {largest.layout.name} meets them with up to {most:,.3g} {unit}" if most else ""
+    closest = f"the closest is {best.layout.name}, with {' and '.join(values)}"
+    return f"no layout on {q.cluster.name} gives {' and '.join(asked)}: {closest}{hint}"

@@ -1,109 +1,102 @@
 """Search every layout of a served model: the memory of each device, whether it fits, its speed, and which layout is best."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
-from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import layer_caches
-from meshwise.cost.serve.demand import Rig
-from meshwise.cost.serve.layouts import ServeLayout, even_shares, fastest_shares, layouts, place, subcluster, with_replicas
-from meshwise.cost.serve.placement import Placement, with_caches
+from meshwise.cost.serve.admission import limits
+from meshwise.cost.serve.buffers import footprints
+from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
+from meshwise.cost.serve.demand import demand
+from meshwise.cost.serve.layouts import (
+    ServeLayout,
+    even_shares,
+    expert_layouts,
+    fastest_shares,
+    layouts,
+    place,
+    subcluster,
+    with_replicas,
+)
+from meshwise.cost.serve.load import Load
+from meshwise.cost.serve.placement import Placement, with_adapters, with_caches
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.speed import Speed, speed
-from meshwise.cost.work import Serve
+from meshwise.cost.serve.rig import Rig
+from meshwise.cost.serve.speed import PassCost, Speed
+from meshwise.plan.serve.option import Found, Option
+from meshwise.plan.serve.pools import pooled_options
 
 TIE = 0.01
 """Layouts closer than this count as equally fast; the one with fewer devices wins."""
 COMFORT = 2.0**29
 """Bytes that should stay free on a device: a desktop, a longer batch or another build may need them."""
+MANY = 1 << 20
+MOST_SLOTS, ROOMY = 32, 0.9
+"""Slots of an engine without pages where requests arrive at a rate, and the share of those that fit."""
 EVEN = "evenly filled"
+UNQUANTISED = ("f32", "f16", "bf16")
+"""Cache types that llama.cpp's tensor split can cut."""
 STEP = 256
 """Contexts are tried in multiples of this."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One layout with its memory needs and its speed. Memory is for one copy; requests and throughput are for all copies."""
-
-    layout: ServeLayout
-    placement: Placement
-    footprints: tuple[Footprint, ...]
-    """Bytes needed in host memory, then on each device."""
-    rooms: tuple[float, ...]
-    """Bytes available on each device."""
-    users: int
-    """Concurrent requests to all copies."""
-    most_users: int
-    """Requests that fit in all copies, each with its whole context."""
-    speed: Speed | None = None
-    """None where it does not fit."""
-
-    @property
-    def spares(self) -> tuple[float, ...]:
-        """Free bytes on each device; negative where it is too small."""
-        return tuple(
-            room - need.weights - need.cache - need.compute for room, need in zip(self.rooms, self.footprints[1:], strict=True)
-        )
-
-    @property
-    def spare(self) -> float:
-        """Free bytes on the fullest device."""
-        return min(self.spares)
-
-    @property
-    def fits(self) -> bool:
-        return self.spare >= 0
-
-    @property
-    def per_user(self) -> float:
-        return self.speed.per_user if self.speed else 0.0
-
-    @property
-    def throughput(self) -> float:
-        """Output tokens per second of all requests together."""
-        return self.users * self.per_user
-
-    @property
-    def ttft(self) -> float:
-        return self.speed.ttft if self.speed else math.inf
-
-    def sustained(self, work: Serve) -> float:
-        """Output tokens per second when requests follow each other without a pause: every prefill takes time from the decode
-        steps of other requests."""
-        if self.speed is None or not work.output:
-            return self.throughput
-        return self.users / (self.speed.step + self.speed.users * self.speed.prefill_seconds / work.output)
-
-
-@dataclass(frozen=True)
-class Found:
-    """Options that fit, best first, and options that do not, nearest first."""
-
-    options: tuple[Option, ...]
-    misses: tuple[Option, ...]
 
 
 def search(q: ServeQuestion) -> Found:
     """Evaluate every layout of the engine, as a single copy and in as many copies as devices and requests allow."""
     tried: list[Option] = []
-    for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms)):
+    for layout in _bounded(
+        q, chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
+    ):
         first = with_memory(q, layout)
-        for copied in (layout, *(with_replicas(layout, q.cards, q.work.users) if q.engine.copies else ())):
+        for copied in (
+            layout,
+            *(with_replicas(layout, q.cards, q.work.users if not q.load.rate else MANY) if q.engine.copies else ()),
+        ):
             if _allowed(q, copied):
                 tried += _with_shares(q, first if copied is layout else with_memory(q, copied, first))
     if q.engine.offload and not any(option.fits for option in tried):
         tried += _offloaded(q)
+    memory = q.cluster.node.host.memory
+    if memory:  # layers in host memory need room there too
+        tried = [replace(one, fits=one.fits and one.footprints[0].bytes <= memory) for one in tried]
     fitting = [with_speed(q, option) for option in tried if option.fits]
     misses = sorted((option for option in tried if not option.fits), key=lambda option: -option.spare)
-    return Found(tuple(_ranked(q, fitting)), tuple(misses))
+    return Found(tuple(_ranked(q, [*_asked(q, fitting), *_pools(q, fitting)])), tuple(misses))
 
 
-def _bounded(q: ServeQuestion, candidates: Iterator[ServeLayout]) -> Iterator[ServeLayout]:
-    """Yield the layouts that match --fix; the number of copies is checked later."""
-    return (layout for layout in candidates if _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1)))))
+def _asked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
+    """Return the options without pools for prompts; none where --fix asks for such pools."""
+    return [] if "prefill" in q.bounds else list(options)
+
+
+def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
+    """Return options with pools of their own for prompts: where they are asked for, or where the best of them beats every other option."""
+    found = [with_speed(q, option) for option in pooled_options(q, plain)]
+    if "prefill" in q.bounds or not found:
+        return found
+    order = [*_ranked(q, [*plain, *found])]
+    return [option for option in found if option is order[0]]
+
+
+def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:
+    """Yield the layouts that the engine runs and that match --fix; the number of copies is checked later."""
+    return (
+        layout
+        for layout in candidates
+        if _runs(q, layout) and _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1))))
+    )
+
+
+def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
+    """Return whether a layout is planned: of llama.cpp's, a row split only if it is asked for, since it is deprecated, and a tensor split
+    only without a quantised cache."""
+    if not q.engine.gguf:
+        return True
+    if layout.split == "row":
+        return q.bounds.get("split") == "row"
+    return layout.split != "tensor" or q.work.kv in UNQUANTISED
 
 
 def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
@@ -113,10 +106,12 @@ def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
         "cards": len(layout.cards),
         "tp": layout.tp,
         "pp": layout.pp,
+        "ep": layout.tp if layout.apart else 1,
         "replicas": layout.replicas,
         "hosts": layout.hosts,
     }
-    return all(axes[axis] == value for axis, value in q.bounds.items())
+    apart = "prefill" in q.bounds  # pools are made of single copies, whose number is not that of --fix
+    return all(axes[axis] == value for axis, value in q.bounds.items() if axis in axes and not (apart and axis == "replicas"))
 
 
 def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
@@ -124,31 +119,87 @@ def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
     return math.ceil(q.work.users / layout.replicas)
 
 
+def load_of(q: ServeQuestion, layout: ServeLayout) -> Load:
+    """Return the load of the busiest copy."""
+    if q.load.rate:
+        return replace(q.load, rate=q.load.rate / layout.replicas)
+    return replace(q.load, users=users_of(q, layout))
+
+
 def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
     """Return an option with the memory of a layout. `like`: an option with the same weights on the same devices and another cache."""
-    users = users_of(q, layout)
-    held = q.cache_request(users)
-    caches = layer_caches(q.model, q.runtime, held)
-    placement = with_caches(like.placement, caches) if like else place(layout, q.model, q.weights, caches)
-    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    chips = [q.cards[i].chip for i in layout.cards]
+    load = load_of(q, layout)
+    one = layer_caches(q.model, q.runtime, q.cache_request(1))
+    placement = with_caches(like.placement, one) if like else _place(q, layout, one)
     rooms = tuple(q.rooms[i] for i in layout.cards)
+    slots = 0 if q.runtime.paged else users_of(q, layout)
+    if slots and q.load.rate:  # as many as fit with some memory left
+        fitting = limits(q.model, q.runtime, placement, chips, q.work).sequences
+        slots = max(1, min(MOST_SLOTS, int(fitting * ROOMY)))
+    found = limits(q.model, q.runtime, placement, chips, q.work, sequences=slots)
+    running = found.running(load)
+    if q.runtime.paged:
+        held = q.cache_request(1)
+        fits = _enough(q, placement, held, rooms) and running >= 1
+        number = max(1, math.floor(min(load.users or running, running)))
+        context = max(1, min(q.work.context, math.ceil(found.held(load) - found.fixed)))
+        held = q.cache_request(number, context) if fits else held
+    else:
+        held = q.cache_request(slots)
+        fits = True
+    placement = with_caches(placement, layer_caches(q.model, q.runtime, held))
+    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    option = Option(
+        layout=layout,
+        placement=placement,
+        footprints=needs,
+        rooms=rooms,
+        users=q.work.users,
+        limits=found,
+        most_users=0,
+        fits=fits,
+        pool=like.pool if like else None,
+    )
+    if q.runtime.paged:
+        return replace(option, most_users=math.floor(running) * layout.replicas)
     room_for = [
-        (room - need.weights - need.compute) / (need.cache / users)
+        (room - need.weights - need.compute) / (need.cache / held.sequences)
         for room, need in zip(rooms, needs[1:], strict=True)
         if need.cache
     ]
     most = max(0, math.floor(min(room_for))) * layout.replicas if room_for else 0
-    return Option(layout=layout, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, most_users=most)
+    return replace(option, most_users=most, fits=option.spare >= 0)
 
 
-def with_speed(q: ServeQuestion, option: Option) -> Option:
-    """Return the option with its predicted speed."""
+def _place(q: ServeQuestion, layout: ServeLayout, caches: Sequence[LayerCache]) -> Placement:
+    """Return the weights, adapters and cache of each device of one copy."""
+    placement = place(layout, q.model, q.weights, caches)
+    return with_adapters(placement, q.model, q.work.adapters, q.work.rank) if q.work.adapters else placement
+
+
+def _enough(q: ServeQuestion, placement: Placement, held: CacheRequest, rooms: Sequence[float]) -> bool:
+    """Return whether weights, buffers and this cache fit on every device."""
+    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
+    return all(need.weights + need.cache + need.compute <= room for need, room in zip(needs[1:], rooms, strict=True))
+
+
+def with_speed(q: ServeQuestion, option: Option, *, detailed: bool = False) -> Option:
+    """Return the option with its predicted speed at the load. `detailed`: with percentiles."""
     layout = option.layout
     cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
-    work, engine = replace(q.work, users=users_of(q, layout)), q.runtime.key or q.runtime.engine
+    engine = q.runtime.key or q.runtime.engine
     rig = Rig.of(cluster, host_cpu(cluster))
-    predicted = speed(q.model, q.weights, option.placement, rig, q.runtime, work, lambda chip: choose_serve(chip, engine))
-    return replace(option, speed=predicted)
+    load = load_of(q, layout)
+    work = replace(q.work, users=max(1, min(users_of(q, layout), math.ceil(option.limits.running(load)))))
+    cost = PassCost(demand(q.model, q.weights, option.placement, rig, q.runtime, work), lambda chip: choose_serve(chip, engine))
+    option = replace(option, cost=cost)
+    report = option.at(load, detailed=detailed or bool(q.targets))
+    if q.load.rate and report:
+        work = replace(work, users=max(1, round(report.running)))
+    prompts = option.pool.cost if option.pool else cost
+    predicted = Speed(cost.decode(work), prompts.prefill(work), work.users, work.prompt)
+    return replace(option, speed=predicted, report=report)
 
 
 def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
@@ -226,45 +277,55 @@ def _largest(holds: Callable[[int], bool], most: int) -> int:
 
 
 def meets(q: ServeQuestion, option: Option) -> bool:
-    """Return whether an option meets the latency targets."""
-    return (not q.ttft or option.ttft <= q.ttft) and (not q.per_user or option.per_user >= q.per_user)
+    """Return whether an option serves the load and meets the latency targets."""
+    return option.report is not None and q.targets.missed(option.report) <= 1
 
 
 def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
-    """Sort options: those that meet the targets first, by throughput; near-ties go to the one with fewer devices, unless it is
-    nearly full. Where nothing meets the targets, the smallest miss comes first."""
-    ranked = sorted(options, key=lambda option: (_missed(q, option), -worth(q, option)))
+    """Sort options: those that leave memory free first, of these those that meet the targets, by throughput; near-ties go to the one with
+    fewer devices. Where nothing meets the targets, the smallest miss comes first."""
+    ranked = sorted(options, key=lambda option: (not _roomy(q, option), _missed(q, option), -worth(q, option)))
     if not ranked:
         return []
     best = ranked[0]
     least = worth(q, best) * (1 - TIE)
-    near = [option for option in ranked if _missed(q, option) == _missed(q, best) and worth(q, option) >= least]
-    winner = min(near, key=lambda option: (option.spare < COMFORT, option.layout.devices, -worth(q, option)))
+    near = [
+        option
+        for option in ranked
+        if _roomy(q, option) == _roomy(q, best) and _missed(q, option) == _missed(q, best) and worth(q, option) >= least
+    ]
+    winner = min(near, key=lambda option: (option.layout.devices, -worth(q, option)))
     return [winner, *(option for option in ranked if option is not winner)]
 
 
+def _roomy(q: ServeQuestion, option: Option) -> bool:
+    """Return whether memory is left for a desktop or a longer batch; a paged engine takes what it is given."""
+    return q.runtime.paged or option.spare >= COMFORT
+
+
 def worth(q: ServeQuestion, option: Option) -> float:
-    """Return the figure that options are ranked by: decode tokens/s for one request, tokens/s with prefill included for several."""
-    return option.throughput if q.work.users == 1 else option.sustained(q.work)
+    """Return the figure that options are ranked by: output tokens per second at the load, prompts included. At a rate that all of them
+    serve, the one whose requests take the shortest time is worth most."""
+    if option.report is None:
+        return 0.0
+    return 1 / option.report.e2e.mean if q.load.rate and option.report.e2e.mean else option.throughput
 
 
 def _missed(q: ServeQuestion, option: Option) -> float:
     """Return the factor by which an option misses its worst target; 1 where it meets all."""
-    ttft = option.ttft / q.ttft if q.ttft else 1.0
-    per_user = q.per_user / option.per_user if q.per_user and option.per_user else 1.0
-    return max(1.0, ttft, per_user)
+    return q.targets.missed(option.report) if option.report else math.inf
 
 
 # Other contexts and cache types in the same layout.
 
 
 def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:
-    """Return whether an option still fits with another context, cache type or number of requests."""
-    number = users or users_of(q, option.layout)
+    """Return whether an option still fits with another context, cache type or number of requests. A paged engine needs room for one
+    request of that context."""
+    number = users or (1 if q.runtime.paged else users_of(q, option.layout))
     held = q.cache_request(number, context, kv)
     placement = with_caches(option.placement, layer_caches(q.model, q.runtime, held))
-    needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
-    return all(need.weights + need.cache + need.compute <= room for need, room in zip(needs[1:], option.rooms, strict=True))
+    return _enough(q, placement, held, option.rooms)
 
 
 def largest_context(q: ServeQuestion, option: Option, kv: str = "", most: int = 2**20) -> int:

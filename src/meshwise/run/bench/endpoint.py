@@ -42,12 +42,14 @@ class Endpoint:
     """Tokens per random word, and tokens that every prompt has in addition."""
     patience: float = 120.0
 
-    def request(self, words: int, output: int, rng: random.Random) -> dict[str, Any]:
-        """Return a streamed request with a prompt that was never sent before."""
+    def request(self, words: int, output: int, rng: random.Random, prefix: str = "") -> dict[str, Any]:
+        """Return a streamed request with a prompt that was never sent before, after a `prefix` that may have been."""
         text = " ".join("".join(rng.choices(LETTERS, k=4)) for _ in range(max(1, words)))
+        text = f"{prefix} {text}" if prefix else text
         body = {"messages": [{"role": "user", "content": text}]} if "chat" in self.path else {"prompt": text}
         request: dict[str, Any] = {"model": self.model, **body, "max_tokens": output, "temperature": 0.0, "stream": True}
-        return request | {"stream_options": {"include_usage": True}} | (EXTRAS if self.extras else {})
+        extras = EXTRAS | {"cache_prompt": bool(prefix)} if self.extras else {}
+        return request | {"stream_options": {"include_usage": True}} | extras
 
     def words_for(self, tokens: int) -> int:
         """Return the number of random words that make a prompt of this many tokens."""

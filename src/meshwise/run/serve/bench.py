@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.catalogue import files, here
+from meshwise.cost.serve.load import Lengths, Load, Targets
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.count import flat
+from meshwise.plan.serve.lookup import read_lengths, target_of
 from meshwise.plan.serve.plan import ServePlan, read
-from meshwise.run.bench import client, endpoint
+from meshwise.run.bench import client, endpoint, openloop
 from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.bench.speeds import Measured, Setting
 from meshwise.run.bench.stream import printable
@@ -71,13 +73,15 @@ def bench(ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, pr
     """Measure every setting of `ask`. `plan` stands for a plan.json. `say` gets warnings of an engine that is started."""
     url = ask.what.startswith(("http://", "https://"))
     _check_flags(ask, url)
+    _check_open_loop(ask, url)
     earlier = report.read(Path(ask.against)) if ask.against else None
     planned = _planned(ask, plan, url)
     settings = _settings(ask, planned)
     counts = gpu_counts(ask.vary)
     work = _Work(ask, settings, say, progress, len(settings) * (ask.repeats + 1) * (len(counts) or 1))
     if url:
-        about, points = work.endpoint(client.address(ask.what, _key(ask.key_env)), planned)
+        where = client.address(ask.what, _key(ask.key_env))
+        about, points = work.open_loop(where, planned) if ask.rate else work.endpoint(where, planned)
     else:
         assert planned
         about, points = work.each_count(planned, counts) if counts else work.engine(planned)
@@ -99,6 +103,20 @@ def _check_flags(ask: BenchAsk, url: bool) -> None:
         if value:
             why = "an engine that bench starts; a URL is already up" if url else f"a URL; {ask.what} is started by bench"
             raise UserError(f"{flag} only applies to {why}")
+
+
+def _check_open_loop(ask: BenchAsk, url: bool) -> None:
+    """Refuse flags of an open loop without a rate, and a rate without a URL."""
+    open_only: Mapping[str, object] = {
+        "--ramp": ask.ramp, "--prefix": ask.prefix, "--lengths": ask.lengths, "--ttft": ask.ttft, "--tpot": ask.tpot, "--e2e": ask.e2e,
+    }  # fmt: skip
+    for flag, value in open_only.items():
+        if value and not ask.rate:
+            raise UserError(f"{flag} applies to an open loop; give --rate too, such as 4/s")
+    if ask.rate and not url:
+        raise UserError("--rate needs the URL of an endpoint that is up")
+    if ask.rate and ask.users:
+        raise UserError("--users and --rate exclude each other: users wait for their answers, a rate does not")
 
 
 def _key(name: str) -> str:
@@ -191,6 +209,40 @@ class _Work:
             "endpoint": where.url,
             "model": where.redact(printable(up.model)),
             "engine": planned.question.engine.name if planned else "an endpoint",
+        }, points
+
+    def open_loop(self, where: client.Address, planned: Deployment | None) -> tuple[About, Points]:
+        """Drive an endpoint that is up with requests that arrive at random."""
+        ask, setting = self.ask, self.settings[0]
+        prompt, output = Lengths(setting.prompt), Lengths(setting.output)
+        if ask.lengths:
+            prompt, output = read_lengths(Path(ask.lengths))
+        load = Load(prompt=prompt, output=output, rate=ask.rate, burst=ask.burst, prefix=ask.prefix)
+        targets = Targets(ttft=target_of(ask.ttft), tpot=target_of(ask.tpot), e2e=target_of(ask.e2e))
+        up, found = openloop.bench(
+            where, load, targets, model=ask.model, requests=ask.requests, patience=ask.patience, seed=ask.seed, ramp=ask.ramp
+        )
+        points = self.points([one.measured for one in found], planned)
+        for point, one in zip(points, found, strict=True):
+            times = {
+                f"{name}_{part}": getattr(getattr(one, name), part)
+                for name in ("ttft", "tpot", "e2e")
+                for part in ("mean", "p50", "p95", "p99")
+            }
+            point |= {
+                "rate": one.offered,
+                "finished": one.finished,
+                "goodput": one.goodput,
+                "output_rate": one.output_rate,
+                "prefix": ask.prefix,
+                "predicted": report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None,
+                **times,
+            }
+        return {
+            "endpoint": where.url,
+            "model": where.redact(printable(up.model)),
+            "engine": planned.question.engine.name if planned else "an endpoint",
+            "explained": [one.line() for one in found],
         }, points
 
     def each_count(self, planned: Deployment, counts: list[int]) -> tuple[About, Points]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from meshwise import units
 from meshwise.catalogue import chips, here
 from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.load import Load
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
@@ -25,10 +26,18 @@ class Deployment:
         """Predict this layout at another setting (None: one request at the planned lengths). None where it does not fit."""
         setting = setting or Setting(prompt=self.ask.prompt, output=self.ask.output, users=1)
         context = max(self.question.work.context, setting.prompt + setting.output)
-        ask = replace(self.ask, prompt=setting.prompt, output=setting.output, users=setting.users, context=context, fix=())
-        q = ask.question(self.question.model)
+        q = at_users(self.ask, setting.prompt, setting.output, setting.users, context).question(self.question.model)
         option = with_memory(q, self.layout)
         return with_speed(q, option) if option.fits else None
+
+    def predict_load(self, load: Load) -> Option | None:
+        """Predict this layout at a rate of requests, with percentiles. None where it does not fit or cannot serve the rate."""
+        prompt, output = round(load.prompt.mean), round(load.output.mean)
+        context = max(self.question.work.context, prompt + output)
+        q = replace(at_users(self.ask, prompt, output, 1, context).question(self.question.model), load=load)
+        option = with_memory(q, self.layout)
+        found = with_speed(q, option, detailed=True) if option.fits else None
+        return found if found and found.report else None
 
     def memory_summary(self) -> str:
         """Return the planned bytes on each device, to compare with an engine that ran out of memory."""
@@ -47,13 +56,28 @@ def deployment(ask: ServeAsk) -> Deployment:
     return Deployment(ask, q, result.options[0].layout)
 
 
+def at_users(ask: ServeAsk, prompt: int, output: int, users: int, context: int) -> ServeAsk:
+    """Return a question at another closed load: so many users with these lengths, without a rate, spreads, targets or a fixed layout."""
+    lengths = {
+        "prompt": prompt,
+        "output": output,
+        "prompt_spread": 0.0,
+        "output_spread": 0.0,
+        "lengths": "",
+        "prefix": 0.0,
+        "depth": 0,
+    }
+    targets = {"ttft": "", "tpot": "", "e2e": "", "per_user": 0.0}
+    return replace(ask, users=users, rate=0.0, burst=1.0, context=context, fix=(), **lengths, **targets)
+
+
 def with_room_for(planned: Deployment, settings: list[Setting]) -> Deployment:
     """Return the same layout with a KV cache for the longest and the most requests of these settings."""
     prompt, output = max(s.prompt for s in settings), max(s.output for s in settings)
     users = max(s.users for s in settings)
     # Prompts are made of words, whose number of tokens is only known approximately: 1/16 and 32 tokens of margin.
     context = max(planned.ask.context, (prompt + output) * 17 // 16 + 32)
-    ask = replace(planned.ask, prompt=prompt, output=output, users=users, context=context, fix=())
+    ask = at_users(planned.ask, prompt, output, users, context)
     q = ask.question(planned.question.model)
     if not with_memory(q, planned.layout).fits:
         raise DoesNotFit(

@@ -22,6 +22,10 @@ EMBEDDED = "xllamacpp"
 LOOPBACK = ("loopback", "localhost", "127.0.0.1")
 SERVER_ONLY = ("-dev", "-ot", "--n-cpu-moe", "--rpc")
 """Flags of llama-server that xllamacpp does not accept."""
+SERVERS = {"vllm": "pip install vllm", "sglang": "pip install sglang", "mlx": "pip install mlx-lm"}
+"""Engines whose server is one command, and how to install them."""
+FIRST_HOST = ("--master-addr", "--data-parallel-address", "--dist-init-addr")
+"""Flags of vLLM and SGLang that name the first host."""
 OPTIONAL = {"-lv": "4", "--cache-ram": "0"}
 """Given to a llama-server that knows them: log the allocations on each device; keep no prompts of other requests, which would use memory
 that no plan counts and delay first tokens."""
@@ -40,30 +44,42 @@ def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
         raise UserError("ollama runs as a service: start it as the plan says, and give its URL to 'meshwise bench'")
     if engine == "transformers":
         raise UserError("the transformers engine has no server: 'meshwise bench plan.json' measures it")
+    if engine == "tensorrt-llm":
+        raise UserError(
+            "tensorrt-llm starts from a file of its own: start it as the plan says, and give its URL to 'meshwise bench'"
+        )
+    if deployment.layout.prefill:
+        raise UserError(
+            "the plan has servers for prompts and for outputs: start them as it says, and give the router's URL to 'meshwise bench'"
+        )
     if deployment.layout.replicas > 1:
         raise UserError(
             f"the plan has {deployment.layout.replicas} replicas, which need a load balancer: plan with --fix replicas=1"
         )
     server = _commands(deployment)[-1]
     run = run if run.port else replace(run, port=free_port())
-    if engine == "vllm":
-        server = _first_host(_commands(deployment)[0], run)
-        words = [_require("vllm", run.engine_path, "pip install vllm"), *server[1:], "--host", run.host, "--port", str(run.port)]
-        return [Program(name="vllm", command=tuple(words), host=run.host, port=run.port)]
+    if engine in SERVERS:
+        spans = deployment.layout.hosts > 1
+        server = _first_host(_commands(deployment)[0], run) if spans else server
+        words = [_require(server[0], run.engine_path, SERVERS[engine]), *server[1:], "--host", run.host, "--port", str(run.port)]
+        return [Program(name=engine, command=tuple(words), host=run.host, port=run.port)]
     return [*rpc_helpers(deployment, run), _llama_server(_flags(server, run), run)]
 
 
 def _first_host(server: list[str], run: ServeRun) -> list[str]:
-    """Return vLLM's command for the first host with its real address; the others are started there, as the plan says."""
-    if "--master-addr" not in server:
-        return server
-    at = server.index("--master-addr") + 1
-    if server[at] not in run.addresses:
+    """Return an engine's command for the first host with its real address; the others are started there, as the plan says."""
+    flag = next((word for word in FIRST_HOST if word in server), None)
+    if flag is None:
+        raise UserError("the plan spans several hosts: start it as the plan says, and give its URL to 'meshwise bench'")
+    at = server.index(flag) + 1
+    host, _, port = server[at].partition(":")
+    if host not in run.addresses:
         raise UserError(
-            f"the plan spans several hosts: give this machine's address with --rpc {server[at]}=ADDRESS, and start the command of each "
-            f"other host there, with the same --master-addr"
+            f"the plan spans several hosts: give this machine's address with --rpc {host}=ADDRESS, and start the command of each "
+            f"other host there, with the same {flag}"
         )
-    return [*server[:at], private_address(run.addresses[server[at]]), *server[at + 1 :]]
+    address = private_address(run.addresses[host])
+    return [*server[:at], f"{address}:{port}" if port else address, *server[at + 1 :]]
 
 
 def with_flags(processes: list[Program], flags: str) -> list[Program]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from meshwise.catalogue import files
+from meshwise.cost.serve.load import Load
 from meshwise.errors import UserError
-from meshwise.plan.serve import explain
+from meshwise.plan.serve import measured as judged
 from meshwise.plan.serve.choice import interval
 from meshwise.plan.serve.search import search
 from meshwise.run.bench.speeds import PERCENTILES, Measured, Setting, differ
@@ -47,14 +48,28 @@ def predicted(planned: Deployment, setting: Setting) -> Report | None:
         return None
     low, high = interval(planned.question, option)
     return {
-        "decode": option.throughput,
-        "per_user": option.per_user,
+        "decode": option.speed.decode_tokens_per_second * option.layout.replicas,
+        "with_prompts": option.throughput,
+        "per_user": option.speed.per_user,
         "low": low,
         "high": high,
         "prefill": option.speed.prefill_tokens_per_second,
         "ttft": option.ttft,
         "parts": {name: float(value) for name, value in option.speed.decode.items()},
     }
+
+
+def predicted_load(planned: Deployment, load: Load) -> Report | None:
+    """Return the planner's answer for the same layout at a rate of requests; None where it does not serve that rate."""
+    option = planned.predict_load(load)
+    if option is None or option.report is None:
+        return None
+    times = {
+        f"{name}_{part}": getattr(getattr(option.report, name), part)
+        for name in ("ttft", "tpot", "e2e")
+        for part in ("p50", "p95", "p99")
+    }
+    return {"with_prompts": option.throughput, "per_user": option.per_user, "decode": None, "prefill": None, **times}
 
 
 def report(points: Sequence[Report], about: Mapping[str, Any]) -> Report:
@@ -140,12 +155,28 @@ def rows(data: Report, planned: Deployment | None) -> list[dict[str, Any]]:
                 "batch_or_concurrency": point["users"],
                 "prefill_tok_s": f"{point['prefill']:.6g}" if ran and point["users"] == 1 else "",
                 "decode_tok_s": f"{point['decode']:.6g}" if ran else "",
+                "rate_of": "decode only" if ran else "",
                 "ttft_ms": f"{1e3 * point['ttft_p50']:.6g}" if ran else "",
                 "outcome": "ok" if ran else "failed",
                 "note": "; ".join(note),
             }
+            | (_of_rate(point) if ran and "rate" in point else {})
         )
     return table
+
+
+def _of_rate(point: Report) -> dict[str, Any]:
+    """Return the columns of an open loop: output tokens/s with prompts counted, at the rate that was offered."""
+    return {
+        "batch_or_concurrency": "",
+        "requests_per_s": f"{point['rate']:.6g}",
+        "prefix": f"{point['prefix']:.6g}" if point["prefix"] else "",
+        "prefill_tok_s": "",
+        "decode_tok_s": f"{point['output_rate']:.6g}",
+        "rate_of": "all requests, with prompts",
+        "ttft_ms": f"{1e3 * point['ttft_mean']:.6g}",
+        "tpot_ms": f"{1e3 * point['tpot_mean']:.6g}",
+    }
 
 
 def _facts(data: Report, planned: Deployment | None) -> dict[str, Any]:
@@ -183,7 +214,7 @@ def causes(planned: Deployment, points: Sequence[Report], log: Sequence[str]) ->
             "the prediction is for a generic 16-core desktop: name a CPU of the catalogue with --on, or calibrate from --rows"
         ]
     facts = [f"  {line}" for line in [*from_log(log), *gpu_facts()]]
-    usual = explain.measured(planned.question, search(planned.question), float(f"{alone['decode']:.4g}"))
+    usual = judged.judge(planned.question, search(planned.question), float(f"{alone['decode']:.4g}"))
     return [usual[0], *(["on this machine:", *facts] if facts else []), *usual[1:]]
 
 

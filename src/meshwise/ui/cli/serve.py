@@ -1,7 +1,7 @@
 """The verb `serve`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Csv, Given, Html, Json, Verbose, verb
 
+if TYPE_CHECKING:
+    from meshwise.plan.serve.vary import ServePoints
+
 app = typer.Typer()
 
 
@@ -21,7 +24,8 @@ app = typer.Typer()
     ServeAsk,
     examples=(
         "meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
-        "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s --per-user 30",
+        "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s@p95 --tpot 40ms",
+        "meshwise serve llama-3.1-8b:fp8 --rate 12/s --prompt 2k:0.5 --ttft 1s --cheapest",
         "meshwise serve llama-3.3-70b:q4_k_m --on rtx4060ti-16gb --vary gpus=4..6",
     ),
 )
@@ -31,26 +35,34 @@ def serve(
         list[str] | None,
         typer.Option(metavar="AXIS=VALUES", help="Plan at many points: gpus=1..8, users=1..64. Give it twice for a grid."),
     ] = None,
+    front: Annotated[
+        bool, typer.Option("--front", help="Print the Pareto front: tokens/s per device against those per user.")
+    ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write the Pareto front as a drawing.", metavar="FILE", rich_help_panel=OUTPUT)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     html: Html = None,
     verbose: Verbose = False,
     json: Json = False,
     csv: Csv = False,
 ) -> None:
-    """Prints whether it fits and the bytes on every device, each layout that llama.cpp, vLLM or Ollama can run with its speed, and the
-    exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
+    """Prints whether it fits and the bytes on every device, each layout of the engine with throughput and latency at the load, and
+    the exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
     words = given.of(ServeAsk)
-    if vary:
-        if out is not None or html is not None or "top" in words:
-            raise UserError("--out, --html and --top need a single plan; drop --vary")
-        points = api.vary_serve(ServeAsk(**words), *vary)
-
-        def points_view(width: int) -> Any:
-            from meshwise.ui.views.serve import points_view
-
-            return points_view(points, width)
-
-        output.show(points, points_view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
+    several = {"--front": front or svg is not None, "--cheapest": bool(words.get("cheapest")), "--vary": bool(vary)}
+    asked = [flag for flag, given_flag in several.items() if given_flag]
+    if len(asked) > 1:
+        raise UserError(f"{' and '.join(asked)} are different questions; give one of them")
+    if asked and (out is not None or html is not None or "top" in words or "measured" in words):
+        raise UserError(f"--out, --html, --top and --measured need a single plan; drop {asked[0]}")
+    if front or svg:
+        _front(ServeAsk(**words), svg, json=json, csv=csv)
+    elif words.get("cheapest"):
+        _points(api.cheapest_serve(ServeAsk(**words)), json=json, csv=csv)
+    elif vary:
+        _points(api.vary_serve(ServeAsk(**words), *vary), json=json, csv=csv)
+    if asked:
         return
     made = api.serve(**words)
     output.save_to(out, made.save)
@@ -65,3 +77,30 @@ def serve(
     following = f"meshwise run {out}; meshwise bench {out}" if out else "--out plan.json for 'run' and 'bench'"
     more = "" if verbose else "; --verbose for everything"
     output.show(made, view, json=json, csv=csv, commands=[*start, f"reproduce: {made.command}", f"next: {following}{more}"])
+
+
+def _points(points: "ServePoints", *, json: bool, csv: bool) -> None:
+    """Print the answers at many points."""
+
+    def view(width: int) -> Any:
+        from meshwise.ui.views.serve_points import points_view
+
+        return points_view(points, width)
+
+    output.show(points, view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
+
+
+def _front(ask: ServeAsk, svg: Path | None, *, json: bool, csv: bool) -> None:
+    """Print the Pareto front, and write it as a drawing."""
+    front = api.front_serve(ask)
+    if svg is not None:
+        from meshwise.ui.views import front as drawn
+
+        output.save_to(svg, lambda path: path.write_text(drawn.svg(front), encoding="utf-8"))
+
+    def view(width: int) -> Any:
+        from meshwise.ui.views.front import front_view
+
+        return front_view(front, width)
+
+    output.show(front, view, json=json, csv=csv, commands=[f"reproduce: {front.command}"])

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwise import units
+from meshwise.audit import figures
 from meshwise.audit.finding import Finding, percent
 from meshwise.audit.report import Audit, File
 from meshwise.ui.views.tables import wrapped
@@ -40,12 +41,17 @@ class Column:
     """Whether cells are words, which are aligned to the left."""
 
 
+def kinds(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the rows of training runs, and those of served models."""
+    served = [row for row in rows if any(name in row for name in figures.SERVED)]
+    return [row for row in rows if row not in served], served
+
+
 def audit_view(audit: Audit, width: int) -> RenderableType:
     """Show files, the table of runs (runs with findings first, if there are too many), findings, notes, suggestions and the verdict."""
     rows = audit.rows()
     parts: list[RenderableType] = [wrapped(line, width, indent="  ") for file in audit.files for line in _file(file)]
-    trained = [row for row in rows if "prefill" not in row and "decode" not in row]
-    served = [row for row in rows if "prefill" in row or "decode" in row]
+    trained, served = kinds(rows)
     first_finding = {place: i for i, finding in reversed(list(enumerate(audit.findings))) for place in finding.where}
     for runs, columns in ((trained, TRAINED), (served, SERVED)):
         if runs:
@@ -98,7 +104,8 @@ def _number(row: Row, key: str) -> str:
 
 def _forward_tflops(row: Row) -> str:
     """Return the TFLOP/s of one forward pass: 2 N times the tokens per second."""
-    return f"{2 * row['params'] * (row.get('prefill') or row['decode']) / 1e12:.3g}" if "params" in row else ""
+    rate = row.get("prefill") or row.get("decode")
+    return f"{2 * row['params'] * rate / 1e12:.3g}" if "params" in row and rate else ""
 
 
 def _layout(row: Row) -> str:
@@ -165,6 +172,10 @@ SERVED = (
     Column("output", lambda row: _count(row, "output"), rank=1),
     Column("prompt tok/s\n/ predicted", lambda row: _both(row, "prefill", 1.0, ",.1f")),
     Column("generated tok/s\n/ predicted", lambda row: _both(row, "decode", 1.0, ",.1f")),
+    Column("users", lambda row: _count(row, "users"), rank=5),
+    Column("requests/s", lambda row: _number(row, "request_rate"), rank=5),
+    Column("TTFT, s\n/ predicted", lambda row: _both(row, "ttft", 1.0, ".3g"), rank=6),
+    Column("s per token\n/ predicted", lambda row: _both(row, "tpot", 1.0, ".3g"), rank=6),
     Column("2N\nTFLOP/s", _forward_tflops, rank=4),
 )
 

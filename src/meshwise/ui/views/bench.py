@@ -41,6 +41,8 @@ def columns(points: Sequence[Point]) -> list[Column[Point]]:
     def time(name: str) -> Callable[[Point], str]:
         return lambda point: _time(point.get(name))
 
+    if any("rate" in point for point in points):
+        return _open_columns(points)
     every: list[Column[Point]] = [
         Column("gpus", lambda point: str(point.get("gpus", ""))),
         Column("requests", lambda point: str(point["users"]), short_title="req"),
@@ -49,6 +51,8 @@ def columns(points: Sequence[Point]) -> list[Column[Point]]:
         Column("tokens/s", rate("decode"), short_title="tok/s"),
         Column("spread", lambda point: f"{100 * point['spread']:.1f}%" if point["repeats"] > 1 else "", 1),
         Column("predicted", predicted("decode"), short_title="pred"),
+        Column("with prompts", lambda point: _rate(point["with_prompts"]) if point["users"] > 1 else "", 3),
+        Column("predicted", lambda point: predicted("with_prompts")(point) if point["users"] > 1 else "", 3, short_title="pred"),
         Column("each", rate("per_user"), 3),
         Column("by engine", rate("engine_decode"), 4),
         Column("prompt tokens/s", rate("prefill"), short_title="in tok/s"),
@@ -58,6 +62,34 @@ def columns(points: Sequence[Point]) -> list[Column[Point]]:
         Column("per token", time("gap_p50"), short_title="TPOT"),
         Column("p95", time("gap_p95"), 2),
         Column("p99", time("gap_p99"), 4),
+    ]
+    return [column for column in every if any(column.cell(point) for point in points)]
+
+
+def _open_columns(points: Sequence[Point]) -> list[Column[Point]]:
+    """Return the columns of an open loop: rates of requests, goodput, and latencies with the predicted ones beside them."""
+
+    def time(name: str) -> Callable[[Point], str]:
+        return lambda point: _time(point.get(name))
+
+    def predicted(name: str) -> Callable[[Point], str]:
+        return lambda point: _time(point["predicted"][name]) if point["predicted"] else ""
+
+    every: list[Column[Point]] = [
+        Column("requests/s", lambda point: f"{point['rate']:.3g}", short_title="req/s"),
+        Column("finished", lambda point: f"{point['finished']:.3g}", 4),
+        Column("goodput", lambda point: f"{point['goodput']:.3g}"),
+        Column("prompt", lambda point: f"{point['prompt_tokens'] or point['prompt']:.0f}", 3, short_title="in"),
+        Column("output", lambda point: str(point["output"]), 3, short_title="out"),
+        Column("tokens/s, prompts included", lambda point: _rate(point["output_rate"]), short_title="tok/s"),
+        Column("TTFT p50", time("ttft_p50")),
+        Column("predicted", predicted("ttft_p50"), 1, short_title="pred"),
+        Column("p95", time("ttft_p95")),
+        Column("predicted", predicted("ttft_p95"), 1, short_title="pred"),
+        Column("per token p50", time("tpot_p50"), short_title="TPOT"),
+        Column("predicted", predicted("tpot_p50"), 1, short_title="pred"),
+        Column("request p95", time("e2e_p95"), 2),
+        Column("predicted", predicted("e2e_p95"), 2, short_title="pred"),
     ]
     return [column for column in every if any(column.cell(point) for point in points)]
 

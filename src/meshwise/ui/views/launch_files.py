@@ -10,6 +10,7 @@ from meshwise import units
 from meshwise.export.check.contradictions import Finding, shown
 from meshwise.export.facts import BY_NAME, VARIABLES, Stated
 from meshwise.export.program import Launcher, Program, launchers, programs
+from meshwise.plan.serve.words import tokens
 from meshwise.ui.views.tables import Column, fitted, wrapped
 from meshwise.units import GIB
 
@@ -114,7 +115,8 @@ def _changes(verdict: "Verdict") -> Iterator[str]:
     if best is None:
         return
     if verdict.kind == "serve":
-        yield f"better: {best.name}: {best.per_user:.3g} tokens/s per request, {best.sustained:,.4g} in all, {best.peak / GIB:.1f} GiB"
+        rates = f"{tokens(best.throughput)} tokens/s in all, {tokens(best.per_user)} per request"
+        yield f"better: {best.name}: {rates}, first token after {best.ttft:.2g} s, {best.peak / GIB:.1f} GiB"
         yield from (f"  {change}" + (f"  ({change.span})" if change.span else "") for change in verdict.changes)
         return
     faster = f", {own.step / best.step - 1:.0%} faster" if own is not None and verdict.fits else ""

@@ -1,8 +1,7 @@
 """A serving plan on a terminal: header, table of layouts, memory of each device, time by part, reasons; and tables of points."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -10,15 +9,11 @@ from rich.text import Text
 from meshwise import units
 from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME
 from meshwise.plan.serve.choice import Device, ServeChoice
-from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import Miss, ServePlan
+from meshwise.plan.serve.words import length_words, load_words, tokens
 from meshwise.ui.views import bars
-from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
 from meshwise.units import GIB
-
-if TYPE_CHECKING:
-    from meshwise.plan.serve.vary import ServePoint, ServePoints
 
 REMEDY = "see meshwise bench"
 HIGHLIGHTS = 5
@@ -55,59 +50,77 @@ def _highlights(plan: ServePlan) -> list[str]:
 
 
 def header(plan: ServePlan) -> list[str]:
-    """Return the question in two lines, with the assumed engine."""
+    """Return the question in two lines, with the assumed engine, the lengths and the load that all speeds belong to."""
     ask, context = plan.ask, units.show(float(plan.context), "length")
-    requests = f"{ask.users:,} concurrent requests" if ask.users > 1 else "one request at a time"
     return [
         f"{ask.model} on {ask.on} with {plan.engine}{'' if ask.engine else ' (assumed, --engine)'}",
-        f"{plan.weights['format']} weights, {ask.kv} KV cache; {requests}, {ask.prompt:,} prompt + {ask.output:,} output tokens, "
-        f"context {context}",
+        f"{plan.weights['format']} weights, {ask.kv} KV cache; {load_words(ask)}, {length_words(ask)}, context {context}",
     ]
 
 
 def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
     """Return the columns of the table; those of several requests, prices and targets where they apply."""
-    several = plan.ask.users > 1
+    ask, several = plan.ask, plan.ask.users > 1 or plan.ask.rate > 0
+
+    def time(title: str, name: str, quantile: str, rank: int) -> Column[ServeChoice]:
+        def seconds(c: ServeChoice) -> float | None:
+            return getattr(c, name).at(quantile) if c.throughput else None
+
+        def cell(c: ServeChoice) -> str:
+            value = seconds(c)
+            return "" if value is None else units.show(value, "seconds", digits=3)
+
+        return Column(title, cell, rank=rank, key=seconds)
+
     columns: list[Column[ServeChoice]] = [
         Column("layout", lambda c: c.name, text=True),
         Column(
             f"{'tok/s each' if several else 'tokens/s'} (90%)",
             lambda c: f"{tokens(c.per_user)} ({tokens(c.low)}-{tokens(c.high)})",
         ),
+        Column("all, with prompts", lambda c: tokens(c.throughput), rank=2 if several else 5, short_title="all tok/s"),
     ]
     if several:
-        columns.extend(
-            [
-                Column("decode tok/s", lambda c: tokens(c.decode), rank=8),
-                Column("with prompts", lambda c: tokens(c.sustained), rank=4),
-            ]
-        )
+        columns.append(Column("requests/s", lambda c: f"{c.requests:.3g}", rank=8))
+        columns.append(Column("per device", lambda c: tokens(c.per_device), rank=9))
+    columns.append(time("TTFT" if not several else "TTFT p50", "ttft", "p50", 2))
+    if several:
+        columns.append(time("p95", "ttft", "p95", 4))
+        columns.append(time("p99", "ttft", "p99", 10))
+    if ask.tpot:
+        columns.append(time("per token p95", "tpot", "p95", 3))
+    columns.append(time("request" if not several else "request p95", "e2e", "p50" if not several else "p95", 3))
     columns.extend(
         [
-            Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=7),
-            Column("TTFT", lambda c: units.show(c.ttft, "seconds", digits=3), rank=2, key=lambda c: c.ttft),
-            Column("GiB free", lambda c: _gib(c.spare), rank=3),
-            Column("max requests", lambda c: f"{c.most_users:,}", rank=6),
+            Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=11),
+            Column("GiB free", lambda c: gib(c.spare), rank=7),
+            Column("at once", lambda c: f"{c.most_users:,}", rank=6),
         ]
     )
     if any(c.dollars_per_million is not None for c in plan.choices):
-        columns.append(Column("$/1M tokens", lambda c: _dollars(c.dollars_per_million), rank=5, short_title="$/1M"))
-    if plan.ask.ttft or plan.ask.per_user:
+        columns.append(Column("$/1M out", lambda c: dollars(c.dollars_per_million_out), rank=5))
+        columns.append(Column("$/1M in", lambda c: dollars(c.dollars_per_million_in), rank=8))
+    if ask.ttft or ask.per_user or ask.tpot or ask.e2e:
         columns.append(Column("meets", lambda c: "yes" if c.meets else "no", rank=1))
     return columns
 
 
-def _dollars(value: float | None) -> str:
+def dollars(value: float | None) -> str:
     return f"{value:,.2f}" if value is not None else ""
 
 
-def _gib(value: float) -> str:
+def gib(value: float) -> str:
     return f"{value / GIB:.1f}"
 
 
 def below_table(plan: ServePlan) -> list[str]:
     """Return the footnotes of the table: layouts that do not fit, and the price."""
     lines = [f"Does not fit: {'; '.join(_short_by(plan.misses, str(plan.cluster['unit'])))}."] if plan.misses else []
+    if plan.most:
+        unit = "requests/s" if plan.ask.rate else "users"
+        lines.append(
+            f"{plan.best.name} meets the targets with up to {f'{plan.most:.3g}' if plan.ask.rate else f'{plan.most:,.0f}'} {unit}."
+        )
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
         lines.append(price_sentence(rate, given=bool(plan.ask.price)))
@@ -117,7 +130,7 @@ def below_table(plan: ServePlan) -> list[str]:
 def _short_by(misses: Sequence[Miss], unit: str) -> Iterator[str]:
     """Yield 'row split, 2 cards (7.0 GiB short on its fullest card)'; after the first, only the GiB."""
     for i, miss in enumerate(misses):
-        yield f"{miss.name} ({_gib(miss.missing)} GiB{'' if i else f' short on its fullest {unit}'})"
+        yield f"{miss.name} ({gib(miss.missing)} GiB{'' if i else f' short on its fullest {unit}'})"
 
 
 def device_bars(best: ServeChoice, unit: str, width: int) -> list[RenderableType]:
@@ -138,7 +151,7 @@ def _device_label(same: Sequence[Device], unit: str, used: float) -> str:
     first, last = same[0], same[-1]
     number = f"{unit} {first.card}" if len(same) == 1 else f"{unit}s {first.card}-{last.card}"
     layers = f"{first.layers} layers{' + head' if first.head else ''}"
-    return f" {_gib(used)} of {_gib(first.capacity)} GiB, {number}, {layers}"
+    return f" {gib(used)} of {gib(first.capacity)} GiB, {number}, {layers}"
 
 
 def _alike(devices: Sequence[Device]) -> list[list[Device]]:
@@ -163,59 +176,3 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
         if alone
         else bars.letters(SERVE_TIME, several, width),
     ]
-
-
-# Many points.
-
-
-def points_view(points: "ServePoints", width: int) -> RenderableType:
-    """Return one table, one chart and the sentences that sum them up."""
-    several = any(point.ask and point.ask.users > 1 for point in points)
-    notes = dict.fromkeys(note for point in points for note in point.notes)
-    ask = points.ask
-    about = f"{ask.prompt:,} prompt + {ask.output:,} output tokens"
-    return Group(
-        *heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
-        Text(),
-        fitted(_point_columns(points, several), points.points, width),
-        Text(),
-        _chart(points, several, width),
-        Text(),
-        *(wrapped(line, width) for line in points.lessons),
-        *(wrapped(f"note: {note}", width, indent="  ") for note in notes),
-    )
-
-
-def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePoint]]":
-    """Return the columns: the axes, and figures of the best layout; a point without a layout shows the reason instead."""
-
-    def of(cell: Callable[[ServeChoice], str]) -> "Callable[[ServePoint], str]":
-        return lambda point: cell(point.choice) if point.choice else ""
-
-    def axis(i: int) -> "Callable[[ServePoint], str]":
-        return lambda point: point.labels[i]
-
-    layered = "gpus" in points.axes and any(p.layered and p.choice and p.choice.split != "layer" for p in points)
-    columns: list[Column[ServePoint]] = [
-        *(Column(name, axis(i)) for i, name in enumerate(points.axes)),
-        Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
-        Column("tok/s each" if several else "tokens/s", of(lambda c: tokens(c.per_user))),
-        Column("all requests", of(lambda c: tokens(c.decode)), rank=2),
-        Column("prefill tok/s", of(lambda c: f"{c.prefill:,.0f}"), rank=6),
-        Column("TTFT", of(lambda c: units.show(c.ttft, "seconds", digits=3)), rank=1),
-        Column("layer split", lambda p: tokens(p.layered.per_user) if p.layered else "", rank=5),
-        Column("GiB free", of(lambda c: _gib(c.spare)), rank=3),
-        Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=4),
-        Column("max requests", of(lambda c: f"{c.most_users:,}"), rank=7),
-    ]
-    hidden = {*(() if several else ("all requests",)), *(() if layered else ("layer split",))}
-    return [column for column in columns if column.title not in hidden]
-
-
-def _chart(points: "ServePoints", several: bool, width: int) -> RenderableType:
-    """Return a bar per point for decode and for prefill."""
-    each: Panel[ServeChoice] = ("tok/s each" if several else "tokens/s", lambda c: c.per_user, lambda c: tokens(c.per_user))
-    together: Panel[ServeChoice] = ("all requests", lambda c: c.decode, lambda c: tokens(c.decode))
-    prompt: Panel[ServeChoice] = ("prefill tok/s", lambda c: c.prefill, lambda c: f"{c.prefill:,.0f}")
-    panels = [each, together, prompt] if several else [each, prompt]
-    return chart(points.axes, [(point.labels, point.choice, "") for point in points], panels, width)

@@ -19,6 +19,8 @@ Pairs = Sequence[tuple[str, str]]
 Asked = TypeVar("Asked", bound=Ask)
 LISTED = ("frameworks", "engines")
 """Catalogues short enough for a drop-down list."""
+FILES = ("lengths",)
+"""Fields that name a file, which a page does not read."""
 LONGEST = 300
 """Characters of one value, at most."""
 MOST_ROWS = 100
@@ -84,6 +86,8 @@ def question(cls: type[Asked], query: Pairs, named: Collection[str] = (), others
     """Return the question that a query asks. `named`: files that were named on the command line, which may stand for a model."""
     asked = words(cls, query, others)
     for name, value in asked.items():
+        if name in FILES:
+            raise UserError(f"--{name} {quoted(value)}: the page reads no files; use the command line for one")
         about = spec(cls)[name]
         for text in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
             _refuse_files(str(text), about, flag_of(name, about), named)  # pyright: ignore[reportUnknownArgumentType]
@@ -120,7 +124,7 @@ def groups(cls: type[Ask], query: Pairs, hidden: Collection[str] = ()) -> list[G
         texts[name] = f"{texts[name]}, {value}" if name in texts else value
     inputs: dict[str, list[Input]] = {}
     for name, about in spec(cls).items():
-        if name not in hidden:
+        if name not in hidden and name not in FILES:
             inputs.setdefault(about.group, []).append(_input(cls, name, about, texts.get(name, "").strip()))
     return [Group(title, tuple(each)) for title, each in inputs.items()]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from meshwise import units
 from meshwise.plan.serve.choice import ServeChoice
-from meshwise.plan.serve.explain import tokens
+from meshwise.plan.serve.words import tokens
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.explain import comparison, differences
 from meshwise.ui.web import asking, drawing
@@ -87,7 +87,7 @@ def compare_served(mine: ServeChoice, other: ServeChoice) -> Comparison:
     percent = 100 * (other.per_user / mine.per_user - 1)
     sentences = [
         f"{mine.name} gives {tokens(mine.per_user)} tokens/s per request, {other.name} {tokens(other.per_user)} ({percent:+.1f}%).",
-        f"Time to first token: {_seconds(mine.ttft)} against {_seconds(other.ttft)}; "
+        f"Time to first token: {_seconds(mine.ttft.p50)} against {_seconds(other.ttft.p50)}; "
         f"free on the fullest device: {_gib(mine.spare)} against {_gib(other.spare)}; "
         f"most concurrent requests: {mine.most_users:,} against {other.most_users:,}.",
     ]

@@ -6,15 +6,18 @@ Uses Jinja2 but not the server, so that `--html` works from the command line.
 import base64
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
 
+from meshwise import api
 from meshwise.audit.report import Audit
 from meshwise.errors import UserError
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.run.train.start import SweepResult, TrainResult
+from meshwise.ui.views import front
 from meshwise.ui.views.svg.gantt import gantt
 from meshwise.ui.views.svg.lines import lines
 from meshwise.ui.web.asking import Pairs
@@ -29,10 +32,10 @@ SCRIPT = "report.js"
 def of_plan(made: TrainPlan | ServePlan, query: Pairs = ()) -> str:
     """Return the report of a plan; `query` may select two rows to compare and the order of the table."""
     if isinstance(made, TrainPlan):
-        values = plan.values(made, query) | {"reasons": made.explain().reasons, "timeline": _timeline(made)}
+        values = plan.values(made, query) | {"reasons": made.explain().reasons, "drawing": _timeline(made)}
         title = f"Training {made.ask.model} on {made.ask.on}"
     else:
-        values = serve.values(made, query)
+        values = serve.values(made, query) | {"drawing": _front(made)}
         title = f"Serving {made.ask.model} on {made.ask.on}"
     return document(title, "answer.html", values)
 
@@ -44,6 +47,14 @@ def _timeline(made: TrainPlan) -> Markup:
     try:
         return Markup(gantt(made.timeline(), made.best.name))
     except UserError:  # an edited plan.json
+        return Markup("")
+
+
+def _front(made: ServePlan) -> Markup:
+    """Return the picture of the Pareto front of a served model; nothing where its question has none any more."""
+    try:
+        return Markup(front.svg(api.front_serve(replace(made.ask, users=1, rate=0.0, burst=1.0, measured=0.0))))
+    except UserError:  # an edited plan.json, or no point within the targets
         return Markup("")
 
 

@@ -84,8 +84,7 @@ def checked(paths: Sequence[Path], figures: dict[str, Any], site: Site) -> Reply
 def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[str] = ()) -> dict[str, Any]:
     """Return what the template shows."""
     rows = audit.rows()
-    trained = [row for row in rows if "prefill" not in row and "decode" not in row]
-    served = [row for row in rows if "prefill" in row or "decode" in row]
+    trained, served = views.kinds(rows)
     return {
         "verdict": audit.verdict,
         "files": audit.files,

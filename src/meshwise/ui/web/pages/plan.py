@@ -77,7 +77,8 @@ def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
         "dropped_title": f"{plan.evaluated:,} layouts evaluated; dropped before, by rule",
         "dropped": dropped({rule: float(count) for rule, count in plan.rejected.items()}, lambda n: f"{n:,.0f}"),
         "launches": launches(plan),
-        "timeline": "",
+        "drawing": "",
+        "drawing_title": "The step in time",
         "notes": plan.notes,
         "command": plan.command,
         "links": {

@@ -73,7 +73,7 @@ def _served(validation: ServeValidation, axis: str) -> dict[str, Any]:
     points = [
         {
             "measured": case.decode,
-            "predicted": float(speed.decode_tokens_per_second),
+            "predicted": speed.decode,
             "group": case.chip.key,
             "name": case.row_id,
             "devices": len(case.rig.chips),
@@ -82,10 +82,10 @@ def _served(validation: ServeValidation, axis: str) -> dict[str, Any]:
             "users": max(1, case.work.users),
         }
         for case, speed in zip(validation.cases, validation.predicted, strict=True)
-        if math.isfinite(case.decode)
+        if math.isfinite(case.decode) and math.isfinite(speed.decode)
     ]
     tiles = _tiles(score["decode"], len(points), score["memory"])
-    return _score(validation.table, points, axis, SERVE_AXES, "decode tokens/s", tiles) | {
+    return _score(validation.table, points, axis, SERVE_AXES, "output tokens/s", tiles) | {
         "sources": None,
         "notes": [f"{score['rows']} rows; calibration: {score['calibration']}"],
     }

@@ -7,9 +7,11 @@ from typing import Any
 from meshwise import api, units
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import Device, ServeChoice
-from meshwise.plan.serve.explain import tokens
 from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.serve.vary import ServePoints
+from meshwise.plan.serve.words import length_words, load_words, target_words, tokens
 from meshwise.ui.views import serve as views
+from meshwise.ui.views import serve_points
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import compare_served, selected
@@ -31,6 +33,8 @@ from meshwise.ui.web.pages.page import (
 from meshwise.units import GIB
 
 REQUIRED = {"model": "a model", "on": "devices (on)"}
+CHEAPEST = {"model": "a model"}
+"""Fields that are required where the devices are searched."""
 EXAMPLES = (
     Example(
         "Llama 3.3 70B on four cards",
@@ -38,7 +42,14 @@ EXAMPLES = (
         "model=llama-3.3-70b%3Aq4_k_m&on=4xrtx4060ti-16gb&context=16k",
     ),
     Example(
-        "Llama 3.3 70B for 64 users", "8 H100s, first token within 2 s", "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s"
+        "Llama 3.3 70B for 64 users",
+        "8 H100s, first token within 2 s for 95%",
+        "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s%40p95",
+    ),
+    Example(
+        "The cheapest devices for 12 requests/s",
+        "Llama 3.1 8B in fp8, 40 ms a token",
+        "model=llama-3.1-8b%3Afp8&rate=12%2Fs&ttft=1s&tpot=40ms&cheapest=1",
     ),
     Example("Llama 3.1 8B on one RTX 4090", "Q8_0, 32k of context", "model=llama-3.1-8b%3Aq8_0&on=1xrtx4090&context=32k"),
     Example("Two hosts over 10 Gbit/s", "Q4_K_M on 2 x (2 x RTX 3090)", "model=llama-3.3-70b%3Aq4_k_m&on=2x(2xrtx3090)%4010Gbps"),
@@ -50,8 +61,35 @@ def plan_of(site: Site, query: Pairs) -> ServePlan:
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
+    ask = asking.question(ServeAsk, query, site.named.models, choices.OTHERS)
+    if ask.cheapest:
+        points = site.kept.get(("cheapest", ask), lambda: api.cheapest_serve(ask))
+        return Reply(cheapest_values(points), points.to_json(), points.rows(), f"{ask.model}: the cheapest devices")
     plan = plan_of(site, query)
     return Reply(values(plan, query), plan.to_json(), plan.rows(), f"{plan.ask.model} on {plan.ask.on}")
+
+
+def cheapest_values(points: ServePoints) -> dict[str, Any]:
+    """Return what the template of the cheapest devices shows: a table with a link to the plan of each row."""
+    ask, columns = points.ask, serve_points.cheapest_columns(points)
+    rows = [
+        {
+            "cells": [column.cell(point) for column in columns],
+            "link": asking.changed(asking.query_of(point.ask)) if point.choice and point.ask else "",
+        }
+        for point in points
+    ]
+    return {
+        "cheapest": True,
+        "header": [
+            f"{ask.model}: the fewest devices of each chip, the cheapest first",
+            "; ".join(filter(None, (load_words(ask), length_words(ask), target_words(ask)))),
+        ],
+        "heads": [(column.title, column.text) for column in columns],
+        "rows": rows,
+        "notes": [serve_points.price_note(points)],
+        "command": points.command,
+    }
 
 
 def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
@@ -59,6 +97,7 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
     chosen, shown_table = selected(query, len(plan.choices)), table(plan, query)
     shown = plan.choices[chosen[0] if chosen else 0]
     return {
+        "cheapest": False,
         "header": views.header(plan),
         "badges": badges(plan),
         "tiles": tiles(plan, shown),
@@ -72,7 +111,8 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
         "dropped_title": "Layouts that do not fit, and what their fullest device lacks",
         "dropped": misses(plan),
         "launches": launches(plan),
-        "timeline": "",
+        "drawing": "",
+        "drawing_title": "The Pareto front: speed of each user against throughput of a device",
         "notes": plan.notes,
         "command": plan.command,
         "links": {"what-if": f"/what-if?{asking.changed([('of', 'serve'), *query], a='', b='', sort='')}"},
@@ -91,37 +131,44 @@ def badges(plan: ServePlan) -> list[Badge]:
         shown.append(
             Badge("note", f"{plan.engine} assumed", "No engine was given: this is the usual one for the format and chip.")
         )
-    if plan.ask.ttft or plan.ask.per_user:
+    if target_words(plan.ask):
         met = plan.best.meets
         shown.append(Badge("good" if met else "warn", "meets the targets" if met else "misses the targets"))
     return shown
 
 
 def tiles(plan: ServePlan, c: ServeChoice) -> list[Tile]:
-    """Return the figures of one layout."""
-    several = plan.ask.users > 1
-    shown = [
-        Tile(
-            "each request" if several else "speed",
-            tokens(c.per_user),
-            f"tokens/s, 90%: {tokens(c.low)} to {tokens(c.high)}",
-        ),
-        Tile("first token", units.show(c.ttft, "seconds", digits=3), f"90% below {units.show(c.ttft_high, 'seconds', digits=3)}"),
-        Tile("prompts", tokens(c.prefill), "tokens/s"),
-        Tile("free memory", f"{c.spare / GIB:.1f} GiB", f"on the fullest {plan.cluster['unit']}"),
-        Tile("requests", f"{c.most_users:,}", "fit at once"),
-    ]
+    """Return the figures of one layout at the load."""
+    several = plan.ask.users > 1 or plan.ask.rate > 0
+    each = Tile("each request" if several else "speed", tokens(c.per_user), f"tokens/s, 90%: {tokens(c.low)} to {tokens(c.high)}")
+    shown = [each]
     if several:
-        shown.insert(1, Tile("all requests", tokens(c.decode), f"tokens/s; {tokens(c.sustained)} with prompts"))
-    if c.dollars_per_million is not None:
-        shown.append(Tile("cost", f"${c.dollars_per_million:,.2f}", "per million tokens"))
+        shown.append(Tile("all requests", tokens(c.throughput), f"tokens/s, prompts included; {c.requests:.3g} requests/s"))
+        shown.append(Tile("per device", tokens(c.per_device), "tokens/s"))
+    shown += [
+        Tile("first token", _seconds(c.ttft.p50), f"95% below {_seconds(c.ttft.p95)}"),
+        Tile("next tokens", _seconds(c.tpot.p50), f"each; 95% below {_seconds(c.tpot.p95)}"),
+        Tile("whole request", _seconds(c.e2e.p50), f"95% below {_seconds(c.e2e.p95)}"),
+        Tile("free memory", f"{c.spare / GIB:.1f} GiB", f"on the fullest {plan.cluster['unit']}"),
+        Tile("requests", f"{c.most_users:,}", "run at once"),
+    ]
+    if plan.most:
+        unit = "requests/s" if plan.ask.rate else "users"
+        shown.append(Tile("most within targets", f"{plan.most:,.3g}", unit))
+    if c.dollars_per_million_out is not None:
+        prompts = f"; ${c.dollars_per_million_in:,.2f} of prompt tokens" if c.dollars_per_million_in else ""
+        shown.append(Tile("cost", f"${c.dollars_per_million_out:,.2f}", f"per million output tokens{prompts}"))
     if c.kwh_per_million is not None:
-        shown.append(Tile("energy", f"{c.kwh_per_million:,.2f} kWh", f"per million tokens, at most {c.watts:,.0f} W"))
+        shown.append(Tile("energy", f"{c.kwh_per_million:,.2f} kWh", f"per million output tokens, at most {c.watts:,.0f} W"))
     return shown
 
 
+def _seconds(value: float) -> str:
+    return units.show(value, "seconds", digits=3)
+
+
 def time_bar(c: ServeChoice, full: float, label: str) -> drawing.Bar:
-    return drawing.bar("st", c.time, full, lambda value: units.show(value, "seconds", digits=3), label)
+    return drawing.bar("st", c.time, full, _seconds, label)
 
 
 def device_bars(c: ServeChoice, unit: str) -> list[drawing.Bar]:
@@ -160,14 +207,19 @@ def launches(plan: ServePlan) -> list[Launch]:
     return [*engines, Launch("meshwise", own, "write the plan, start its engine, measure it")]
 
 
+def missing(query: Pairs) -> list[str]:
+    searched = asking.one(query, "cheapest").lower() in asking.YES
+    return missing_fields(CHEAPEST if searched else REQUIRED)(query)
+
+
 PAGE = Page(
     name="serve",
     title="Serve",
     about="The best layouts to serve a model on given devices",
-    template="answer.html",
+    template="served.html",
     answer=answer,
     form=lambda query: asking.groups(ServeAsk, query),
-    missing=missing_fields(REQUIRED),
+    missing=missing,
     examples=EXAMPLES,
     planned=plan_of,
 )

@@ -30,8 +30,8 @@ STEPS = (-3, -2, -1, 0, 1, 2, 3)
 """Positions of a slider, in doublings of the question's own value."""
 NEAR = STEPS[1:-1]
 """Values of each axis of a heat map."""
-USERS = (1, 4, 16, 64)
-"""Concurrent requests of the front of serving."""
+HIDDEN = ("top", "measured", "measured_of", "cheapest")
+"""Fields of a question that only a single plan has."""
 AnyAsk = TrainAsk | ServeAsk
 
 
@@ -70,17 +70,23 @@ TRAINED = (
 )
 SERVED = (
     Metric("each", "tokens/s of each request", lambda c: c.per_user),
-    Metric("all", "tokens/s of all requests", lambda c: c.decode),
-    Metric("ttft", "seconds to the first token", lambda c: c.ttft, "less"),
-    Metric("cost", "dollars per million tokens", lambda c: c.dollars_per_million, "less"),
+    Metric("all", "tokens/s of all requests, prompts included", lambda c: c.throughput),
+    Metric("ttft", "seconds to the first token, p95", lambda c: c.ttft.p95, "less"),
+    Metric("request", "seconds of a whole request, p95", lambda c: c.e2e.p95, "less"),
+    Metric("cost", "dollars per million output tokens", lambda c: c.dollars_per_million_out, "less"),
     Metric("free", "GiB free on the fullest device", lambda c: _gib(c.spare)),
 )
-MOVED = {"plan": ("nodes", "batch", "seq", "network", "price"), "serve": ("gpus", "users", "context", "prompt", "price")}
+MOVED = {
+    "plan": ("nodes", "batch", "seq", "network", "price"),
+    "serve": ("gpus", "users", "rate", "context", "prompt", "depth", "price"),
+}
 """Axes with a slider."""
 TITLES = {
     "seq": "sequence length",
     "gpus": "devices",
-    "users": "concurrent requests",
+    "users": "users at a time",
+    "rate": "requests per second",
+    "depth": "cached tokens before the prompt",
     "network": "network of a node",
     "price": "price of a device",
 }
@@ -129,7 +135,8 @@ def current(ask: AnyAsk) -> dict[str, Value]:
         where["price"] = cluster.rent / cluster.devices
     if isinstance(ask, TrainAsk):
         return where | {"batch": ask.batch * ask.seq, "seq": ask.seq}
-    return where | {"users": ask.users, "context": ask.question().work.context, "prompt": ask.prompt}
+    load: dict[str, Value] = {"rate": ask.rate} if ask.rate else {"users": ask.users}
+    return where | load | {"context": ask.question().work.context, "prompt": ask.prompt, "depth": ask.depth}
 
 
 def positions(axis: Axis[Any], value: Value, steps: Sequence[int] = STEPS) -> list[Value]:
@@ -256,29 +263,31 @@ def _shown(value: float | None) -> str:
 
 
 def front(site: Site, query: Pairs) -> Reply:
-    """Return every layout at every number of concurrent requests: the speed of each against the throughput of a device."""
+    """Return the Pareto front over all layouts and numbers of users: the speed of each against the throughput of a device."""
     _, moved = question(site, query)
     if not isinstance(moved, ServeAsk):
         raise UserError("the front is one of serving: of=serve")
-    rows: list[dict[str, Any]] = []
-    for users in USERS:
-        ask = replace(moved, users=users)
-        try:
-            made = site.kept.get(("serve", ask), lambda ask=ask: api.serve(**vars(ask)))
-        except UserError:  # so many requests do not fit
-            continue
-        rows += [
-            {"users": users, "layout": c.name, "each": c.per_user, "all": c.decode / (c.cards * c.replicas)} for c in made.choices
-        ]
-    best = 0.0
-    for row in sorted(rows, key=lambda row: (-row["each"], -row["all"])):
-        row["front"] = row["all"] > best
-        best = max(best, row["all"])
+    ask = replace(moved, users=1, rate=0.0, burst=1.0, measured=0.0)
+    made = site.kept.get(("front", ask), lambda: api.front_serve(ask))
+    rows = [
+        {
+            "users": point.users,
+            "layout": point.name,
+            "each": point.per_user,
+            "all": point.per_device,
+            "because": f"{point.bound} {point.share:.0%}",
+            "front": on_front,
+        }
+        for on_front, points in ((False, made.dominated), (True, made.points))
+        for point in points
+    ]
     return Reply({}, {"points": rows}, rows)
 
 
 def form(query: Pairs) -> list[asking.Group]:
-    return asking.groups(ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=("top", "measured"))
+    return asking.groups(
+        ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=("top", "measured", "measured_of", "cheapest")
+    )
 
 
 def missing(query: Pairs) -> list[str]:

@@ -128,7 +128,7 @@ function heat(data, width, height) {
   });
 }
 
-/** The front of serving: fetched after the page, since it plans for several numbers of requests. */
+/** The front of serving: fetched after the page, since it computes every number of users. */
 async function front(figure) {
   const place = figure.querySelector(".plot");
   let data;
@@ -143,15 +143,17 @@ async function front(figure) {
   if (!place.isConnected) return;
   const best = data.points.filter((point) => point.front).sort((a, b) => a.each - b.each);
   const scale = { type: "log", grid: true, tickFormat: (value) => si.format(value), ticks: 5 };
+  const near = (a, b) => Math.abs(Math.log(a.each / b.each)) < 0.5 && Math.abs(Math.log(a.all / b.all)) < 0.12;
+  const named = best.reduce((kept, point) => (kept.some((other) => near(point, other)) ? kept : [...kept, point]), []);
   place.replaceChildren(labelled(Plot.plot({
-    ...plain, width: place.clientWidth, height: place.clientHeight, marginRight: 90,
+    ...plain, width: place.clientWidth, height: place.clientHeight, marginRight: 90, marginTop: 36,
     x: { ...scale, label: "tokens/s of each request" },
     y: { ...scale, label: "tokens/s of a device, all requests" },
     marks: [
       Plot.dot(data.points.filter((point) => !point.front), { x: "each", y: "all", stroke: "currentColor", strokeOpacity: 0.35, r: 3 }),
       Plot.line(best, { x: "each", y: "all", stroke: COLOURS[1], strokeWidth: 2 }),
-      Plot.dot(data.points, { x: "each", y: "all", fill: (point) => (point.front ? COLOURS[1] : "transparent"), r: 4.5, tip: { format: { x: (v) => si.format(v), y: (v) => si.format(v), fill: false } }, channels: { layout: "layout", users: "users" } }),
-      Plot.text(best, { x: "each", y: "all", text: (point) => `${point.users} · ${point.layout}`, textAnchor: "start", dx: 8, dy: -6 }),
+      Plot.dot(data.points, { x: "each", y: "all", fill: (point) => (point.front ? COLOURS[1] : "transparent"), r: 4.5, tip: { format: { x: (v) => si.format(v), y: (v) => si.format(v), fill: false } }, channels: { layout: "layout", users: "users", "step goes to": "because" } }),
+      Plot.text(named, { x: "each", y: "all", text: (point) => `${point.users} · ${point.layout}`, textAnchor: "start", dx: 8, dy: -6 }),
     ],
   }), figure));
 }

@@ -1,0 +1,38 @@
+"""How uncertain a prediction is: the errors of its calibration, and the distance of the question from what that was fitted on."""
+
+import math
+
+from meshwise.catalogue.calibrations import ServeCalibration
+from meshwise.catalogue.chips import Chip
+
+SOURCE = 0.04
+"""Standard deviation of ln(predicted / measured) between machines with the same chip and engine: drivers, clocks, versions. Spreads of
+calibrations that left whole sources or chips out contain it."""
+EXPERTS = 0.2
+"""For a model with experts, where only dense ones were fitted."""
+UNSURE = 0.3
+"""For unmeasured parts of a step: all-reduces, other hosts, layers in host memory."""
+UNTESTED = 0.15
+"""For a split of an engine that no row has."""
+
+
+def distance(
+    fitted: ServeCalibration, chip: Chip, *, experts: bool, unmeasured: float = 0.0, untested: bool = False, prefill: bool = False
+) -> float:
+    """Return the standard deviation of ln(predicted / measured). `unmeasured`: the share of a step that no row of the fit has.
+
+    The spread of a prior is that of chips without rows; the spread of a fit to one machine lacks what differs between machines.
+    """
+    terms = [
+        fitted.prefill_spread if prefill else fitted.spread,
+        SOURCE if fitted.shipped and is_of(fitted, chip) and not fitted.between_sources else 0.0,
+        EXPERTS if experts and not fitted.experts else 0.0,
+        UNSURE * unmeasured,
+        UNTESTED if untested else 0.0,
+    ]
+    return math.hypot(*terms)
+
+
+def is_of(fitted: ServeCalibration, chip: Chip) -> bool:
+    """Return whether a calibration was fitted to rows of this chip or of its architecture."""
+    return chip.key in fitted.chips or chip.architecture in fitted.architectures

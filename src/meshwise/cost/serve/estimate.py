@@ -1,0 +1,372 @@
+"""Throughput and latency of a replica at a load, by formula. simulation.py is the referee.
+
+In a steady state every finished request is followed by another one: for each decode token of a pass, prompt tokens pass in proportion to
+their length. Passes with a piece of a prompt take longer than those without, and every request's token waits for either. Little's law
+joins requests in flight, their time in the engine and the rate at which they finish; the queue of prompts gives the percentiles of TTFT.
+"""
+
+import math
+import random
+from dataclasses import dataclass, replace
+
+from meshwise.cost.serve.load import NEVER, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
+from meshwise.cost.serve.queue import SAMPLES, arrivals, queued
+from meshwise.cost.serve.speed import Batch, PassCost
+
+ROUNDS = 30
+"""Steps of the fixed point."""
+
+
+@dataclass(frozen=True)
+class Steady:
+    """A steady state of one replica."""
+
+    decodes: float
+    """Mean requests that generate tokens."""
+    rate: float
+    """Finished requests per second."""
+    plain: float
+    """Seconds of a pass without prompts."""
+    mixed: float
+    """Seconds of a pass with a piece of `chunk` tokens of prompts."""
+    chunk: float
+    share: float
+    """Share of passes with such a piece."""
+    step: float
+    """Mean seconds between two tokens of a request."""
+    prefill: float
+    """Mean seconds from admission to the first token."""
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Passes of one replica at a load."""
+
+    cost: PassCost
+    load: Load
+    limits: Limits
+    full: bool = False
+    """Whether more requests wait than fit."""
+
+    @property
+    def flow(self) -> float:
+        """Prompt tokens computed per request. Where a paged cache is full, every end admits more prompts than their outputs will find room
+        for, and about as many tokens as a request generates are computed again."""
+        bound = self.full and not self.limits.reserves and self.limits.running(self.load) < self.limits.sequences
+        return self.load.computed + (self.load.output.mean if bound else 0.0)
+
+    def batch(self, decodes: float, tokens: float) -> Batch:
+        """Return a pass of `decodes` requests at their mean context, with `tokens` tokens of prompts at the mean position."""
+        load, d = self.load, self.cost.d
+        context = load.depth + load.prompt.mean + load.output.biased / 2
+        contexts = tuple(decodes * reached for reached in d.reached(context))
+        computed = load.computed
+        if not tokens or not computed:
+            return Batch(decodes, contexts, groups=self.groups(decodes), draft=load.draft if decodes else 0)
+        # the pairs of a whole prompt, in proportion to the tokens of the piece; longer prompts have more pairs per token
+        long = load.prompt.biased * (1 - load.prefix)
+        whole = d.prompt_pairs(long, load.depth + load.prompt.mean * load.prefix, size=min(long, d.batch))
+        pairs = tuple(tokens / long * number for number in whole)
+        ends = tokens / computed
+        return Batch(decodes, contexts, tokens, pairs, ends, self.groups(decodes + ends), load.draft if decodes else 0)
+
+    def groups(self, running: float) -> int:
+        return min(self.cost.d.pipeline, max(1, math.floor(running)))
+
+    def seconds(self, decodes: float, tokens: float) -> float:
+        return self.cost.seconds(self.batch(decodes, tokens))
+
+    def beside(self, decodes: float) -> float:
+        """Return the requests that generate while a prompt is computed: of a closed loop, all but the one whose prompt it is."""
+        if not self.limits.chunked:
+            return 0.0
+        users = self.load.users
+        return min(decodes, max(0.0, min(users, self.limits.running(self.load)) - 1)) if users else decodes
+
+    def chunk(self, decodes: float, room: float) -> float:
+        """Return the mean prompt tokens of a pass that has any.
+
+        Requests of equal lengths that are admitted together end together, so their successors fill whole passes. Otherwise a pass finds the
+        prompts that arrived during the one before it.
+        """
+        load = self.load
+        if load.users and load.prompt.fixed and load.output.fixed:
+            return min(room, min(load.users, max(1, room // load.computed)) * load.computed)
+        arrived = decodes / max(load.steps, 1e-9)
+        several = arrived / -math.expm1(-arrived) if arrived > 1e-9 else 1.0
+        return min(room, load.computed * several)
+
+    def passes(self, decodes: float) -> tuple[float, float, float, float, float]:
+        """Return (seconds of a plain pass, of a mixed one, tokens of a piece, share of mixed passes, mean seconds of a decode step)."""
+        load, chunked = self.load, self.limits.chunked
+        # fewer than one on average: none most of the time, and a whole one when a pass runs
+        plain = self.seconds(max(1.0, decodes), 0.0) if decodes else 0.0
+        room = max(1.0, self.limits.tokens - (decodes * (1 + load.draft) if chunked else 0.0))
+        if not load.computed:
+            return plain, plain, 0.0, 0.0, plain
+        piece = self.chunk(decodes, room)
+        mixed, piece = self._mixed(self.beside(decodes), piece, room)
+        if not load.steps:
+            return plain, mixed, piece, 1.0, mixed
+        # a request of a closed loop meets the prompts of others, not its own
+        others = 1 - 1 / min(load.users, max(1.0, self.limits.running(load))) if load.users else 1.0
+        share = others * decodes / load.steps * self.flow / piece
+        step = (1 - share) * plain + share * mixed if chunked else plain + share * mixed
+        return plain, mixed, piece, share, step
+
+    def _mixed(self, decodes: float, piece: float, room: float) -> tuple[float, float]:
+        """Return the mean seconds of a pass with a piece of about `piece` tokens, and its mean tokens. Seconds grow in steps with the waves
+        of tiles, so a distribution of two sizes with the same mean and variance is averaged: 80% shorter ones, 20% longer ones."""
+        load = self.load
+        number = max(1.0, piece / load.computed)
+        random_arrivals = not load.output.fixed or bool(load.rate)
+        spread = math.sqrt((random_arrivals * (number - 1) / number + load.prompt.spread**2) / number)
+        if spread < 0.01 or piece >= room:
+            return self.seconds(decodes, piece), piece
+        short, long = max(1.0, piece * (1 - spread / 2)), min(room, piece * (1 + 2 * spread))
+        return 0.8 * self.seconds(decodes, short) + 0.2 * self.seconds(decodes, long), 0.8 * short + 0.2 * long
+
+    def fastest(self) -> Steady:
+        """Return the steady state with as many requests as the engine runs at once."""
+        return self.with_running(self.limits.running(self.load))
+
+    def with_running(self, running: float) -> Steady:
+        """Return the steady state with this many admitted requests: some generate, the others compute their prompts."""
+        load = self.load
+        if running <= 0:
+            return Steady(0.0, 0.0, math.inf, math.inf, 0.0, 1.0, math.inf, math.inf)
+        if not load.steps:
+            return self._prompts_only()
+        decodes = running
+        for i in range(ROUNDS):
+            found = self.passes(decodes)
+            seconds = self._prefill(found)
+            after = running * load.steps * found[4] / (load.steps * found[4] + seconds)
+            most = self._saturated()
+            after = min(after, most)
+            near = abs(after - decodes) < 1e-3 * running
+            decodes = after if near or i < ROUNDS // 2 else (decodes + after) / 2
+            if near:
+                break
+        plain, mixed, piece, share, step = self.passes(decodes)
+        rate = decodes / (load.steps * step)
+        prefill = self._prefill((plain, mixed, piece, share, step))
+        if load.users:  # where prompts fill all passes, those that do not generate wait for theirs (Little's law)
+            prefill = max(prefill, running / rate - load.steps * step)
+        return Steady(decodes, rate, plain, mixed, piece, min(1.0, share), step, prefill)
+
+    def _prompts_only(self) -> Steady:
+        """Return the steady state of requests with one output token: passes full of prompts."""
+        tokens = min(float(self.limits.tokens), max(1, self.load.users or 1) * self.load.computed)
+        mixed = self.seconds(0.0, tokens)
+        seconds = max(1.0, self.load.computed / tokens) * mixed
+        return Steady(0.0, tokens / self.load.computed / mixed, 0.0, mixed, tokens, 1.0, mixed, seconds)
+
+    def _saturated(self) -> float:
+        """Return the requests that generate when prompts fill the token budget of every pass."""
+        load = self.load
+        if not self.limits.chunked or not load.computed:
+            return math.inf
+        return self.limits.tokens / (1 + load.draft + self.flow / load.steps)
+
+    def _prefill(self, found: tuple[float, float, float, float, float]) -> float:
+        """Return mean seconds from admission to the first token: the passes of its own prompt, behind others that are queued."""
+        _, mixed, piece, share, _ = found
+        if not self.load.computed:
+            return 0.0
+        # a piece of several prompts ends all of them at once
+        number = self.load.computed / piece
+        if self.load.users and self.load.prompt.fixed and self.load.output.fixed:
+            return max(1, math.ceil(number - 0.01)) * mixed
+        own = (number + 0.5 if number > 1 else 1.0) * mixed
+        busy = min(0.98, share)
+        alone = min(1.0, piece / self.load.computed)
+        return own + (1 - alone) * 0.5 * (1 + self.load.prompt.spread**2) * busy / (1 - busy) * own
+
+
+def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = True) -> Report | None:
+    """Return throughput and latency at a load; None where the replica cannot serve the rate. `detailed`: with percentiles of the queue,
+    otherwise all percentiles are means."""
+    most = limits.running(load)
+    if most < 1:
+        return None
+    if load.users and load.prompt.fixed and load.output.fixed and limits.reserves:
+        most = float(math.floor(most))  # all requests need the same, and no other one fits beside these
+    estimator = Estimator(cost, load, limits, full=load.users > most)
+    if load.users:
+        running = min(float(load.users), most)
+        steady = estimator.with_running(running)
+        return _report(estimator, steady, wait=_wait_of_users(load, steady, running), detailed=detailed)
+    if load.rate >= highest_rate(cost, load, limits):
+        return None
+    steady = _at_rate(estimator, most)
+    return _report(estimator, steady, wait=_wait_for_a_place(load, steady, most), detailed=detailed)
+
+
+def drained(cost: PassCost, load: Load, limits: Limits) -> float:
+    """Return output tokens per second of a benchmark that queues `load.requests` requests at once and waits for the last of them.
+
+    As many run as fit; what is left over at the end runs with fewer beside it, which takes longer per request.
+    Worked: 3,000 requests of which 2,048 fit: one full wave, and one of 952.
+    """
+    most = limits.running(load)
+    if most < 1:
+        return 0.0
+    waves, rest = divmod(load.requests, max(1.0, most)) if load.requests else (1.0, 0.0)
+    seconds = 0.0
+    for number, running in ((waves * most, most), (rest, rest)):
+        if number >= 1:
+            full = load.requests > 2 * most or not load.requests
+            users = replace(load, users=max(1, round(running)), rate=0.0, requests=0)
+            seconds += number / Estimator(cost, users, limits, full=full).with_running(running).rate
+    done = load.requests or most
+    return done * max(1.0, load.output.mean) / seconds
+
+
+def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
+    """Return the most requests per second that a replica serves."""
+    if limits.running(load) < 1:
+        return 0.0
+    return Estimator(cost, replace(load, users=0, rate=1.0), limits, full=True).fastest().rate
+
+
+def _at_rate(estimator: Estimator, most: float) -> Steady:
+    """Return the steady state in which requests finish as fast as they arrive: the fewest running ones, found by doubling and bisection.
+    With more of them, tokens of drafts leave so little room for prompts that another, slower state may hold too."""
+    rate = estimator.load.rate
+    if not estimator.load.steps:
+        return replace(estimator.with_running(most), rate=rate)
+
+    def enough(decodes: float) -> bool:
+        return decodes >= rate * estimator.load.steps * estimator.passes(decodes)[4]
+
+    high = min(most, rate * estimator.load.steps * estimator.passes(1.0)[4])
+    while high < most and not enough(high):
+        high = min(most, high * 1.5)
+    low = high / 1.5
+    for _ in range(ROUNDS):
+        decodes = (low + high) / 2
+        low, high = (low, decodes) if enough(decodes) else (decodes, high)
+        if high - low < 1e-4 * high:
+            break
+    plain, mixed, piece, share, step = estimator.passes(high)
+    seconds = estimator._prefill((plain, mixed, piece, share, step))  # pyright: ignore[reportPrivateUsage]
+    return Steady(high, rate, plain, mixed, piece, min(1.0, share), step, seconds)
+
+
+def _wait_of_users(load: Load, steady: Steady, running: float) -> Percentiles:
+    """Return the time until a user's request is admitted: those that do not fit wait for their turn."""
+    before = load.users - running
+    wait = before / steady.rate if steady.rate else math.inf
+    if before <= 0:
+        return Percentiles(0.0, 0.0, 0.0, 0.0)
+    if load.prompt.fixed and load.output.fixed:
+        # Requests that start together end together: those that find no place wait for the end of a whole wave, the others for none.
+        waves, rest = divmod(before, running)
+        wave = running / steady.rate if steady.rate else math.inf
+        ends = [(waves + (rest > (1 - q) * running)) * wave for q in QUANTILES]
+        return Percentiles(wait, *ends)
+    uneven = max(load.output.spread, load.prompt.spread) / math.sqrt(before)
+    return Percentiles(wait, wait, wait * (1 + 1.645 * uneven), wait * (1 + 2.326 * uneven))
+
+
+def _wait_for_a_place(load: Load, steady: Steady, most: float) -> Percentiles:
+    """Return the time until a request finds a place among `most`, as in a queue with as many servers (Allen and Cunneen's formula)."""
+    stay = steady.prefill + load.steps * steady.step
+    places = max(1, math.floor(most))
+    busy = min(0.999, load.rate * stay / places)
+    waits = _all_taken(places, busy * places)
+    each = stay / (places * (1 - busy)) * (load.burst**2 + load.output.spread**2) / 2  # of those that wait
+    if waits * each < 1e-6 * stay:
+        return Percentiles(0.0, 0.0, 0.0, 0.0)
+    return Percentiles(waits * each, *(max(0.0, math.log(waits / (1 - q))) * each for q in QUANTILES))
+
+
+def _all_taken(places: int, offered: float) -> float:
+    """Return the probability that all places are taken when a request arrives (Erlang C), by the recursion of Erlang B."""
+    blocked = 1.0
+    for number in range(1, places + 1):
+        blocked = offered * blocked / (number + offered * blocked)
+    return blocked / (1 - (1 - blocked) * offered / places)
+
+
+def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed: bool) -> Report:
+    load = estimator.load
+    if not steady.rate or not math.isfinite(steady.step):
+        return Report(
+            requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
+        )
+    first = _prompt_times(estimator, steady) if detailed else _flat(steady.prefill)
+    ttft = first.plus(wait)
+    per_token = steady.step / load.gained
+    apart = [(steady.plain, 1 - steady.share), (steady.mixed, steady.share)]
+    if not estimator.limits.chunked:
+        apart = [(steady.plain, 1 - min(1.0, steady.share)), (steady.plain + steady.mixed, min(1.0, steady.share))]
+    tpot = _per_request(estimator, steady, apart) if detailed else _flat(per_token)
+    decoding = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.step)
+    return Report(
+        requests=steady.rate,
+        output_rate=steady.rate * max(1.0, load.output.mean),
+        input_rate=steady.rate * load.prompt.mean,
+        running=steady.decodes,
+        waiting=steady.rate * ttft.mean,
+        ttft=ttft,
+        tpot=tpot,
+        itl=weighted(apart) if load.steps else _flat(0.0),
+        e2e=ttft.plus(decoding),
+    )
+
+
+def _flat(value: float) -> Percentiles:
+    return Percentiles(value, value, value, value)
+
+
+def _per_request(estimator: Estimator, steady: Steady, apart: list[tuple[float, float]]) -> Percentiles:
+    """Return the time per output token of a request: the mean over its steps, so the more steps, the closer to the mean of all."""
+    load = estimator.load
+    if load.steps < 1:
+        return _flat(0.0)
+    mean = steady.step / load.gained
+    variance = sum(weight * (value - steady.step) ** 2 for value, weight in apart)
+    spread = math.sqrt(variance / max(1.0, load.steps)) / load.gained
+    return Percentiles(mean, mean, mean + 1.645 * spread, mean + 2.326 * spread)
+
+
+def _decode_times(load: Load, tpot: Percentiles) -> Percentiles:
+    """Return the time from the first token to the last, by the lengths of outputs."""
+    rng = random.Random(1)
+    if load.output.fixed:
+        steps = load.steps * load.gained
+        return Percentiles(steps * tpot.mean, steps * tpot.p50, steps * tpot.p95, steps * tpot.p99)
+    return percentiles([max(0, length - 1) * tpot.mean for length in load.output.draw(rng, SAMPLES)])
+
+
+def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
+    """Return the percentiles of the time to first token of an admitted request: the queue of prompts beside a constant number of decoding
+    requests."""
+    load = estimator.load
+    if not load.computed:
+        return _flat(steady.plain)
+    if load.users and load.prompt.fixed and load.output.fixed:
+        return _flat(steady.prefill)
+    room = max(1.0, estimator.limits.tokens - (steady.decodes * (1 + load.draft) if estimator.limits.chunked else 0.0))
+    decodes = estimator.beside(steady.decodes)
+    lines = [(size, _smoothed(estimator, decodes, size, room)) for size in _sizes(room)]
+    if load.users:
+        # requests follow on others that end, so many of them a pass, however long it takes
+        per_pass = max(steady.decodes, 1e-9) / max(load.steps, 1.0)
+        times = queued(arrivals(load, per_pass, 1.0), steady.plain, lines, room, users=load.users)
+    else:
+        times = queued(arrivals(load, steady.rate, load.burst), steady.plain, lines, room, users=0)
+    return percentiles(times[SAMPLES // 10 :])
+
+
+def _smoothed(estimator: Estimator, decodes: float, size: float, room: float) -> float:
+    """Return the seconds of a pass, averaged over pieces of about this size: they grow in steps with the waves of tiles."""
+    near = [min(room, max(1.0, size * factor)) for factor in (0.88, 1.0, 1.12)] if 1 < size < room else [size]
+    return sum(estimator.seconds(decodes, one) for one in near) / len(near)
+
+
+def _sizes(room: float) -> list[float]:
+    """Return sizes of pieces, each twice the one before."""
+    return [1.0, *(2.0**i for i in range(6, 20) if 2.0**i < room), room] if room > 1 else [room]

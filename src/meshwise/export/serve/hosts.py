@@ -1,0 +1,49 @@
+"""Shell lines that start a server on the hosts of a layout: one per host of a copy, or one for each host or copy."""
+
+import shlex
+from collections.abc import Callable, Sequence
+
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+
+VISIBLE = {"AMD": "ROCR_VISIBLE_DEVICES"}
+"""The variable that names the devices of a process, by vendor; NVIDIA's elsewhere."""
+
+
+def joined(words: Callable[[int], Sequence[str]], layout: ServeLayout) -> list[str]:
+    """Return the command of each host of a copy that spans several; `words` returns that of a host by its number from 0."""
+    lines = [f"{shlex.join(words(rank))}  # on host {rank + 1}" for rank in range(layout.hosts)]
+    return [f"# run on each of {layout.replicas} groups of hosts", *lines] if layout.replicas > 1 else lines
+
+
+def repeated(words: Sequence[str], hosts: int) -> list[str]:
+    """Return a command that is started once on each of some hosts."""
+    return [*([f"# run on each of {hosts} hosts, behind a load balancer"] if hosts > 1 else []), shlex.join(words)]
+
+
+def started(
+    q: ServeQuestion, layout: ServeLayout, words: Sequence[str], joins: Callable[[int], Sequence[str]], copies: int, port: int
+) -> list[str]:
+    """Return the lines that start every copy of a layout. `joins`: the words that one of several hosts adds, by its number from 0.
+    `copies`: how many one command starts. Where attention is apart, the ranks of a copy take their place, so that each has a command."""
+    if layout.hosts > 1:
+        return joined(lambda rank: [*words, *joins(rank)], layout)
+    if layout.apart:
+        return one_per_copy(q, layout, lambda at: [*words, *(["--port", str(at)] if layout.replicas > 1 else [])], port)
+    return repeated(words, -(-layout.replicas // copies))
+
+
+def one_per_copy(q: ServeQuestion, layout: ServeLayout, words: Callable[[int], Sequence[str]], port: int) -> list[str]:
+    """Return the command of each copy on a host, with devices of its own; `words` returns it for a port."""
+    per_host = sum(card.host == 0 for card in q.cards)
+    size = len(layout.cards)
+    copies = max(1, min(layout.replicas, per_host // size))
+    if copies == 1:
+        return repeated(words(port), layout.replicas)
+    visible = VISIBLE.get(q.cards[0].chip.vendor, "CUDA_VISIBLE_DEVICES")
+    lines = [
+        f"{visible}={','.join(str(number) for number in range(i * size, (i + 1) * size))} {shlex.join(words(port + i))}"
+        for i in range(copies)
+    ]
+    hosts = -(-layout.replicas // copies)
+    return [*([f"# run on each of {hosts} hosts, behind a load balancer"] if hosts > 1 else []), *lines]

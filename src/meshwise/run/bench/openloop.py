@@ -1,0 +1,123 @@
+"""An open loop against an endpoint: requests that arrive at random, whether or not earlier ones are done; goodput under targets."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from meshwise.cost.serve.load import Load, Percentiles, Targets, gaps, percentiles
+from meshwise.run.bench import client
+from meshwise.run.bench.endpoint import LETTERS, Endpoint, describe_fault, probe
+from meshwise.run.bench.speeds import TICK, Measured, Setting, run_of, tokens_of
+from meshwise.run.bench.stream import Reply
+
+SATURATED = 0.9
+"""Share of the offered requests below which the goodput shows that an endpoint is saturated."""
+MOST_STEPS = 12
+"""Rates of a ramp, each twice the one before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Rates and latencies of an endpoint at one rate. Rates per second, times in seconds."""
+
+    offered: float
+    finished: float
+    goodput: float
+    """Requests per second that met all targets; all finished ones where there are none."""
+    output_rate: float
+    ttft: Percentiles
+    tpot: Percentiles
+    e2e: Percentiles
+    measured: Measured
+
+    @property
+    def saturated(self) -> bool:
+        return self.goodput < SATURATED * self.offered
+
+    def line(self) -> str:
+        """Return the outcome in one sentence."""
+        words = (f"{name} {1e3 * p.p50:.0f}, {1e3 * p.p95:.0f}, {1e3 * p.p99:.0f} ms" for name, p in self._times())
+        return (
+            f"{self.offered:.3g} requests/s offered: {self.finished:.3g} finished, goodput {self.goodput:.3g}, "
+            f"{self.output_rate:,.0f} output tokens/s; p50, p95, p99 of {'; '.join(words)}"
+        )
+
+    def _times(self) -> tuple[tuple[str, Percentiles], ...]:
+        return ("TTFT", self.ttft), ("time per token", self.tpot), ("requests", self.e2e)
+
+
+def lengths_of(load: Load, number: int, rng: random.Random) -> list[tuple[int, int]]:
+    """Return prompt and output tokens of `number` requests."""
+    return list(zip(load.prompt.draw(rng, number), load.output.draw(rng, number), strict=True))
+
+
+async def drive(endpoint: Endpoint, load: Load, targets: Targets, number: int, rng: random.Random) -> Outcome:
+    """Send `number` requests at the load's rate, and wait for all of them."""
+    shared = endpoint.words_for(round(load.prompt.mean * load.prefix)) if load.prefix else 0
+    prefix = " ".join("".join(rng.choices(LETTERS, k=4)) for _ in range(shared))
+    waiting = gaps(rng, number, load.rate, load.burst)
+    sizes = lengths_of(load, number, rng)
+    begun = perf_counter()
+    tasks: list[asyncio.Task[Reply]] = []
+    due = begun
+    for gap, (prompt, output) in zip(waiting, sizes, strict=True):
+        due += gap
+        words = max(1, endpoint.words_for(prompt) - shared)
+        request = endpoint.request(words, output, rng, prefix)
+        await asyncio.sleep(max(0.0, due - perf_counter()))
+        asked = client.ask(endpoint.where, "POST", endpoint.path, request, patience=endpoint.patience, tokens=output)
+        tasks.append(asyncio.create_task(asked))
+    replies = await asyncio.gather(*tasks)
+    return outcome(endpoint, load, targets, sizes, replies, perf_counter() - begun)
+
+
+def outcome(
+    endpoint: Endpoint, load: Load, targets: Targets, sizes: Sequence[tuple[int, int]], replies: Sequence[Reply], seconds: float
+) -> Outcome:
+    """Return rates and percentiles of the requests that completed, and the faults of the others."""
+    done = [(reply, output) for reply, (_, output) in zip(replies, sizes, strict=True) if reply.complete and reply.arrivals]
+    faults = Counter(describe_fault(endpoint.where, reply) for reply in replies if not reply.complete)
+    counts = [tokens_of(reply, output)[0] for reply, output in done]
+    times = [_times(reply, tokens) for (reply, _), tokens in zip(done, counts, strict=True)]
+    good = sum(all(values[name] <= target.seconds for name, target in targets.named.items()) for values in times)
+    in_flight = sum(values["e2e"] for values in times) / max(seconds, TICK)
+    setting = Setting(prompt=round(load.prompt.mean), output=round(load.output.mean), users=max(1, round(in_flight)))
+    runs = (
+        (run_of([reply for reply, _ in done], replace(setting, output=max(sizes, key=lambda size: size[1])[1])),) if done else ()
+    )
+    return Outcome(
+        offered=load.rate,
+        finished=len(done) / max(seconds, TICK),
+        goodput=good / max(seconds, TICK),
+        output_rate=sum(counts) / max(seconds, TICK),
+        ttft=percentiles([values["ttft"] for values in times]),
+        tpot=percentiles([values["tpot"] for values in times]),
+        e2e=percentiles([values["e2e"] for values in times]),
+        measured=Measured(setting=setting, runs=runs, faults=dict(faults), notes=runs[0].notes if runs else ()),
+    )
+
+
+def _times(reply: Reply, tokens: int) -> dict[str, float]:
+    """Return the latencies of one request by the names of targets."""
+    last = reply.arrivals[-1] - reply.begun
+    return {"ttft": reply.ttft, "tpot": (last - reply.ttft) / (tokens - 1) if tokens > 1 else 0.0, "e2e": last}
+
+
+def bench(
+    where: client.Address, load: Load, targets: Targets, *, model: str, requests: int, patience: float, seed: int, ramp: bool
+) -> tuple[Endpoint, list[Outcome]]:
+    """Probe an endpoint and drive it at the load's rate; with `ramp`, at twice the rate again and again until it is saturated."""
+    rng = random.Random(seed)
+
+    async def probe_and_drive() -> tuple[Endpoint, list[Outcome]]:
+        endpoint = await probe(where, model, patience, rng)
+        found = [await drive(endpoint, load, targets, requests, rng)]
+        while ramp and not found[-1].saturated and found[-1].finished and len(found) < MOST_STEPS:
+            faster = replace(load, rate=2 * found[-1].offered)
+            found.append(await drive(endpoint, faster, targets, requests, rng))
+        return endpoint, found
+
+    return asyncio.run(probe_and_drive())
