@@ -66,7 +66,7 @@ def adapters() -> list[dict[str, object]]:
 def packed() -> list[dict[str, object]]:
     """Return the bytes of matrices that bitsandbytes stores in nf4 with double quantization, those of its tables included."""
     import torch
-    from bitsandbytes.functional import quantize_4bit
+    from bitsandbytes.functional import quantize_4bit  # pyright: ignore[reportMissingImports]
 
     rows: list[dict[str, object]] = []
     for n, k in SHAPES:
@@ -78,8 +78,8 @@ def packed() -> list[dict[str, object]]:
 
 def estimates() -> list[dict[str, object]]:
     """Return the bytes of model states by DeepSpeed's estimators, of a device and of a node's host without the buffers that it adds."""
-    from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs as three
-    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs as two
+    from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs as three  # pyright: ignore[reportMissingImports]
+    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs as two  # pyright: ignore[reportMissingImports]
 
     rows: list[dict[str, object]] = []
     for total in (1_235_814_400, 8_030_261_248, 70_553_706_496):

@@ -56,8 +56,8 @@ def held_out(table: str) -> tuple[float, float]:
     """Return the largest error of decode and of prefill, over all prompts and users."""
     cases = [case for case in read_cases(tables.find_table(table))[0] if case.ran]
     pairs = list(zip(cases, predict(cases), strict=True))
-    decode = max(abs(speed.decode_tokens_per_second / case.decode - 1) for case, speed in pairs)
-    return decode, max(abs(speed.prefill_tokens_per_second / case.prefill - 1) for case, speed in pairs)
+    decode = max(abs(speed.decode / case.decode - 1) for case, speed in pairs)
+    return decode, max(abs(speed.prefill / case.prefill - 1) for case, speed in pairs)
 
 
 def seventy() -> dict[int, float]:

@@ -162,8 +162,8 @@ def compare(path: Path) -> None:
     for name in dict.fromkeys(case.model.name for case in cases):
         rows = [case for case in cases if case.model.name == name and case.ran]
         speeds = predict(rows, made)
-        decode = [s.decode_tokens_per_second / c.decode - 1 for c, s in zip(rows, speeds, strict=True)]
-        first = {c.work.prompt: s.prefill_tokens_per_second / c.prefill - 1 for c, s in zip(rows, speeds, strict=True)}
+        decode = [s.decode / c.decode - 1 for c, s in zip(rows, speeds, strict=True)]
+        first = {c.work.prompt: s.prefill / c.prefill - 1 for c, s in zip(rows, speeds, strict=True)}
         mean = [statistics.mean(map(abs, part)) for part in (decode, first.values())]
         most = [max(part, key=abs) for part in (decode, first.values())]
         print(f"{name:<14} decode {100 * mean[0]:5.1f}% mean, {100 * most[0]:+6.1f}% at most   ", end="")

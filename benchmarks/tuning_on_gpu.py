@@ -67,7 +67,8 @@ def main() -> None:
     out = Path(os.environ.get("OUT", "."))
     for name in sys.argv[1:] or CASES:
         left = LIMIT - (time.monotonic() - began)
-        row = rows[name] = measured(name, left) if left > 0 else {"failed": "no time left"}
+        row: dict[str, Any] = measured(name, left) if left > 0 else {"failed": "no time left"}
+        rows[name] = row
         (out / "tuning.json").write_text(json.dumps(rows), encoding="utf-8")
         if "failed" in row:
             print(f"{name:<28} failed: {row['failed']}", flush=True)

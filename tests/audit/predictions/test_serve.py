@@ -1,6 +1,7 @@
 """Predictions for served models: speeds far from them are found, and runs that state too little are counted."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_a_speed_near_the_prediction_raises_nothing_and_one_far_from_it_is_found
 def test_a_load_is_predicted_with_its_latencies():
     """A rate of requests, or as many as the engine admits, is read as `validate` reads it."""
     vllm = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "quant": "fp8", "engine": "vllm"}
-    lengths = {"prompt": 512.0, "output": 128.0, "n_gpus": 1.0}
+    lengths: dict[str, Any] = {"prompt": 512.0, "output": 128.0, "n_gpus": 1.0}
     (at_rate,), _ = serve.predict_runs([figures(texts=vllm, **lengths, request_rate=4.0, decode=512.0, ttft=0.02, tpot=5.0)])
     assert at_rate.decode == pytest.approx(4 * 128)
     assert 0 < at_rate.ttft < 0.2

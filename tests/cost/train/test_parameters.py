@@ -3,6 +3,7 @@
 import csv
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def memory(q: Question, **axes: int) -> dict[str, float]:
     return cost(q, **axes)[1]
 
 
-def tuning(text: str, model: str = LLAMA, framework: str = "accelerate", **more: object) -> Question:
+def tuning(text: str, model: str = LLAMA, framework: str = "accelerate", **more: Any) -> Question:
     return question(model, "1xh200", framework=framework, tuning=parse(text), batch=4, **more)
 
 

@@ -18,7 +18,8 @@ from meshwise.workers.trainer.tuning.method import Tune
 
 
 def ready(tmp_path: Path, **options: Any) -> Settings:
-    return prepare(TrainRun(**{"what": "llama-debug", "device": "cpu", "out": str(tmp_path / "run")} | options)).settings
+    given: dict[str, Any] = {"what": "llama-debug", "device": "cpu", "out": str(tmp_path / "run")} | options
+    return prepare(TrainRun(**given)).settings
 
 
 def test_a_run_trains_adapters_of_every_linear_layer_with_alpha_twice_the_rank(tmp_path: Path) -> None:

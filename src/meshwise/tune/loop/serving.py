@@ -230,7 +230,7 @@ def _space(options: Sequence[Option]) -> Space:
         axes[name] = [float(value) if numeric else value for value in values]
     varied = {name: values for name, values in axes.items() if len(set(values)) > 1}
     needs = [max((1 - device.spare / device.capacity for device in option.choice.devices), default=0.5) for option in options]
-    seconds = [1 / option.choice.sustained for option in options]
+    seconds = [1 / option.choice.throughput for option in options]
     return Space.of_table(varied, seconds, [max(need, 1e-3) for need in needs], 1.0, [option.name for option in options])
 
 

@@ -29,7 +29,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def losses(model: dict[str, Any], tune: Tune, **options: bool) -> list[float]:
+def losses(model: dict[str, Any], tune: Tune, **options: Any) -> list[float]:
     layout = Layout(mbs=4, recompute="full" if options.pop("checkpoint", False) else "none")
     settings = Settings(
         name="tiny", model=model, layout=layout, batch=4, seq=128, steps=8, warmup=1, device="cuda", lr=1e-2, tune=tune, **options
