@@ -7,7 +7,7 @@ keys before its end. A row is a query of one head; rows of heads that share keys
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 from itertools import pairwise
 from typing import Any, NamedTuple
 
