@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +84,12 @@ def config(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Time the steps of the trainer's own loop, without its printing."""
+def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the settings of a case and its Stepper."""
     import torch
     import torch.distributed as dist
 
-    from meshwise.workers.trainer.gradients import named_parameters, trained_parameters
-    from meshwise.workers.trainer.models.registry import sizes_of
+    from meshwise.workers.trainer.gradients import trained_parameters
     from meshwise.workers.trainer.ops import attention
     from meshwise.workers.trainer.optimizer import make_optimizer
     from meshwise.workers.trainer.parallel import Ranks
@@ -111,25 +109,31 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
         fp8.FAST_BACKWARD = "exact" not in options
         fp8.BACKWARD = torch.float8_e4m3fn if "e4m3" in options else fp8.BACKWARD
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
-    settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
     tune = options.get("tune", {})
-    settings = replace(settings, lr=3e-4, tune=Tune(**(tune | {"targets": tuple(tune.get("targets", ()))})))
-    device = torch.device("cuda")
-    before = torch.cuda.memory_allocated() / 2**30
+    flags |= {"lr": 3e-4, "tune": Tune(**(tune | {"targets": tuple(tune.get("targets", ()))}))}
+    settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
     if not dist.is_initialized():
         dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
     ranks = Ranks.of(layout, "cuda")
-    passes = Passes(settings, ranks, device)
+    passes = Passes(settings, ranks, torch.device("cuda"))
     parameters = trained_parameters(passes.models)
-    optimizer = make_optimizer(settings, parameters)
+    return settings, Stepper(settings, ranks, passes, make_optimizer(settings, parameters), parameters)
+
+
+def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Time the steps of the trainer's own loop, without its printing."""
+    import torch
+
+    from meshwise.workers.trainer.gradients import named_parameters
+    from meshwise.workers.trainer.models.registry import sizes_of
+
+    before = torch.cuda.memory_allocated() / 2**30
+    settings, stepper = ready(name, batch, seq, options)
     start, held = torch.cuda.max_memory_allocated() / 2**30, torch.cuda.memory_allocated() / 2**30
     torch.cuda.reset_peak_memory_stats()
-    stepper = Stepper(settings, ranks, passes, optimizer, parameters)
-    count = sum(p.numel() for _, p in named_parameters(passes.models))
     dice = torch.Generator().manual_seed(0)
     data = [torch.randint(0, 256, (2, batch, seq), generator=dice).pin_memory() for _ in range(4)]
-    ends: list[Any] = []
-    losses: list[Any] = []
+    launched: list[Any] = []
     host = first = 0.0
     began = time.perf_counter()
     steps = int(options.get("steps", STEPS))
@@ -138,31 +142,28 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
         if step == steps - counted:
             torch.cuda.synchronize()
             host = time.perf_counter()
-        launched = stepper.launch(step, data[step % 4][0], data[step % 4][1])
-        ends.append(launched.end)
-        losses.append(launched.numbers)
+        launched.append(stepper.launch(step, data[step % 4][0], data[step % 4][1]))
         if step == 0:
             torch.cuda.synchronize()
             first = time.perf_counter() - began
     host = time.perf_counter() - host
     torch.cuda.synchronize()
-    seconds = sorted(ends[i].since(ends[i - 1]) for i in range(steps - counted + 1, steps))
-    unused = sum(p.numel() for name, p in parameters if ".experts." in name)
+    seconds = sorted(launched[i].end.since(launched[i - 1].end) for i in range(steps - counted + 1, steps))
+    count = sum(p.numel() for _, p in named_parameters(stepper.passes.models))
+    unused = sum(p.numel() for name, p in stepper.parameters if ".experts." in name)
     share = settings.model.get("num_experts_per_tok", 1) / sizes_of(settings.model).experts if unused else 1.0
     row = {
         "params": count,
-        "trained": sum(p.numel() for _, p in parameters),
+        "trained": sum(p.numel() for _, p in stepper.parameters),
         "memory_at_start": start,
         "memory_held": held,
         "active": count - unused * (1 - share),
         "seconds": seconds[len(seconds) // 2],
         "first": first,
         "host": host / counted,
-    }
-    row |= {
         "memory": torch.cuda.max_memory_allocated() / 2**30,
-        "loss": [round(float(n[0]), 4) for n in losses[:: max(1, steps // 6)]],
-        "imbalance": round(float(losses[-1][2]), 2),
+        "loss": [round(float(one.numbers[0]), 4) for one in launched[:: max(1, steps // 6)]],
+        "imbalance": round(float(launched[-1].numbers[2]), 2),
         "before": round(before, 2),
     }
     if options.get("profile"):

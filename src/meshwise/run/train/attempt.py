@@ -24,7 +24,7 @@ class Attempt:
     stopped: bool
     """Whether a signal to this launcher stopped them."""
     measured: Measured | None
-    """What they measured; None on nodes that do not report, or if no step was done."""
+    """Their measurements; None on nodes that do not report, or if no step was done."""
 
 
 def with_prediction(ready: Launch) -> tuple[Launch, Choice | None]:

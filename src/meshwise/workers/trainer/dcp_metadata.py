@@ -41,7 +41,7 @@ ALLOWED = {
     ("collections", "OrderedDict"),
     *((module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")),
 }  # fmt: skip
-"""What torch 2.11 to 2.13 write, beside data types."""
+"""Classes that torch 2.11 to 2.13 write, beside data types."""
 
 
 class MetadataError(ValueError):

@@ -51,7 +51,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Marker:
-    """What the marker of a finished checkpoint records. Its file has a checksum of its own: one flipped bit would train other samples."""
+    """The record of a finished checkpoint. Its file has a checksum of its own: one flipped bit would train other samples."""
 
     step: int
     """Steps done."""

@@ -40,7 +40,7 @@ class Cast(NamedTuple):
     turned: Tensor
     """(columns, rows); empty if it was not asked for."""
     scale: Tensor
-    """What its values are multiplied by."""
+    """The factor of its values."""
 
 
 @triton.jit

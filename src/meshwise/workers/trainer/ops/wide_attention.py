@@ -7,7 +7,7 @@ keys before its end. A row is a query of one head; rows of heads that share keys
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ BLOCKS = 4
 """Blocks of queries: of their 16 products with blocks of keys, 10 are computed."""
 AT_ONCE = 2**30
 """Bytes of float32 scores that exist at a time, about."""
-COLUMNS = 2048
+COLUMNS = 4096
 """Scores that a program reads at a time."""
 
 
@@ -39,36 +39,64 @@ def _score(raw, at, seen, factor, cap, CAPPED: tl.constexpr):  # noqa: N803
 @triton.jit
 def _soften(
     raw, by_chances, chances, by_raw, first, rows, keys, whole, stride, factor, cap,
-    GROUP: tl.constexpr, CAPPED: tl.constexpr, BACK: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
+    GROUP: tl.constexpr, CAPPED: tl.constexpr, BACK: tl.constexpr, ONCE: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Write the softmax of one row of scores; if BACK, also the gradient of the products, given that of the softmax.
+
+    If ONCE, a row fits a block and is read once.
 
     `raw` and `by_chances` are (batch, rows, keys); `chances` and `by_raw` are (batch, whole, stride), of which this is row `first` on.
     """
     batch, row = tl.program_id(1).to(tl.int64), tl.program_id(0)
     query = (first + row) // GROUP
     place, out = (batch * rows + row) * keys, (batch * whole + first + row) * stride
-    most = tl.full((), float("-inf"), tl.float32)
-    total = tl.zeros((), tl.float32)
-    mean = tl.zeros((), tl.float32)
-    for start in range(0, query + 1, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        score, _ = _score(raw + place, at, at <= query, factor, cap, CAPPED)
-        higher = tl.maximum(most, tl.max(score, 0))
-        power, less = tl.exp(score - higher), tl.exp(most - higher)
-        total = total * less + tl.sum(power, 0)
-        if BACK:
-            mean = mean * less + tl.sum(power * tl.load(by_chances + place + at, at <= query, other=0.0), 0)
-        most = higher
-    for start in range(0, keys, BLOCK):
-        at = start + tl.arange(0, BLOCK)
+    if ONCE:
+        at = tl.arange(0, BLOCK)
         score, slope = _score(raw + place, at, at <= query, factor, cap, CAPPED)
-        chance = tl.exp(score - most) / total
+        power = tl.exp(score - tl.max(score, 0))
+        chance = power / tl.sum(power, 0)
         tl.store(chances + out + at, chance.to(chances.dtype.element_ty), at < keys)
         if BACK:
             outer = tl.load(by_chances + place + at, at <= query, other=0.0)
-            grad = chance * (outer - mean / total) * slope
+            grad = chance * (outer - tl.sum(chance * outer, 0)) * slope
             tl.store(by_raw + out + at, grad.to(by_raw.dtype.element_ty), at < keys)
+    else:
+        most = tl.full((), float("-inf"), tl.float32)
+        total = tl.zeros((), tl.float32)
+        mean = tl.zeros((), tl.float32)
+        for start in range(0, query + 1, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            score, _ = _score(raw + place, at, at <= query, factor, cap, CAPPED)
+            higher = tl.maximum(most, tl.max(score, 0))
+            power, less = tl.exp(score - higher), tl.exp(most - higher)
+            total = total * less + tl.sum(power, 0)
+            if BACK:
+                mean = mean * less + tl.sum(power * tl.load(by_chances + place + at, at <= query, other=0.0), 0)
+            most = higher
+        for start in range(0, keys, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            score, slope = _score(raw + place, at, at <= query, factor, cap, CAPPED)
+            chance = tl.exp(score - most) / total
+            tl.store(chances + out + at, chance.to(chances.dtype.element_ty), at < keys)
+            if BACK:
+                outer = tl.load(by_chances + place + at, at <= query, other=0.0)
+                grad = chance * (outer - mean / total) * slope
+                tl.store(by_raw + out + at, grad.to(by_raw.dtype.element_ty), at < keys)
+
+
+@triton.jit
+def _move(x, rows, seq, KV: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, BACK: tl.constexpr):  # noqa: N803
+    """Copy one token of x (batch, seq, KV, WIDTH) to rows (batch, KV, seq, WIDTH); if BACK, from them."""
+    token = tl.program_id(0).to(tl.int64)
+    for head in tl.static_range(KV):
+        here = (token * KV + head) * WIDTH
+        there = ((token // seq * KV + head) * seq + token % seq) * WIDTH
+        for start in tl.static_range(0, WIDTH, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            if BACK:
+                tl.store(x + here + at, tl.load(rows + there + at, at < WIDTH), at < WIDTH)
+            else:
+                tl.store(rows + there + at, tl.load(x + here + at, at < WIDTH), at < WIDTH)
 
 
 class Block(NamedTuple):
@@ -87,15 +115,25 @@ def _blocks(seq: int, group: int) -> list[Block]:
 def _rows(x: Tensor, kv_heads: int) -> Tensor:
     """Return (batch x kv_heads, seq x group, head_dim) of (batch, heads, seq, head_dim)."""
     batch, heads, seq, size = x.shape
-    grouped = x.unflatten(1, (kv_heads, heads // kv_heads)).transpose(2, 3)
-    return grouped.reshape(batch * kv_heads, seq * (heads // kv_heads), size)
+    out = x.new_empty(batch * kv_heads, seq * (heads // kv_heads), size)
+    _copy(x.transpose(1, 2).contiguous(), out, kv_heads, False)
+    return out
 
 
 def _heads(rows: Tensor, like: Tensor, kv_heads: int) -> Tensor:
     """Return (batch, heads, seq, head_dim) of rows as `_rows` makes them; in memory, sequence before heads."""
     batch, heads, seq, size = like.shape
-    made = rows.view(batch, kv_heads, seq, heads // kv_heads, size).permute(0, 2, 1, 3, 4)
-    return made.reshape(batch, seq, heads, size).contiguous().transpose(1, 2)
+    out = rows.new_empty(batch, seq, heads, size)
+    _copy(out, rows, kv_heads, True)
+    return out.transpose(1, 2)
+
+
+def _copy(x: Tensor, rows: Tensor, kv_heads: int, back: bool) -> None:
+    """Copy x (batch, seq, heads, head_dim) to rows, or from them; torch's copy of permuted tensors takes four times as long."""
+    batch, seq, heads, size = x.shape
+    width = heads // kv_heads * size
+    run: Any = _move[(batch * seq,)]
+    run(x, rows, seq, kv_heads, width, min(COLUMNS, triton.next_power_of_2(width)), back, num_warps=2)
 
 
 def _wide(a: Tensor, b: Tensor) -> Tensor:
@@ -116,9 +154,10 @@ def _run(
     back = by_raw is not chances
     run: Any = _soften[(block.last - block.first, len(raw))]
     columns = min(COLUMNS, triton.next_power_of_2(block.keys))
+    once = columns >= block.keys
     run(
         raw, by_chances, chances, by_raw, block.first, block.last - block.first, block.keys, chances.shape[1], chances.shape[2],
-        *numbers, group, numbers[1] > 0, back, columns,
+        *numbers, group, numbers[1] > 0, back, once, columns, num_warps=max(1, min(8, columns // 512)),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ OWN = {
     "_rows": "loss",
     "_times": "loss",
     "_soften": "attention",
+    "_move": "attention",
     "_by_rows": "products",
 }
 """Parts of the trainer's own kernels (trainer/ops), by their whole name."""
