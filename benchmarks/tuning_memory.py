@@ -20,7 +20,9 @@ def main(path: Path, on: str = "1xh200") -> None:
         method = next(text for word, text in METHODS.items() if f"-{word}" in name)
         if "-qlora" in name:
             method = METHODS["qlora"]
-        ask = TrainAsk(row["model"], on=on, batch=row["batch"], seq=row["seq"], framework="meshwise", tune=row.get("tune", method))
+        ask = TrainAsk(
+            row["model"], on=on, batch=row["batch"], seq=row["seq"], framework="meshwise", tune=row.get("tune", method)
+        )
         way = "full" if "checkpointing" in name else "none"
         cost = evaluate(ask.question(), Layouts.of(mbs=row["batch"], recompute=RECOMPUTE.index(way)))
         peak, step = float(cost.peak[0]) / GIB, float(cost.step[0])

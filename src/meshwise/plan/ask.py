@@ -133,7 +133,7 @@ class TrainAsk(Ask):
         group=MACHINE,
     )  # fmt: skip
     loss: str = asked(
-        default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused",
+        default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused", group=LAYOUT,
         help="How the loss is computed: all logits, in chunks, or fused.",
     )  # fmt: skip
     compile: bool = asked(default=False, converter=FLAG, help="Layers are compiled (torch.compile), where the framework can.")
