@@ -1,4 +1,4 @@
-"""Compare predictions of tuning on one device with what benchmarks/tuning_on_gpu.py measured: python benchmarks/tuning_memory.py FILE"""
+"""Compare predictions of tuning with the table of benchmarks/tuning_on_gpu.py: python benchmarks/tuning_memory.py FILE [--parts]"""
 
 import json
 import sys

@@ -76,7 +76,10 @@ def test_a_mistake_in_a_users_framework_names_the_file_and_the_key(home: Path, t
     assert words in one_line(refused.value)
 
 
-@pytest.mark.parametrize(("chip", "name"), [("tpu-v5p:4x4x4", "maxtext"), ("8xh100-sxm", "megatron")])
+@pytest.mark.parametrize(
+    ("chip", "name"),
+    [("tpu-v5p:4x4x4", "maxtext"), ("8xh100-sxm", "fsdp"), ("1xrtx3090", "accelerate"), ("2x8xh100-sxm", "megatron")],
+)
 def test_a_question_that_names_no_framework_gets_the_usual_one_for_its_chips(chip: str, name: str) -> None:
     ask = TrainAsk(model="llama-debug", on=chip, batch=64, seq=512)
     assert ask.question().work.framework.key == name

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # help and completion only read the fields and must not wait 
 
 LAYOUT = "Layout"
 MACHINE = "Machine and price"
-TUNING = "Data and objective (with --tune)"
+TUNING = "Fine-tuning"
 FAILURES = "Failures (with --tokens)"
 SHAPE = "Model shape (instead of MODEL)"
 TARGETS = "Latency targets"
@@ -160,7 +160,7 @@ class TrainAsk(Ask):
     precision: str = asked(default="bf16", converter=choice(*PRECISIONS), help="Precision of matrix products.", vary="bf16,fp8")
     optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES), help="Optimizer.", vary="adamw,muon")
     tune: str = asked(
-        default="", converter=_TUNE, shown="full", vary="lora:8,lora:64",
+        default="", converter=_TUNE, shown="full", vary="lora:8,lora:64", group=TUNING,
         help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
     )  # fmt: skip
     objective: str = asked(
@@ -188,7 +188,7 @@ class TrainAsk(Ask):
         group=MACHINE,
     )  # fmt: skip
     loss: str = asked(
-        default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused",
+        default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused", group=LAYOUT,
         help="How the loss is computed: all logits, in chunks, or fused.",
     )  # fmt: skip
     compile: bool = asked(default=False, converter=FLAG, help="Layers are compiled (torch.compile), where the framework can.")

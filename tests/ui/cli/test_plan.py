@@ -56,7 +56,7 @@ def test_the_short_answer_gives_three_to_five_reasons() -> None:
 
 
 def test_a_framework_that_was_not_given_is_marked_as_assumed() -> None:
-    assert "Megatron-LM (assumed, --framework), bf16, adamw" in once(*SMALL).out
+    assert "PyTorch FSDP2 (assumed, --framework), bf16, adamw" in once(*SMALL).out
 
 
 def test_verbose_adds_bars_of_several_layouts_rejects_formulas_and_every_reason(bloom_file: Path) -> None:
@@ -172,7 +172,7 @@ def test_steps_go_on_while_a_checkpoint_is_written() -> None:
 # Output for scripts.
 
 KEYS = {
-    "format", "ask", "choices", "priced", "rejected", "calibration", "cluster", "framework", "notes", "versions",
+    "format", "ask", "choices", "priced", "rejected", "calibration", "cluster", "framework", "tuning", "notes", "versions",
 }  # fmt: skip
 CHOICE = {
     "layout", "devices", "seconds", "low", "high", "tokens_per_second", "tflops", "mfu", "gradient_accumulation", "memory",

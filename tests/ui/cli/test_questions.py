@@ -32,6 +32,8 @@ RANGES: dict[str, st.SearchStrategy[Any]] = {
     "ramp": st.lists(LENGTHS, max_size=3).map(tuple),
     "users": st.integers(1, 999_999),
     "top": st.integers(1, 1000),
+    "tune": st.sampled_from(("full", "lora:16", "qlora:8:q_proj,v_proj", "freeze:3")),
+    **{name: st.integers(1, 4096) for name in ("images", "answers", "epochs")},
     "vocab": st.integers(1, 2**24),
     "spares": st.none() | st.integers(0, 10**5),
     "loss0": st.none() | st.floats(-1e9, 1e9),

@@ -223,7 +223,7 @@ def _dequantized(model: Model, work: Train) -> float:
 
 
 def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) -> Floats:
-    """Return bytes of all logits; where they are computed in chunks, two chunks at a time, the gradient of a `trained` head in float32 and
+    """Return bytes of all logits; where they are computed in chunks, two at a time with a `trained` head, its gradient in float32 and
     the gradient of its input; fused with the head, only the latter two. A vocabulary that is not a multiple of 64 is padded, in a copy of
     the head."""
     f, vocabulary, hidden = work.framework, model.decoder.vocab, model.decoder.hidden
@@ -234,7 +234,8 @@ def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) 
     whole = 2.0 * rows * vocabulary / a.tp
     parts = np.ceil(whole / f.logits_at_once)
     head = (4.0 * trained + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
-    chunks = whole / parts * np.minimum(2.0, parts) if work.loss_kind == "chunked" else 0.0
+    at_once = 2.0 if trained else 1.0
+    chunks = whole / parts * np.minimum(at_once, parts) if work.loss_kind == "chunked" else 0.0
     return chunks + head + 2.0 * rows * hidden
 
 

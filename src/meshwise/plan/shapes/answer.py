@@ -104,7 +104,8 @@ def _check(ask: ShapeAsk) -> None:
 def _check_weights(q: Question, params: float) -> None:
     """Refuse a size whose weights alone exceed the cluster's memory, unless the framework can keep them in host memory."""
     need, have = params * q.work.framework.weight_bytes, q.cluster.devices * q.chip.memory
-    if need > have and "parameters" not in q.work.framework.offload:
+    shards = q.cluster.devices > 1  # only weights that are sharded can be kept there
+    if need > have and not (shards and "parameters" in q.work.framework.offload):
         raise DoesNotFit(
             f"no shape fits on {q.cluster.name}: the weights alone take {need / GIB:,.0f} GiB, but its devices "
             f"({q.cluster.devices:,}) have {have / GIB:,.0f}"

@@ -101,6 +101,15 @@ def _metavar(param: Any) -> str:
     return str(param.metavar or param.name.upper())
 
 
+def _broken(head: str, width: int) -> Iterator[str]:
+    """Yield a flag with its choices, broken after a '|' where the line would be too long."""
+    while len(head) > width and "|" in head[:width]:
+        end = head.rindex("|", 0, width) + 1
+        yield head[:end]
+        head = "    " + head[end:]
+    yield head
+
+
 def _entry(param: Any, width: int) -> Iterator[str]:
     """Yield the lines of one option: '  --batch BATCH   Global batch: ...', the help wrapped beside the flag."""
     if param.param_type_name == "argument":
@@ -111,7 +120,7 @@ def _entry(param: Any, width: int) -> Iterator[str]:
     lines = _wrapped(param.help or "", max(30, width - COLUMN - 2)) or [""]
     head = f"  {head}"
     if len(head) > COLUMN:
-        yield head
+        yield from _broken(head, width)
         head = ""
     yield f"{head:<{COLUMN}}  {lines[0]}".rstrip()
     yield from (" " * (COLUMN + 2) + line for line in lines[1:])
