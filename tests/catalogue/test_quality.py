@@ -14,7 +14,7 @@ def test_fewer_bits_cost_more_and_every_source_is_named() -> None:
 
 
 def test_a_note_states_the_change_and_its_source() -> None:
-    assert quality_note("Q4_K_M", "llama").startswith("perplexity of Llama 3 8B +0.18, approximate for other models (llama.cpp")
+    assert quality_note("Q4_K_M", "llama").startswith("perplexity of Llama 3 8B +0.18 (llama.cpp")
     assert "no loss" in quality_note("fp8", "llama")
     assert quality_note("bf16", "llama") == ""
 

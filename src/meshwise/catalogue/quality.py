@@ -26,9 +26,7 @@ class Quality:
         """Return its statement about a format; '' where it has none."""
         if fmt in self.words:
             return f"{self.words[fmt]} ({self.title})"
-        return (
-            f"{self.measure} {self.changes[fmt]:+.2g}, approximate for other models ({self.title})" if fmt in self.changes else ""
-        )
+        return f"{self.measure} {self.changes[fmt]:+.2g} ({self.title})" if fmt in self.changes else ""
 
 
 @files.cached

@@ -95,6 +95,12 @@ def _request_rate(value: str | float) -> float:
     return rate
 
 
+def _exact_rate(value: float) -> str:
+    """Return requests per second as text that reads back as the same number."""
+    short = f"{value:g}"
+    return f"{short if float(short) == value else repr(value)}/s"
+
+
 def _target(value: str | float) -> str:
     """Return a latency target as text: seconds, and the quantile it holds for."""
     if value in ("", 0, 0.0):
@@ -131,7 +137,7 @@ _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
 _TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
 _TOP = whole(1, 1000)
 _MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS", ordered=True)
-REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, lambda value: f"{value:g}/s", "RATE", ordered=True, whole=False)
+REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, _exact_rate, "RATE", ordered=True, whole=False)
 TARGET: Kind[str | float, str] = Kind(_target, str, "TIME[@p95]")
 _KEPT = number(0, 0.99)
 ADAPTERS: Kind[str, str] = Kind(_adapters, str, "N:RANK")

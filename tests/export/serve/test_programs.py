@@ -61,7 +61,7 @@ def test_a_plan_comes_back_from_every_engine_that_can_say_it() -> None:
         assert bool(facts.value("attention_dp")) == ("attention dp" in best.name)
         assert facts.whole("draft") == made.ask.draft
         assert facts.adding(lengths.totals(facts)).whole("users") == made.ask.users
-        assert facts.whole("copy_tokens") == 8192
+        assert facts.whole("copy_tokens") == 8192 * (best.tp if "attention dp" in best.name else 1)
         assert facts.whole("nodes", 1) == best.hosts
 
     check_every(back, [(name, engine) for name in PLANS for engine in TENSOR])

@@ -20,7 +20,7 @@ QUESTIONS = {
     "serve": "serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
 }
 MOST_LINES = 46
-COMMANDS = ("reproduce: ", "  llama-server ", "  vllm ", "  ollama ")
+COMMANDS = ("reproduce: ", "  llama-server ", "  vllm", "  ollama ", "  CUDA_VISIBLE_DEVICES=")
 """How lines begin that a user copies, and that no terminal may break."""
 
 

@@ -24,6 +24,9 @@ PLAIN = WORDS.filter(lambda text: not text.startswith("-"))
 SOME = PLAIN.filter(bool)
 LENGTHS = st.integers(1, 2**40)
 POSITIVE = st.floats(1e-6, 1e18)
+TARGETS = st.tuples(st.floats(1e-6, 1e6), st.sampled_from(["p50", "p95", "p99", "mean"])).map(
+    lambda pair: f"{pair[0]!r}s@{pair[1]}"
+)
 RANGES: dict[str, st.SearchStrategy[Any]] = {
     "batch": st.integers(1, 2**20),
     "seq": st.integers(1, 2**20),
@@ -34,6 +37,15 @@ RANGES: dict[str, st.SearchStrategy[Any]] = {
     "top": st.integers(1, 1000),
     "tune": st.sampled_from(("full", "lora:16", "qlora:8:q_proj,v_proj", "freeze:3")),
     **{name: st.integers(1, 4096) for name in ("images", "answers", "epochs")},
+    "rate": st.floats(1e-6, 1e8),
+    "burst": st.floats(0.1, 10),
+    "prompt_spread": st.floats(0, 5),
+    "output_spread": st.floats(0, 5),
+    "prefix": st.floats(0, 1),
+    "draft": st.integers(0, 999),
+    "accept": st.floats(0, 0.99),
+    "lora": st.tuples(st.integers(1, 99), st.integers(1, 1024)).map(lambda pair: f"{pair[0]}:{pair[1]}"),
+    **dict.fromkeys(("ttft", "tpot", "e2e"), TARGETS),
     "vocab": st.integers(1, 2**24),
     "spares": st.none() | st.integers(0, 10**5),
     "loss0": st.none() | st.floats(-1e9, 1e9),

@@ -96,11 +96,12 @@ def with_settings(q: ServeQuestion, facts: Facts, *, bounded: bool) -> ServeQues
     if not q.runtime.paged:
         return q
     runtime = q.runtime
+    ranks = facts.whole("tp", 1) if facts.value("attention_dp") is True else 1  # each has the limits of the runtime
     tokens, limit, share = facts.value("copy_tokens"), facts.value("copy_limit"), facts.value("memory_share")
     if isinstance(tokens, int) and tokens > 0 and facts.says("batched_tokens"):
-        runtime = replace(runtime, batch=tokens, large_batch=0, scheduled=0)
+        runtime = replace(runtime, batch=-(-tokens // ranks), large_batch=0, scheduled=0)
     if bounded and isinstance(limit, int) and limit > 0:
-        runtime = replace(runtime, sequences=limit, large_sequences=0)
+        runtime = replace(runtime, sequences=-(-limit // ranks), large_sequences=0)
     if isinstance(share, float) and 0 < share <= 1 and facts.says("memory_share"):
         runtime = replace(runtime, usable={**runtime.usable, "gpu": share})
         if runtime.token_reserve:  # a stated share takes the place of the engine's rule, buffers included

@@ -224,7 +224,7 @@ def doubts(q: ServeQuestion, option: Option) -> list[str]:
     return [
         *([] if is_of(fitted, chip) else [f"not calibrated for {chip.name}"]),
         *(["not calibrated for models with experts on this engine"] if q.experts and not fitted.experts else []),
-        *([f"the tensor split of {q.engine.name} is new and was not measured"] if _untested(q, option) else []),
+        *([f"the tensor split of {q.engine.name} was not measured"] if _untested(q, option) else []),
     ]
 
 

@@ -146,7 +146,8 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
     wide = {card.chip.name for card in q.cards if q.weights.format == "fp8" and "fp8" not in card.chip.flops}
     if wide:
         notes.append(f"{', '.join(sorted(wide))} has no fp8 units: weights are stored in fp8 and multiplied in 16 bits")
-    notes += [f"{doubt}: the interval is wider" for doubt in doubts(q, best)]
+    own = f"not calibrated for {q.cards[best.layout.cards[0]].chip.name}"  # the line about the calibration says so
+    notes += [f"{doubt}: the interval is wider" for doubt in doubts(q, best) if doubt != own]
     if not q.engine.server and best.layout.tp > 1:
         notes.append(
             "on several GPUs transformers runs its own layers, which are slower than the calibrated ones: an upper bound"

@@ -26,7 +26,6 @@ app = typer.Typer()
         "meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
         "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s@p95 --tpot 40ms",
         "meshwise serve llama-3.1-8b:fp8 --rate 12/s --prompt 2k:0.5 --ttft 1s --cheapest",
-        "meshwise serve llama-3.3-70b:q4_k_m --on rtx4060ti-16gb --vary gpus=4..6",
     ),
 )
 def serve(
