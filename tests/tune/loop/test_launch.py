@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.run.children import running
-from meshwise.tune.loop.launch import LOG, End, Job, filled, last_lines, with_markers
+from meshwise.tune.loop.launch import GONE, LOG, End, Job, filled, last_lines, with_markers
 
 pytestmark = pytest.mark.slow
 PATIENCE = 60.0
@@ -110,6 +110,29 @@ def test_a_run_that_was_killed_with_its_command_is_lost_not_waited_for(tmp_path:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     assert ended(job).how in ("lost", "exit")
+
+
+@pytest.mark.parametrize(
+    ("state", "how"), [("OUT_OF_MEMORY", "exit"), ("TIMEOUT", "timeout"), ("NODE_FAIL", "lost"), ("", "lost"), ("RUNNING", None)]
+)
+def test_a_job_that_slurm_killed_has_ended_once_the_queue_says_so_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, how: str | None
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for name, body in (("sbatch", "echo Submitted batch job 7"), ("squeue", f'[ "$5" = 7 ] && echo {state}')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    job = job_of(tmp_path / "run", "true", "sbatch {script}")
+    job.start()
+    until = time.monotonic() + PATIENCE
+    while not job.job and time.monotonic() < until:
+        time.sleep(0.02)
+    assert job.job == "7"
+    assert job.is_gone == (state != "RUNNING")
+    assert job.look(600, gone=1) is None, "a controller may be restarted"
+    end = job.look(600, gone=GONE if job.is_gone else 0)
+    assert (end.how if end else None) == how
 
 
 def test_a_log_that_only_a_command_can_read_is_followed_to_its_end(tmp_path: Path) -> None:

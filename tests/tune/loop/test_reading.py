@@ -73,6 +73,8 @@ def test_one_step_is_too_few(tmp_path: Path) -> None:
         ("[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", End("exit", 1), "hang"),
         ("RuntimeError: mat1 and mat2 shapes cannot be multiplied", End("exit", 1), "crash"),
         ("step by step", End("timeout", -1, 60.0), "timeout"),
+        ("loading", End("exit", -1, 9.0, "OUT_OF_MEMORY"), "oom"),
+        ("loading", End("exit", -1, 9.0, "FAILED"), "crash"),
     ],
 )
 def test_failures_are_told_apart(tmp_path: Path, words: str, end: End, kind: str) -> None:

@@ -1,5 +1,6 @@
 """The verb tune: what it prints for people and for scripts, and one line for every mistake."""
 
+import io
 import json
 import os
 import shlex
@@ -53,6 +54,15 @@ def test_a_script_reads_json_or_csv_and_progress_goes_to_standard_error(argument
     assert "run 1/2" in done.err
     table = rows(command(*arguments, "--csv").out)
     assert [float(row["predicted"]) for row in table] == [run["predicted"] for run in result["runs"]]
+
+
+def test_by_hand_the_answers_are_lines_of_standard_input(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("4.2s\n"))
+    done = command("tune", str(plan), "--by-hand", "--runs", "2", "--gain", "0", "--folder", str(tmp_path / "tune"), "--json")
+    assert done.code == 0
+    result = json.loads(done.out)
+    assert [run["measured"] for run in result["runs"]] == [4.2, None]
+    assert result["stopped"] == "run 2 waits for its log: the same command asks for it again"
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ LAST_LINES = 5
 GRACE = 5.0
 """Seconds between asking processes to end and killing them."""
 LOG = "output.log"
+KILLED: dict[str, How] = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "OUT_OF_MEMORY": "exit", "FAILED": "exit"}
+"""How a job ended that Slurm killed, by its state; every other state (CANCELLED, NODE_FAIL, PREEMPTED) says nothing about its layout."""
 _SUBMITTED = re.compile(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 
 WRAPPER = """#!/bin/bash
@@ -76,6 +78,8 @@ class End:
     code: int = 0
     seconds: float = 0.0
     """From the start of its script to its end."""
+    state: str = ""
+    """The last state that Slurm told, where the script did not tell its end itself."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +131,12 @@ class Job:
             return End("exit", 0, self._wall("launch.code"))
         if code:
             return End("exit" if started else "launch", code, self._wall("launch.code") if started else 0.0)
-        if self.job and gone >= GONE:
-            return End("lost", -1, self._wall(LOG))
-        return None
+        return self._killed() if self.job and gone >= GONE else None
+
+    def _killed(self) -> End:
+        """Return the end of a job whose script could not tell it: Slurm killed it, or lost it."""
+        state = self.state
+        return End(KILLED.get(state, "lost"), -1, self._wall(LOG), state)
 
     def _overdue(self, timeout: float) -> End | None:
         begun = self._time("launch.pid" if self.follow else "started")

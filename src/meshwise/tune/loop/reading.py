@@ -84,7 +84,7 @@ def outcome(log: Path, expected: Expected, end: End, timeout: float, format: str
 
 def failure(log: Path, end: End, timeout: float) -> Failure:
     """Return why a run failed, by the words in its log, or by when it stopped writing."""
-    words = tail(log).lower()
+    words = f"{tail(log)} {end.state}".lower()
     if any(word in words for word in MEMORY_WORDS):
         return "oom"
     if any(word in words for word in HANG_WORDS):
@@ -103,7 +103,7 @@ def _quiet(log: Path) -> float:
 
 
 def _ended(end: End, log: Path) -> str:
-    how = f"ended after {end.seconds:.0f} s, its time limit" if end.how == "timeout" else f"exit code {end.code}"
+    how = f"ended after {end.seconds:.0f} s, its time limit" if end.how == "timeout" else end.state or f"exit code {end.code}"
     return f"{how}; its last lines: {last_lines(log, 3)}"
 
 

@@ -1,5 +1,6 @@
 """The verb `tune`."""
 
+import sys
 from typing import Any
 
 import typer
@@ -35,7 +36,7 @@ def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
     if words.get("replay"):
         _replay(words, json=json, csv=csv)
         return
-    result = api.tune(words.pop("what", ""), say=Bar(stderr=json or csv).say, **words)
+    result = api.tune(words.pop("what", ""), say=Bar(stderr=json or csv).say, answer=_answer, **words)
 
     def view(width: int) -> Any:
         from meshwise.ui.views.tune import tune_view
@@ -45,6 +46,15 @@ def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
     output.show(result, view, json=json, csv=csv)
     if result.best is None:
         raise DoesNotFit(f"no run was measured: {result.stopped}")
+
+
+def _answer(prompt: str) -> str:
+    """Ask a person, or read the next line of a pipe. The prompt goes to standard error, since standard output may be JSON."""
+    print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line
 
 
 def _replay(words: dict[str, Any], *, json: bool, csv: bool) -> None:
