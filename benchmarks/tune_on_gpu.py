@@ -22,7 +22,6 @@ from typing import Any
 import meshwise
 from meshwise.plan.fields import given
 from meshwise.run.train import launch
-from meshwise.run.train.ask import TrainRun
 from meshwise.tune.ask import TuneAsk
 from meshwise.tune.loop.course import tune
 from meshwise.tune.loop.launch import LOG, Job
@@ -78,17 +77,8 @@ class Queued(Training):
 
     def prepare(self, row: int, number: int, folder: Path) -> Job:
         super().prepare(row, number, folder)
-        options = self.space.options(row)
-        run = TrainRun(
-            what=str(folder / "plan.json"),
-            steps=self.ask.steps,
-            out=str(folder / "out"),
-            device=self.ask.device,
-            compile=options["compile"] == "yes" if "compile" in options else None,
-            precision=options.get("precision", ""),
-        )
         (folder / "out").mkdir(exist_ok=True)
-        launch.prepare(run).settings.write(folder / "settings.json")
+        launch.prepare(self.own_run(row, folder)).settings.write(folder / "settings.json")
         return self.job(row, number, folder)
 
     def job(self, row: int, number: int, folder: Path) -> Job:

@@ -30,5 +30,7 @@ def test_a_url_takes_no_flags() -> None:
 
 
 def test_the_last_of_a_repeated_flag_counts() -> None:
-    given = xllamacpp.parse(["-m", "x.gguf", "-fa", "on", "-t", "2", "--flash-attn", "off", "--ubatch-size", "64", "--threads", "3"])
+    given = xllamacpp.parse(
+        ["-m", "x.gguf", "-fa", "on", "-t", "2", "--flash-attn", "off", "--ubatch-size", "64", "--threads", "3"]
+    )
     assert (given.flash, given.ubatch, given.threads) == ("off", 64, 3)
