@@ -82,7 +82,7 @@ def test_a_loop_goes_on_with_the_runs_that_it_has(plan: TrainPlan, cluster: Path
     assert len(started(cluster)) == 3
 
 
-def killed_after(plan: TrainPlan, folder: Path, events: int) -> int:
+def killed_after(plan: TrainPlan, folder: Path, events: int, **words: Any) -> int:
     """Tune in another process, and kill it right after this many events are in the journal; return how it ended."""
 
     def work() -> None:
@@ -96,7 +96,7 @@ def killed_after(plan: TrainPlan, folder: Path, events: int) -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         Journal.write = writing
-        tuned(plan, folder, runs=2)
+        tuned(plan, folder, **{"runs": 2, **words})
 
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
@@ -108,7 +108,7 @@ def test_killed_after_any_event_it_goes_on_and_starts_no_run_twice(plan: TrainPl
     plan.question()  # looked up once, before the forks
     whole = tuned(plan, cluster / "whole", runs=2)
     wrong: list[str] = []
-    for events in range(1, 9):
+    for events in range(1, 10):
         folder = cluster / f"killed-{events}"
         (cluster / "bin" / "started").unlink(missing_ok=True)
         if killed_after(plan, folder, events) != -signal.SIGKILL:
@@ -118,6 +118,8 @@ def test_killed_after_any_event_it_goes_on_and_starts_no_run_twice(plan: TrainPl
             wrong.append(f"{events}: started {started(cluster)}")
         if [(run.name, run.measured) for run in result.runs] != [(run.name, run.measured) for run in whole.runs]:
             wrong.append(f"{events}: other runs")
+        if len((folder / "tune" / "measurement.jsonl").read_text().splitlines()) != 2:
+            wrong.append(f"{events}: other rows")
     assert not wrong
 
 
@@ -127,6 +129,14 @@ def test_a_launch_command_that_fails_is_shown_and_is_no_measurement(plan: TrainP
     result = tuned(plan, cluster, runs=2)
     assert result.runs[0].outcome == "left out"
     assert len(started(cluster)) == 2, "the failed launch has used up no run"
+
+
+def test_a_failed_launch_is_no_crash_for_the_loop_that_comes_after(plan: TrainPlan, cluster: Path) -> None:
+    assert killed_after(plan, cluster, 4, launch="false {script}") == -signal.SIGKILL
+    events = [event["event"] for event in Journal(cluster / "tune").events]
+    assert events == ["setting", "chosen", "started", "ended"]
+    result = tuned(plan, cluster, runs=1)
+    assert [run.outcome for run in result.runs] == ["left out", "ok"]
 
 
 def test_a_log_that_cannot_be_read_is_left_out_and_the_loop_goes_on(plan: TrainPlan, cluster: Path) -> None:

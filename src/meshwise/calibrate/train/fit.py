@@ -271,7 +271,7 @@ def refit(p: Problem, weight: Floats, at: Point) -> Point:
     residuals = p.residuals(at.logs, at.values, weight)
     for _ in range(40):
         move, expected = newton_step(p.slopes_of_residuals(at.slopes, weight), residuals, p.most - at.logs, at.damping)
-        if expected < CLOSE * _loss(residuals, size):
+        if expected < CLOSE * _loss(residuals, size) or not move.any():  # few rows may already be met exactly
             break
         values = p.values(at.logs + move)
         wrong = values - at.values - at.slopes @ move

@@ -2,7 +2,7 @@
 under the cost model."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from itertools import product
@@ -102,7 +102,7 @@ def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) 
     """Merge two sets of layouts and keep the fastest. Equal times (to 1e-7) are sorted by cp and then by the other axes, so that
     the result does not depend on the order of the search."""
     (_, a), (_, b) = best, more
-    layouts = _concatenated([best[0], more[0]])
+    layouts = concatenated([best[0], more[0]])
     time = {name: np.concatenate([a.time[name], b.time[name]]) for name in a.time}
     cost = Cost(time, {name: np.concatenate([a.memory[name], b.memory[name]]) for name in a.memory})
     keys = [*(getattr(layouts, f.name) for f in fields(Layouts)), layouts.cp, cost.step.astype(np.float32)]
@@ -186,7 +186,7 @@ class PartialLayouts:
     def joined(parts: "list[PartialLayouts]") -> "PartialLayouts":
         arrays = (np.concatenate([getattr(part, name) for part in parts]) for name in ("shape", "kind", "size", "floor"))
         shape, kind, size, floor = arrays
-        return PartialLayouts(shape, _concatenated([part.layouts for part in parts]), kind, size, floor)
+        return PartialLayouts(shape, concatenated([part.layouts for part in parts]), kind, size, floor)
 
 
 class InnerChoices:
@@ -303,7 +303,8 @@ def _without_node_rule(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask
 BOUNDED_CUTS = ("dp", *CUTS)
 
 
-def _concatenated(parts: list[Layouts]) -> Layouts:
+def concatenated(parts: Sequence[Layouts]) -> Layouts:
+    """Return the rows of several blocks of layouts, one after another."""
     return Layouts(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Layouts)})
 
 

@@ -1,7 +1,7 @@
 """Space: the layouts that a run may try, with what the cost model predicts for each and how each prediction depends on its coefficients."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,7 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 from meshwise.errors import UserError
-from meshwise.plan.train.search import blocks, check_divides
+from meshwise.plan.train.search import blocks, check_divides, concatenated
 
 Mask = NDArray[np.bool_]
 Options = Mapping[str, str]
@@ -251,7 +251,7 @@ class Space:
             slopes=columns("slopes"),
             memory_slopes=columns("memory_slopes"),
             memory_spread=max(space.memory_spread for space in spaces),
-            layouts=_concatenated(layouts) if layouts else None,
+            layouts=concatenated(layouts) if layouts else None,
             chosen=tuple(chosen for space in spaces for chosen in space.chosen),
             which=np.concatenate([number + start for number, start in zip(numbers, first, strict=False)]),
             names=tuple(name for space in spaces for name in space.names),
@@ -331,10 +331,6 @@ def _enumerated(question: Question, limits: Bounds, nodes: tuple[int, ...], most
         times.append(step[near])
     if not parts:
         return Layouts.of(tp=np.zeros(0, dtype=np.int64))
-    layouts, seconds = _concatenated(parts), np.concatenate(times)
+    layouts, seconds = concatenated(parts), np.concatenate(times)
     order = np.argsort(seconds, kind="stable")[:most]
     return layouts.take(np.sort(order[seconds[order] <= WITHIN * best]))
-
-
-def _concatenated(parts: Sequence[Layouts]) -> Layouts:
-    return Layouts(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Layouts)})

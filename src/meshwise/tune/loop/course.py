@@ -92,6 +92,7 @@ class Loop:
             for flight in self.flights:
                 self.say(f"run {flight.run.number} goes on in {flight.job.folder}; the same command waits for it")
             raise
+        self.write_table()  # again: an earlier loop may have been killed before it did
         return ending.result(self.history, stopped, self.lines)
 
     def begin(self) -> None:
@@ -113,9 +114,12 @@ class Loop:
         """Take up the runs that an earlier loop left: started, ended and not read, or only chosen."""
         for run in list(self.runs):
             row = self.subject.find(run.candidate)
-            if run.state == "rejected" and run.counts and row is not None:
+            if run.state == "rejected" and run.counts and row is not None and len(self.subject.space) > 1:
                 self.subject.drop(row)
             if run.state in ("measured", "rejected"):
+                continue
+            if run.end.get("how") == "launch":  # the earlier loop was killed before it could say so
+                self.journal.add("rejected", run=run.number, note="its launch command failed")
                 continue
             if row is None:
                 self.journal.add("rejected", run=run.number, note="its layout is not among the candidates any more")

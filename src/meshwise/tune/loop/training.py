@@ -181,10 +181,10 @@ class Training:
         }
         return {name: str(value) for name, value in own.items()}
 
-    def _own_script(self, row: int, folder: Path) -> Path:
-        """Write the script that runs our trainer. UserError for a layout that it cannot run."""
+    def own_run(self, row: int, folder: Path) -> TrainRun:
+        """Return the run of a candidate by our trainer, from the plan.json in its folder."""
         options = self.space.options(row)
-        run = TrainRun(
+        return TrainRun(
             what=str(folder / "plan.json"),
             steps=self.ask.steps,
             out=str(folder / "out"),
@@ -193,6 +193,10 @@ class Training:
             compile=options["compile"] == "yes" if "compile" in options else None,
             precision=options.get("precision", ""),
         )
+
+    def _own_script(self, row: int, folder: Path) -> Path:
+        """Write the script that runs our trainer. UserError for a layout that it cannot run."""
+        run = self.own_run(row, folder)
         own_launch.prepare(run)
         command = shlex.join([sys.executable, "-m", "meshwise", *shlex.split(run.command())[1:]])
         files.write(folder / "train.sh", with_markers(f"#!/bin/bash\n{command}\n", folder))
