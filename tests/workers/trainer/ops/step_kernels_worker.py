@@ -11,7 +11,7 @@ from meshwise.cost.train.passes import JOINED_STEP
 from meshwise.cost.train.step import UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
-from meshwise.workers.trainer.ops import grouped_products, squares, wide_attention
+from meshwise.workers.trainer.ops import grouped_products, squares
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
 from meshwise.workers.trainer.ops.expert_kernels import expert_product, gather_rows, sum_rows
 from meshwise.workers.trainer.ops.experts import ALIGNED
@@ -79,22 +79,6 @@ def check_squares() -> None:
     tensors = [torch.randn(*shape, generator=dice) for shape in ((30, 41), (7, 5), (3,))]
     torch.testing.assert_close(squares.sum_of_squares(tensors), sum(tensor.square().sum() for tensor in tensors))
     torch.testing.assert_close(squares.sum_of_squares(tensors[:1]), tensors[0].square().sum())
-
-
-def check_wide_attention(heads: int, shared: int, length: int, cap: float) -> None:
-    """Blocks of queries, several columns of scores and parts of the batch, against scores as a whole."""
-    q, k, v = (torch.randn(2, n, length, 8, generator=dice).requires_grad_() for n in (heads, shared, shared))
-    found = wide_attention.wide_attention(q, k, v, 0.7, cap)
-    keys, values = (x.repeat_interleave(heads // shared, 1) for x in (k, v))
-    scores = q @ keys.mT * 0.7
-    scores = cap * torch.tanh(scores / cap) if cap else scores
-    seen = torch.ones(length, length, dtype=torch.bool).tril()
-    right = scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values
-    outer = torch.randn(right.shape, generator=dice)
-    pairs = zip(*((y, *torch.autograd.grad(y, (q, k, v), outer)) for y in (found, right)), strict=True)
-    for one, other in pairs:
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    opcheck(wide_attention.wide_attention, (q, k, v, 0.7, cap))
 
 
 def check_scale() -> None:
@@ -242,10 +226,6 @@ assert UPDATED_TOGETHER == SMALL
 check_scale()
 check_squares()
 check_grouped_products()
-wide_attention.COLUMNS, wide_attention.AT_ONCE = 16, 4 * 2 * 24 * 24
-check_wide_attention(4, 2, 24, 5.0)
-check_wide_attention(2, 2, 33, 0.0)
-check_wide_attention(3, 1, 7, 50.0)
 check_loss_and_gradient(5, 100, 128)
 check_loss_and_gradient(5, 100, 128, cap=2.0)
 check_loss_and_gradient(3, 9000, 9024, torch.bfloat16, cap=30.0)

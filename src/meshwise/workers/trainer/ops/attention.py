@@ -99,9 +99,6 @@ def make_scores(
     windowed = 0 < rule.window < shard.cp * length
     if shard.cp == 1 and documents is None and not (windowed or rule.cap or rule.alibi):
         return Scores()
-    ruled = windowed or rule.alibi or documents is not None or shard.cp > 1
-    if device.type == "cuda" and head_dim > WIDE_HEAD and not ruled:
-        return Scores()  # wide_attention.py needs none
     positions, key_positions = shard.positions(length, device)
     if device.type == "cuda" and head_dim >= SMALLEST_HEAD:
         return _block_scores(rule, shard, positions, key_positions, documents)
@@ -163,10 +160,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule, shard: 
     if scores.blocks is not None:
         return _flexible(q, k, v, scores, rule)
     shared, mask = q.shape[1] != k.shape[1], scores.mask
-    if rule.cap and mask is None and q.is_cuda:
-        from meshwise.workers.trainer.ops.wide_attention import wide_attention
-
-        return wide_attention(q, k, v, rule.factor, rule.cap)
     if rule.cap:
         return _capped(q, k, v, mask, rule)
     if mask is not None and mask.is_floating_point():
