@@ -72,4 +72,4 @@ def test_serving_is_evaluated_without_files() -> None:
             found = speed(SERVE.model, SERVE.weights, placed, rig, SERVE.runtime, SERVE.work, lambda _: ServeCalibration())
             assert found.step > 0
             number += 1
-    assert number == 2  # split by layers, and by rows
+    assert number == 3  # split by layers, by rows and by tensors

@@ -25,8 +25,13 @@ BUILT_IN = {  # rows used, rows in the file: the files' own README
     "torchtitan_2024": (14, 15),
     "vtrain_a100_single_node": (1440, 1440),
 }
-SERVED = {"h200_transformers_14b", "h200_transformers_3b", "h200_transformers_8b", "llamacpp_fit_dryrun", "local_rig_notes"} | {
-    f"xiongjiedai_{it}" for it in ("llama3_bench", "memory_buffers", "notebook_runs")
+SERVED = {
+    "llamacpp_fit_dryrun",
+    "local_rig_notes",
+    "strix_halo_rpc",
+    "tensorrt_llm_hopper",
+    *(f"h200_transformers_{it}" for it in ("14b", "3b", "8b", "gemma2", "qwen3_moe")),
+    *(f"xiongjiedai_{it}" for it in ("llama3_bench", "memory_buffers", "notebook_runs")),
 }
 
 

@@ -15,6 +15,7 @@ from meshwise.plan.train import own_run
 from meshwise.plan.train.choice import Choice
 from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.tuning.method import Tune
 
 LARGEST_LOG = 1 << 28
 """Bytes of a table of runs, at most."""
@@ -77,7 +78,7 @@ def _settings(path: Path) -> Settings:
         values = cast(dict[str, Any], json.loads(files.text_of(path)))
         known: dict[str, Any] = {f.name: values[f.name] for f in fields(Settings) if f.name in values}
         layout = {f.name: values["layout"][f.name] for f in fields(Layout) if f.name in values["layout"]}
-        known["layout"] = Layout(**layout)
+        known |= {"layout": Layout(**layout), "tune": Tune.of(values.get("tune", {}))}
         return Settings(**known)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: not the config.json of a run ({error})") from None

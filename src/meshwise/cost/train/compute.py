@@ -132,12 +132,12 @@ def memory_bound(d: Device, size: Floats) -> Floats:
     return np.maximum(size / d.bandwidth, SHORTEST_KERNEL)
 
 
-def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool) -> float:
+def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool) -> Floats | float:
     """Return the rate of the attention kernel that a layer's rule needs, over that of plain causal attention."""
     if not flexible:
         return BIASED if alibi else 1.0
     plain = not alibi and not capped and not 0 < op.window < seq
-    return 1.0 if plain else FLEXIBLE * (WIDE if op.k > WIDE_HEAD else 1.0)
+    return 1.0 if plain else FLEXIBLE * np.where(np.asarray(op.k) > WIDE_HEAD, WIDE, 1.0)
 
 
 def attention(

@@ -54,7 +54,9 @@ def header(plan: TrainPlan) -> list[str]:
     """Return the question in two lines, with the assumed framework."""
     ask, cluster = plan.ask, plan.cluster
     nodes = f" in {cluster['nodes']:,} {cluster['unit']}s" if int(cluster["nodes"] or 0) > 1 else ""
-    return [f"{ask.model} on {ask.on}: {cluster['devices']:,} x {cluster['chip']}{nodes}", setting(ask, plan.framework)]
+    chip = str(cluster["chip"])  # unequal cards are counted in their name: 2 x RTX 3090 + 1 x RTX 3060
+    devices = chip if " + " in chip else f"{cluster['devices']:,} x {chip}"
+    return [f"{ask.model} on {ask.on}: {devices}{nodes}", setting(ask, plan.framework)]
 
 
 def setting(ask: TrainAsk, framework: str) -> str:

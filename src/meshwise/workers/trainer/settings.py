@@ -178,9 +178,11 @@ class Settings:
     def read(path: Path) -> "Settings":
         values = json.loads(path.read_text(encoding="utf-8"))
         files = {key: tuple(TokenFile(**file) for file in values.get(key, ())) for key in ("data", "eval_data")}
-        tune = values.get("tune", {})
-        tune = Tune(**(tune | {"targets": tuple(tune.get("targets", ()))}))
-        parts = {"layout": Layout(**values["layout"]), "track": tuple(values.get("track", ())), "tune": tune}
+        parts = {
+            "layout": Layout(**values["layout"]),
+            "track": tuple(values.get("track", ())),
+            "tune": Tune.of(values.get("tune", {})),
+        }
         return Settings(**(values | parts | files))
 
 

@@ -1,6 +1,8 @@
 """The fine-tuning method of a run. No torch: the launcher chooses it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 METHODS = ("full", "lora", "dora", "qlora", "freeze")
 ADAPTERS = ("lora", "dora", "qlora")
@@ -28,6 +30,12 @@ class Tune:
     """Folder with an adapter in PEFT's format to start from; empty: a new one."""
     merge: bool = False
     """Write the weights with the adapters added to them at the end."""
+
+    @staticmethod
+    def of(values: Mapping[str, Any]) -> "Tune":
+        """Return the method that a config.json describes, without keys of other versions."""
+        known = {f.name: values[f.name] for f in fields(Tune) if f.name in values}
+        return Tune(**(known | {"targets": tuple(known.get("targets", ()))}))
 
     @property
     def adapts(self) -> bool:

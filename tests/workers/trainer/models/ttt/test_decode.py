@@ -11,7 +11,7 @@ from meshwise.workers.trainer.models.registry import families
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "mini_batch_size": 4, "tie_word_embeddings": True,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "mini_batch_size": 4, "tie_word_embeddings": True,
 }  # fmt: skip
 
 
