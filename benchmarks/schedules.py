@@ -64,6 +64,8 @@ def differences(q: Question, layout: Layouts) -> tuple[float, float]:
 def main() -> None:
     print(f"{'largest difference from the simulated schedule':58}{'closed form':>14}{'as for equal stages':>22}")
     for schedule in SCHEDULES:
+        if not any(schedule in find_framework(name).schedules for name in FRAMEWORKS):
+            continue  # naive stages run one after another: there is nothing to simulate
         kinds = {False: "micro-batches >= stages", True: "micro-batches < stages"}
         if schedule == "interleaved":  # needs a multiple of the stages
             del kinds[True]

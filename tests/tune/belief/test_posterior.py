@@ -1,4 +1,4 @@
-"""What measured runs teach about the other candidates."""
+"""Measured runs move the posterior of the other candidates."""
 
 import numpy as np
 from hypothesis import given, settings

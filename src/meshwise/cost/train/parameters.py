@@ -77,7 +77,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tuning makes of a model: the shares of its layers that the backward pass visits, its trained parameters, its frozen bytes."""
+    """A model under a tuning: the shares of its layers that the backward pass visits, its trained parameters, its frozen bytes."""
 
     trained: Parameters
     frozen: Parameters | None = None

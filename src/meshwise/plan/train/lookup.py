@@ -1,5 +1,6 @@
 """Look up everything that a training question names: the cluster, the model, the framework and the calibration."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -110,6 +111,15 @@ def candidates(ask: TrainAsk, cluster: Cluster, model: Model) -> tuple[str, ...]
         return (ask.framework,)
     adapts = parse(ask.tune or "full").adapts
     return frameworks.usual(cluster.chip.kind, model.model_type, devices=cluster.devices, nodes=cluster.node_count, adapts=adapts)
+
+
+def with_one_framework(ask: TrainAsk, clusters_of: Sequence[str]) -> TrainAsk:
+    """Return the question with one framework for clusters of every size, the usual one on the largest: points then differ by their machine
+    alone. A question that names its framework stays as it is."""
+    if ask.framework or not clusters_of:
+        return ask
+    largest = max(map(clusters.find_cluster, clusters_of), key=lambda cluster: cluster.devices)
+    return replace(ask, framework=candidates(ask, largest, find.find_model(ask.model))[0])
 
 
 def mixed(ask: TrainAsk) -> bool:

@@ -1,4 +1,4 @@
-"""What would make a model fit that does not: changes of the question in the order of their harm, each with the bytes that it saves."""
+"""Remedies for a model that does not fit: changes of the question in the order of their harm, each with the bytes that it saves."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

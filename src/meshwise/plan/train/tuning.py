@@ -1,4 +1,4 @@
-"""What a plan of tuning says beside its layouts: what is trained, what is left of the memory, and what the data takes."""
+"""Facts of a fine-tuning plan beside its layouts: trained parameters, free memory, the largest batch, and time and cost of the data set."""
 
 from dataclasses import dataclass, replace
 

@@ -17,6 +17,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
 from meshwise.plan.train.choice import TIE, Choice, choice
 from meshwise.plan.train.explain import differences
+from meshwise.plan.train.lookup import with_one_framework
 from meshwise.plan.train.plan import node_counts
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
@@ -83,6 +84,8 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
         raise UserError("--vary nodes or devices and --at-most both set the number of devices; give only one")
     if not ask.on:
         ask.question()  # raises the error for a missing --on
+    if {"nodes", "devices"} & {*names}:
+        ask = with_one_framework(ask, [point.ask.on for point in variants(ask, varied, TRAIN_AXES) if point.ask])
     points = answers(variants(ask, varied, TRAIN_AXES), len(varied[-1].values))
     check(points, ask.within)
     return TrainPoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))

@@ -17,7 +17,7 @@ OPEN = 256
 
 @dataclass
 class Counts:
-    """What became of the conversations."""
+    """How many conversations were used, cut or left out."""
 
     conversations: int = 0
     rows: int = 0

@@ -1,4 +1,4 @@
-"""What is believed about every candidate after some runs, in closed form, and which run promises most.
+"""The posterior of every candidate after some runs, in closed form, and the choice of the next run.
 
 space        candidates: layouts with options, their predicted time and memory, and how both depend on the coefficients
 observation  what one run of a candidate told

@@ -14,7 +14,7 @@ Candidate = dict[str, Any]
 
 
 class SetupError(UserError):
-    """What keeps every candidate from running, not just one."""
+    """An error of the setup: it keeps every candidate from running, not just one."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ LORA = "lora_"
 
 @dataclass(frozen=True, kw_only=True)
 class Tune:
-    """What is trained: everything (full), adapters of linear layers (lora, dora, qlora), or what is above frozen layers (freeze)."""
+    """The trained part of a model: everything (full), adapters of linear layers (lora, dora, qlora), or all above frozen ones (freeze)."""
 
     method: str = "full"
     rank: int = 0
