@@ -13,10 +13,10 @@ from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
 from meshwise.catalogue.chips import Chip, host_cpu
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import Runtime, find_runtime
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.placement import split_layers, split_tensors
+from meshwise.cost.serve.memory.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.memory.placement import split_layers, split_tensors
+from meshwise.cost.serve.passes.speed import speed
 from meshwise.cost.serve.rig import Rig
-from meshwise.cost.serve.speed import speed
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model
 from meshwise.models.formats import find_format, weights

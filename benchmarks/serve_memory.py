@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from meshwise.catalogue import files
 from meshwise.catalogue.engines import Runtime, find_runtime
-from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.placement import split_layers
+from meshwise.cost.serve.memory.buffers import Footprint, footprints
+from meshwise.cost.serve.memory.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.memory.placement import split_layers
 from meshwise.models.find import find_model
 from meshwise.models.formats import find_format, weights
 

@@ -21,9 +21,9 @@ from meshwise.calibrate.serve.fit import predict_leaving_out, prior_for
 from meshwise.calibrate.serve.predict import Prediction, predict
 from meshwise.catalogue.calibrations import ServeCalibration, choose_serve, serve_prior
 from meshwise.cost.serve.distance import distance
-from meshwise.cost.serve.estimate import estimate
-from meshwise.cost.serve.load import Lengths, Limits, Load
-from meshwise.cost.serve.simulation import simulate
+from meshwise.cost.serve.load.estimate import estimate
+from meshwise.cost.serve.load.requests import Lengths, Limits, Load
+from meshwise.cost.serve.load.simulation import simulate
 from support.loads import random_settings, replica
 
 SETTINGS = 200

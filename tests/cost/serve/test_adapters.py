@@ -8,11 +8,11 @@ from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import demand
-from meshwise.cost.serve.placement import Placement, split_tensors, with_adapters
+from meshwise.cost.serve.memory.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.memory.placement import Placement, split_tensors, with_adapters
+from meshwise.cost.serve.passes.demand import demand
+from meshwise.cost.serve.passes.speed import Batch, PassCost
 from meshwise.cost.serve.rig import Rig
-from meshwise.cost.serve.speed import Batch, PassCost
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model
 from meshwise.models.formats import FORMATS, weights

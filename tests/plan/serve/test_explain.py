@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwise.cost.serve.speed import Batch
+from meshwise.cost.serve.passes.speed import Batch
 from meshwise.plan.serve.choice import interval
 from meshwise.plan.serve.explain import compute_bound, default_option, layer_split_lesson, reasons, tokens
 from meshwise.plan.serve.measured import judge as measured

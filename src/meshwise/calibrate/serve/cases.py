@@ -15,12 +15,12 @@ from meshwise.calibrate.tables import Row, Skipped, number, whole
 from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.admission import limits
-from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, cache_type, layer_caches, pass_sizes
-from meshwise.cost.serve.demand import Demand, demand
-from meshwise.cost.serve.load import Limits, Load
-from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.load.admission import limits
+from meshwise.cost.serve.load.requests import Limits, Load
+from meshwise.cost.serve.memory.buffers import Footprint, footprints
+from meshwise.cost.serve.memory.cache import CacheRequest, cache_type, layer_caches, pass_sizes
+from meshwise.cost.serve.memory.placement import Placement, split_experts, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.passes.demand import Demand, demand
 from meshwise.cost.serve.rig import Rig
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted

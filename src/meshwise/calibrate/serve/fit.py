@@ -13,7 +13,7 @@ from meshwise.calibrate.serve.cases import ServeCase, comparable
 from meshwise.calibrate.serve.predict import Prediction, predict, predict_one
 from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serve_prior
 from meshwise.cost.layout import Floats
-from meshwise.cost.serve.speed import PassCost
+from meshwise.cost.serve.passes.speed import PassCost
 
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""

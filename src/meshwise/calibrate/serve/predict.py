@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from meshwise.calibrate.serve.cases import ServeCase
 from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
-from meshwise.cost.serve.estimate import drained, estimate
-from meshwise.cost.serve.speed import PassCost
+from meshwise.cost.serve.load.estimate import drained, estimate
+from meshwise.cost.serve.passes.speed import PassCost
 
 
 @dataclass(frozen=True)

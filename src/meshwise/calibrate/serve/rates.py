@@ -6,7 +6,7 @@ import re
 
 from meshwise.calibrate.tables import Row
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.load import Lengths, Load
+from meshwise.cost.serve.load.requests import Lengths, Load
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, quoted
 

@@ -6,8 +6,8 @@ from itertools import groupby
 
 from meshwise.catalogue.chips import Chip, Cluster, Node
 from meshwise.catalogue.engines import Engine, Split
-from meshwise.cost.serve.cache import LayerCache
-from meshwise.cost.serve.placement import (
+from meshwise.cost.serve.memory.cache import LayerCache
+from meshwise.cost.serve.memory.placement import (
     Placement,
     host_experts,
     refuses_tp,

@@ -6,9 +6,9 @@ from functools import cached_property
 
 from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.engines import Engine, Runtime
-from meshwise.cost.serve.cache import CacheRequest, pass_sizes
 from meshwise.cost.serve.layouts import Card, cards_of
-from meshwise.cost.serve.load import Load, Targets
+from meshwise.cost.serve.load.requests import Load, Targets
+from meshwise.cost.serve.memory.cache import CacheRequest, pass_sizes
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from meshwise.cost.serve.layouts import Card, ServeLayout
-from meshwise.cost.serve.placement import layer_devices
+from meshwise.cost.serve.memory.placement import layer_devices
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.export import forms
 from meshwise.export.facts import Facts, Value

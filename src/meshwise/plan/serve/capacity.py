@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from meshwise.cost.serve.load import Load
+from meshwise.cost.serve.load.requests import Load
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.serve.search import Option
 

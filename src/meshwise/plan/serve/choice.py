@@ -7,9 +7,9 @@ from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
 from meshwise.cost.serve.distance import distance, is_of
 from meshwise.cost.serve.layouts import ServeLayout, subcluster
-from meshwise.cost.serve.load import NEVER, Load, Percentiles, Report
+from meshwise.cost.serve.load.requests import NEVER, Load, Percentiles, Report
+from meshwise.cost.serve.passes.speed import Speed
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
 from meshwise.plan.serve.search import UNQUANTISED, Option, largest_context, meets, with_memory, with_speed

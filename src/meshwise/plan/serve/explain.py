@@ -9,9 +9,9 @@ from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Link
 from meshwise.catalogue.engines import find_engine, runtime_of
 from meshwise.cost.serve.layouts import layouts, tensor_parallel_sizes, unit
-from meshwise.cost.serve.load import Targets
+from meshwise.cost.serve.load.requests import Targets
+from meshwise.cost.serve.passes.speed import Batch
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.speed import Batch
 from meshwise.models.formats import FORMATS, as_gguf, weights
 from meshwise.plan.serve.choice import contexts, largest_format, on_cards
 from meshwise.plan.serve.search import Found, Option, largest_context, search, with_memory, with_speed, worth

@@ -6,8 +6,8 @@ from typing import Any
 
 from meshwise.catalogue import records
 from meshwise.cost.parts import SERVE_WORDS
+from meshwise.cost.serve.passes.speed import Speed
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.cost.serve.speed import Speed
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import split_cost

@@ -10,10 +10,10 @@ from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, Host, Node
 from meshwise.catalogue.engines import Engine, find_engine, runtime_of
 from meshwise.catalogue.files import text_of
-from meshwise.cost.serve.cache import cache_type
-from meshwise.cost.serve.load import Lengths, Load, Target, Targets
-from meshwise.cost.serve.load import check as check_load
-from meshwise.cost.serve.placement import refuses_tp
+from meshwise.cost.serve.load.requests import Lengths, Load, Target, Targets
+from meshwise.cost.serve.load.requests import check as check_load
+from meshwise.cost.serve.memory.cache import cache_type
+from meshwise.cost.serve.memory.placement import refuses_tp
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.work import Serve
 from meshwise.errors import UserError, nearest, quoted

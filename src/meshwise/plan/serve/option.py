@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from meshwise.cost.serve.buffers import Footprint
-from meshwise.cost.serve.estimate import estimate, highest_rate
 from meshwise.cost.serve.layouts import ServeLayout
-from meshwise.cost.serve.load import Limits, Load, Report
-from meshwise.cost.serve.placement import Placement
-from meshwise.cost.serve.pools import PromptPool, highest_pooled_rate, pooled
-from meshwise.cost.serve.speed import PassCost, Speed
+from meshwise.cost.serve.load.estimate import estimate, highest_rate
+from meshwise.cost.serve.load.pools import PromptPool, highest_pooled_rate, pooled
+from meshwise.cost.serve.load.requests import Limits, Load, Report
+from meshwise.cost.serve.memory.buffers import Footprint
+from meshwise.cost.serve.memory.placement import Placement
+from meshwise.cost.serve.passes.speed import PassCost, Speed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from meshwise.catalogue.calibrations import choose_serve
-from meshwise.cost.serve.cache import cached_rows
-from meshwise.cost.serve.estimate import highest_rate
-from meshwise.cost.serve.links import latency
-from meshwise.cost.serve.pools import PromptPool, most_prompts, outputs_of, transfer_seconds
+from meshwise.cost.serve.load.estimate import highest_rate
+from meshwise.cost.serve.load.pools import PromptPool, most_prompts, outputs_of, transfer_seconds
+from meshwise.cost.serve.memory.cache import cached_rows
+from meshwise.cost.serve.passes.links import latency
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.serve.option import Option
 

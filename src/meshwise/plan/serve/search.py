@@ -7,10 +7,6 @@ from itertools import chain
 
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
-from meshwise.cost.serve.admission import limits
-from meshwise.cost.serve.buffers import footprints
-from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
-from meshwise.cost.serve.demand import demand
 from meshwise.cost.serve.layouts import (
     ServeLayout,
     even_shares,
@@ -21,11 +17,15 @@ from meshwise.cost.serve.layouts import (
     subcluster,
     with_replicas,
 )
-from meshwise.cost.serve.load import Load
-from meshwise.cost.serve.placement import Placement, with_adapters, with_caches
+from meshwise.cost.serve.load.admission import limits
+from meshwise.cost.serve.load.requests import Load
+from meshwise.cost.serve.memory.buffers import footprints
+from meshwise.cost.serve.memory.cache import CacheRequest, LayerCache, layer_caches
+from meshwise.cost.serve.memory.placement import Placement, with_adapters, with_caches
+from meshwise.cost.serve.passes.demand import demand
+from meshwise.cost.serve.passes.speed import PassCost, Speed
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.cost.serve.rig import Rig
-from meshwise.cost.serve.speed import PassCost, Speed
 from meshwise.plan.serve.option import Found, Option
 from meshwise.plan.serve.pools import pooled_options
 

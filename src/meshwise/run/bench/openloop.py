@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from meshwise.cost.serve.load import Load, Percentiles, Targets, gaps, percentiles
+from meshwise.cost.serve.load.requests import Load, Percentiles, Targets, gaps, percentiles
 from meshwise.run.bench import client
 from meshwise.run.bench.endpoint import LETTERS, Endpoint, describe_fault, probe
 from meshwise.run.bench.speeds import TICK, Measured, Setting, run_of, tokens_of

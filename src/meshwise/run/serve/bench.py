@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.catalogue import files, here
-from meshwise.cost.serve.load import Lengths, Load, Targets
+from meshwise.cost.serve.load.requests import Lengths, Load, Targets
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.count import flat
 from meshwise.plan.serve.lookup import read_lengths, target_of

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from meshwise import units
 from meshwise.catalogue import chips, here
 from meshwise.cost.serve.layouts import ServeLayout
-from meshwise.cost.serve.load import Load
+from meshwise.cost.serve.load.requests import Load
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk

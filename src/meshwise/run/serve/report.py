@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from meshwise.catalogue import files
-from meshwise.cost.serve.load import Load
+from meshwise.cost.serve.load.requests import Load
 from meshwise.errors import UserError
 from meshwise.plan.serve import measured as judged
 from meshwise.plan.serve.choice import interval

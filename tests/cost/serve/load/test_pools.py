@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.serve.estimate import estimate, highest_rate
-from meshwise.cost.serve.load import Lengths, Limits, Load
-from meshwise.cost.serve.pools import (
+from meshwise.cost.serve.load.estimate import estimate, highest_rate
+from meshwise.cost.serve.load.pools import (
     PromptPool,
     highest_pooled_rate,
     most_prompts,
@@ -17,7 +16,8 @@ from meshwise.cost.serve.pools import (
     prompts_of,
     transfer_seconds,
 )
-from meshwise.cost.serve.simulation import simulate
+from meshwise.cost.serve.load.requests import Lengths, Limits, Load
+from meshwise.cost.serve.load.simulation import simulate
 from support.loads import replica
 
 LIMITS = Limits(sequences=256, tokens=8192, cache=4e5)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.serve.estimate import estimate, highest_rate
-from meshwise.cost.serve.load import Lengths, Limits, Load
-from meshwise.cost.serve.simulation import Simulation, simulate
-from meshwise.cost.serve.speed import Batch
+from meshwise.cost.serve.load.estimate import estimate, highest_rate
+from meshwise.cost.serve.load.requests import Lengths, Limits, Load
+from meshwise.cost.serve.load.simulation import Simulation, simulate
+from meshwise.cost.serve.passes.speed import Batch
 from support.loads import random_settings, replica
 
 ROOMY = Limits(sequences=256, tokens=8192, cache=1e6)

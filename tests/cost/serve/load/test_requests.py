@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.serve.load import (
+from meshwise.cost.serve.load.requests import (
     Lengths,
     Limits,
     Load,

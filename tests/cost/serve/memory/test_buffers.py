@@ -7,9 +7,9 @@ import pytest
 
 from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.engines import Runtime, find_runtime
-from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.placement import split_layers, split_rows, split_tensors
+from meshwise.cost.serve.memory.buffers import Footprint, footprints
+from meshwise.cost.serve.memory.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.memory.placement import split_layers, split_rows, split_tensors
 from meshwise.errors import UserError
 from support.every import check_every
 from support.serve_tables import CHIPS, GIB, MIB, model, rows, stored

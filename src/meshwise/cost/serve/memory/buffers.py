@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.cache import SIZES, CacheRequest, cache_type, round_up
-from meshwise.cost.serve.placement import Load, Placement
+from meshwise.cost.serve.memory.cache import SIZES, CacheRequest, cache_type, round_up
+from meshwise.cost.serve.memory.placement import Load, Placement
 from meshwise.errors import UserError
 from meshwise.models.model import Model
 

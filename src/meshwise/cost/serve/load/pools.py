@@ -7,9 +7,9 @@ The slower pool sets the highest rate.
 import math
 from dataclasses import dataclass, replace
 
-from meshwise.cost.serve.estimate import Estimator, estimate, highest_rate
-from meshwise.cost.serve.load import Lengths, Limits, Load, Percentiles, Report
-from meshwise.cost.serve.speed import PassCost
+from meshwise.cost.serve.load.estimate import Estimator, estimate, highest_rate
+from meshwise.cost.serve.load.requests import Lengths, Limits, Load, Percentiles, Report
+from meshwise.cost.serve.passes.speed import PassCost
 
 ROUNDS = 24
 """Steps of the bisection for the rate at which so many users ask."""

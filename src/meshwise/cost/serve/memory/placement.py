@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from math import ceil
 from typing import Literal
 
-from meshwise.cost.serve.cache import LayerCache
+from meshwise.cost.serve.memory.cache import LayerCache
 from meshwise.errors import UserError
 from meshwise.models.formats import Weight, Weights
 from meshwise.models.model import Model

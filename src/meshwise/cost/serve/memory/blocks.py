@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from meshwise.cost.serve.cache import round_up
+from meshwise.cost.serve.memory.cache import round_up
 
 UNEVEN = 1.25
 """Kinds of layers whose numbers differ by less than this factor are padded to the larger one, not cut into groups of the smaller."""

@@ -4,7 +4,7 @@ from math import log2
 
 from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import Link
-from meshwise.cost.serve.demand import Demand
+from meshwise.cost.serve.passes.demand import Demand
 
 FAST_LINK = 100e9
 """Bandwidth from which a link lets devices read each other's memory (NVLink, Infinity Fabric); slower links are PCIe."""

@@ -6,12 +6,12 @@ import pytest
 
 from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.admission import device_pool, limits
-from meshwise.cost.serve.blocks import PagedLayer, Pool, pool
-from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, layer_caches, pass_sizes
-from meshwise.cost.serve.load import Lengths, Limits, Load
-from meshwise.cost.serve.placement import Placement, split_experts, split_layers, split_tensors
+from meshwise.cost.serve.load.admission import device_pool, limits
+from meshwise.cost.serve.load.requests import Lengths, Limits, Load
+from meshwise.cost.serve.memory.blocks import PagedLayer, Pool, pool
+from meshwise.cost.serve.memory.buffers import Footprint, footprints
+from meshwise.cost.serve.memory.cache import CacheRequest, layer_caches, pass_sizes
+from meshwise.cost.serve.memory.placement import Placement, split_experts, split_layers, split_tensors
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model
 from meshwise.models.formats import FORMATS, Weights, weights

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue.engines import Runtime, find_runtime
-from meshwise.cost.serve.cache import CacheRequest, LayerCache, layer_caches
-from meshwise.cost.serve.placement import (
+from meshwise.cost.serve.memory.cache import CacheRequest, LayerCache, layer_caches
+from meshwise.cost.serve.memory.placement import (
     ALL_EXPERTS,
     HOST,
     Placement,

@@ -9,9 +9,9 @@ import math
 import random
 from dataclasses import dataclass, replace
 
-from meshwise.cost.serve.load import NEVER, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
-from meshwise.cost.serve.queue import SAMPLES, arrivals, queued
-from meshwise.cost.serve.speed import Batch, PassCost
+from meshwise.cost.serve.load.queue import SAMPLES, arrivals, queued
+from meshwise.cost.serve.load.requests import NEVER, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
+from meshwise.cost.serve.passes.speed import Batch, PassCost
 
 ROUNDS = 30
 """Steps of the fixed point."""

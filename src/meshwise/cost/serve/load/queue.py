@@ -5,7 +5,7 @@ import random
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from meshwise.cost.serve.load import Lengths, Load, gaps
+from meshwise.cost.serve.load.requests import Lengths, Load, gaps
 
 SAMPLES = 800
 """Requests whose prompts are queued for the percentiles."""

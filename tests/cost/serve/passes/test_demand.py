@@ -8,11 +8,11 @@ from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import Runtime, find_runtime
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.demand import Demand, demand, pairs_until
-from meshwise.cost.serve.placement import split_tensors
+from meshwise.cost.serve.memory.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.memory.placement import split_tensors
+from meshwise.cost.serve.passes.demand import Demand, demand, pairs_until
+from meshwise.cost.serve.passes.speed import PassCost
 from meshwise.cost.serve.rig import Rig
-from meshwise.cost.serve.speed import PassCost
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model
 from meshwise.models.formats import FORMATS, weights

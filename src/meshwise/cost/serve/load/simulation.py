@@ -12,9 +12,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from meshwise.cost.serve.estimate import estimate
-from meshwise.cost.serve.load import NEVER, Limits, Load, Report, gaps, percentiles, weighted
-from meshwise.cost.serve.speed import Batch, PassCost
+from meshwise.cost.serve.load.estimate import estimate
+from meshwise.cost.serve.load.requests import NEVER, Limits, Load, Report, gaps, percentiles, weighted
+from meshwise.cost.serve.passes.speed import Batch, PassCost
 
 BLOCK = 16
 """Tokens of a block of paged cache."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.serve.waves import Product, products, utilization
+from meshwise.cost.serve.passes.waves import Product, products, utilization
 from meshwise.models.find import find_model
 
 

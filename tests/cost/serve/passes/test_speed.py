@@ -11,10 +11,10 @@ from meshwise.catalogue.chips import Link, find_chip, host_cpu
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.engines import find_runtime
 from meshwise.cost.parts import SERVE_PARTS
-from meshwise.cost.serve.cache import CacheRequest, layer_caches
-from meshwise.cost.serve.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.memory.cache import CacheRequest, layer_caches
+from meshwise.cost.serve.memory.placement import ALL_EXPERTS, Pin, Placement, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.passes.speed import Speed, peak_flops, read_rate, speed
 from meshwise.cost.serve.rig import Rig
-from meshwise.cost.serve.speed import Speed, peak_flops, read_rate, speed
 from meshwise.cost.work import Serve
 from support.every import check_every
 from support.serve_tables import model, stored

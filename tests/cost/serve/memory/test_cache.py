@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue.engines import find_runtime
-from meshwise.cost.serve.cache import CacheRequest, cache_type, element_bytes, layer_caches
+from meshwise.cost.serve.memory.cache import CacheRequest, cache_type, element_bytes, layer_caches
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from support.command import one_line

@@ -10,11 +10,12 @@ from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.parts import SERVE_PARTS
-from meshwise.cost.serve.demand import Demand, Hop, Task, demand
-from meshwise.cost.serve.links import all_reduce, all_to_all, latency, moved
-from meshwise.cost.serve.placement import Placement
+from meshwise.cost.serve.memory.placement import Placement
+from meshwise.cost.serve.passes.demand import Demand, demand
+from meshwise.cost.serve.passes.links import all_reduce, all_to_all, latency, moved
+from meshwise.cost.serve.passes.task import Hop, Task
+from meshwise.cost.serve.passes.waves import utilization
 from meshwise.cost.serve.rig import Rig
-from meshwise.cost.serve.waves import utilization
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model

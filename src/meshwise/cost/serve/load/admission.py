@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime
-from meshwise.cost.serve.blocks import PagedLayer, Pool, pool
-from meshwise.cost.serve.buffers import Footprint, footprints
-from meshwise.cost.serve.cache import CacheRequest, cached_rows, layer_caches, layer_windows, pass_sizes
-from meshwise.cost.serve.load import Limits
-from meshwise.cost.serve.placement import Load as DeviceLoad
-from meshwise.cost.serve.placement import Placement, cache_part, with_caches
+from meshwise.cost.serve.load.requests import Limits
+from meshwise.cost.serve.memory.blocks import PagedLayer, Pool, pool
+from meshwise.cost.serve.memory.buffers import Footprint, footprints
+from meshwise.cost.serve.memory.cache import CacheRequest, cached_rows, layer_caches, layer_windows, pass_sizes
+from meshwise.cost.serve.memory.placement import Load as DeviceLoad
+from meshwise.cost.serve.memory.placement import Placement, cache_part, with_caches
 from meshwise.cost.work import Serve
 from meshwise.models.model import Model
 
