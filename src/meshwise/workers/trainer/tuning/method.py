@@ -34,8 +34,9 @@ class Tune:
     @staticmethod
     def of(values: Mapping[str, Any]) -> "Tune":
         """Return the method that a config.json describes, without keys of other versions."""
-        known = {f.name: values[f.name] for f in fields(Tune) if f.name in values}
-        return Tune(**(known | {"targets": tuple(known.get("targets", ()))}))
+        known: dict[str, Any] = {f.name: values[f.name] for f in fields(Tune) if f.name in values}
+        known["targets"] = tuple(known.get("targets", ()))
+        return Tune(**known)
 
     @property
     def adapts(self) -> bool:
