@@ -12,7 +12,7 @@ from meshwise.errors import UserError
 from meshwise.run.train import processes
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
-from meshwise.run.train.sections import as_text
+from meshwise.run.train.report.sections import as_text
 from meshwise.run.train.sweep import Outcome, Point, parse, points, table
 from meshwise.workers.trainer.report.rows import Step, add_row, failure, measurement
 from meshwise.workers.trainer.settings import Settings

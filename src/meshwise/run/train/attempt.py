@@ -6,10 +6,12 @@ from pathlib import Path
 
 from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Progress, Say
-from meshwise.run.train import failure, hosts, launch, processes, report
+from meshwise.run.train import launch, processes
 from meshwise.run.train.launch import Launch
+from meshwise.run.train.nodes import hosts
 from meshwise.run.train.processes import Watch
-from meshwise.run.train.report import Measured
+from meshwise.run.train.report import comparison, failure
+from meshwise.run.train.report.comparison import Measured
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import PREDICTED, read_rows
 from meshwise.workers.trainer.settings import Settings
@@ -54,7 +56,7 @@ def run(ready: Launch, out: Path, say: Say, progress: Progress | None, watch: Wa
     (out / "failure.json").unlink(missing_ok=True)
     command, environment = launch.command(ready, out / "config.json"), processes.environment(ready)
     code, stopped = processes.follow(command, environment, ready.settings.steps, say, progress, watch)
-    return Attempt(code, stopped, report.read(ready.settings, out, started, before) if ready.hosts.rank == 0 else None)
+    return Attempt(code, stopped, comparison.read(ready.settings, out, started, before) if ready.hosts.rank == 0 else None)
 
 
 def _announcement(ready: Launch) -> list[str]:

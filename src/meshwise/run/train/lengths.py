@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from meshwise import units
 from meshwise.errors import UserError, quoted
-from meshwise.run.train.advice import Forecast
 from meshwise.run.train.ask import SHORT, TrainRun
 from meshwise.run.train.launch import Launch, prepare
-from meshwise.run.train.report import Measured, layout_name, name_rank
-from meshwise.run.train.sections import Section, Table
+from meshwise.run.train.report.advice import Forecast
+from meshwise.run.train.report.comparison import Measured, layout_name, name_rank
+from meshwise.run.train.report.sections import Section, Table
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import measured_steps, rates

@@ -16,8 +16,9 @@ from meshwise.errors import UserError
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.children import end_tree, handle_signals, with_parent
 from meshwise.run.scratch import ScratchFile
-from meshwise.run.train import hosts, launch, lock
+from meshwise.run.train import launch, lock
 from meshwise.run.train.launch import Launch
+from meshwise.run.train.nodes import hosts
 from meshwise.workers.trainer.ranks.kill_points import reach
 from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
 from meshwise.workers.trainer.ranks.output import say as say_to

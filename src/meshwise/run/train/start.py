@@ -15,25 +15,22 @@ from meshwise.run.packages import require_torch
 from meshwise.run.train import (
     attempt,
     dry_run,
-    elastic,
-    failure,
-    hosts,
     launch,
     lengths,
     lock,
     previous,
     processes,
-    report,
-    sections,
     submit,
     sweep,
 )
-from meshwise.run.train.advice import Forecast, forecast
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.attempt import Attempt, with_prediction
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.report import Measured
-from meshwise.run.train.sections import Section
+from meshwise.run.train.nodes import elastic, hosts
+from meshwise.run.train.report import comparison, failure, sections
+from meshwise.run.train.report.advice import Forecast, forecast
+from meshwise.run.train.report.comparison import Measured
+from meshwise.run.train.report.sections import Section
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
 from meshwise.workers.trainer.report.rows import add_row, read_rows
@@ -160,13 +157,13 @@ def finish(
     ready: Launch, out: Path, measured: Measured, predicted: Forecast | None, more: Sequence[Section], say: Say
 ) -> TrainResult:
     """Write the report to report.md and print it, even if the disk is full."""
-    result = TrainResult(out, measured, predicted, (*more, *report.sections(measured, predicted)))
+    result = TrainResult(out, measured, predicted, (*more, *comparison.sections(measured, predicted)))
     unwritten = ""
     try:
-        files.write(out / "report.md", sections.as_markdown(report.title(ready.settings), result.sections))
+        files.write(out / "report.md", sections.as_markdown(comparison.title(ready.settings), result.sections))
     except UserError as error:
         unwritten = str(error)
-    ignore_broken_pipe(say)(f"\n{result.text}\n\n{report.files_in(out)}")
+    ignore_broken_pipe(say)(f"\n{result.text}\n\n{comparison.files_in(out)}")
     if unwritten:
         raise DoesNotFit(unwritten)
     return result

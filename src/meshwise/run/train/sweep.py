@@ -11,11 +11,11 @@ from meshwise import units
 from meshwise.calibrate.score import FEWEST, spearman
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.train.choice import Choice
-from meshwise.run.train.advice import GENERIC
 from meshwise.run.train.ask import AXES as LAYOUT_AXES
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import BrokenRules, Launch, prepare
-from meshwise.run.train.sections import Section, Table
+from meshwise.run.train.report.advice import GENERIC
+from meshwise.run.train.report.sections import Section, Table
 from meshwise.units import GIB
 from meshwise.workers.trainer.settings import RECOMPUTE, SCHEDULES
 

@@ -27,9 +27,9 @@ from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.plan import TrainPlan
-from meshwise.run.train import failure as failures
 from meshwise.run.train import launch as own_launch
 from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.report import failure as failures
 from meshwise.tune.ask import TuneAsk, parse_options
 from meshwise.tune.belief.space import Space
 from meshwise.tune.loop import columns, reading

@@ -66,8 +66,9 @@ def test_a_report_is_written_even_if_its_output_is_closed(tmp_path: Path) -> Non
     script = """
 import os, sys
 from pathlib import Path
-from meshwise.run.train import report as run_report, start as running
-from meshwise.run.train.sections import Section
+from meshwise.run.train import start as running
+from meshwise.run.train.report import comparison as run_report
+from meshwise.run.train.report.sections import Section
 
 run_report.sections = lambda seen, found: [Section("measured", lines=("x" * 100_000,))]
 run_report.title = lambda settings: "a run"

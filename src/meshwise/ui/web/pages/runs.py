@@ -10,7 +10,7 @@ from meshwise import api, units
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.run.serve.bench import Bench
 from meshwise.run.train.folder import RunFolder
-from meshwise.run.train.report import row_layout_name
+from meshwise.run.train.report.comparison import row_layout_name
 from meshwise.ui.views import bench as bench_views
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages.page import Page, PlainTable, Reply, Site

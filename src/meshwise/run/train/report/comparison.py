@@ -8,8 +8,8 @@ from typing import Any
 
 from meshwise.cost.axes import layout_name as name_of
 from meshwise.cost.parts import TRAIN_WORDS
-from meshwise.run.train.advice import Forecast, advice
-from meshwise.run.train.sections import Section, Table
+from meshwise.run.train.report.advice import Forecast, advice
+from meshwise.run.train.report.sections import Section, Table
 from meshwise.units import GIB
 from meshwise.workers.trainer.report.rows import (
     EVALUATIONS,

@@ -1,6 +1,6 @@
 """A report as text and as Markdown says the same."""
 
-from meshwise.run.train.sections import Section, Table, as_markdown, as_text
+from meshwise.run.train.report.sections import Section, Table, as_markdown, as_text
 
 PAGE = [
     Section("time by part", Table(("", "s", "note"), (("step", "1.5", ""), ("  forward", "0.25", "a|b"))), ("median of 3",)),

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from meshwise.catalogue import here
-from meshwise.run.train import failure, launch
+from meshwise.run.train import launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
+from meshwise.run.train.report import failure
 
 
 def ready(monkeypatch: pytest.MonkeyPatch, **words: Any) -> launch.Launch:

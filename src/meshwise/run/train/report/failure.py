@@ -11,8 +11,8 @@ from meshwise.cost.train.parameters import Parameters
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
-from meshwise.run.train.advice import layout_of
 from meshwise.run.train.launch import Launch
+from meshwise.run.train.report.advice import layout_of
 from meshwise.units import GIB
 from meshwise.workers.trainer.settings import Layout, broken_rules
 
