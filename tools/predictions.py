@@ -151,6 +151,11 @@ def of_question(question: str) -> Iterator[Prediction]:
     except mw.UserError as error:
         yield Prediction(source=source, id=question, answer=f"refused: {error}")
         return
+    if hasattr(answer, "dominated"):  # a Pareto front
+        for point in answer.points:
+            name, rate = f"{question}: {point.users} users", point.per_device * point.devices
+            yield Prediction(source=source, id=name, answer=point.name, decode=rate, ttft=point.ttft)
+        return
     if hasattr(answer, "points"):
         found = [(f"{question}: {' '.join(point.labels)}", "", point.choice, point.refusal) for point in answer.points]
     elif hasattr(answer, "shapes"):
@@ -177,6 +182,10 @@ def ask(question: str) -> Any:
     verb, model, words, axes = parsed(question)
     if "params" in words or "shape" in words:
         return mw.shapes(*model, **words)
+    if words.pop("front", False):
+        return api.front_serve(ServeAsk(*model, **words))
+    if words.get("cheapest") and verb == "serve":
+        return api.cheapest_serve(ServeAsk(*model, **words))
     if words.pop("cheapest", False):
         return mw.cheapest(TrainAsk(*model, **words), *axes)
     if axes:
