@@ -13,14 +13,19 @@ from meshwise.plan.train.choice import Choice, choice
 from meshwise.workers.trainer.settings import Layout, Settings
 
 
+def tune_words(settings: Settings) -> str:
+    """Return the value of `--tune` for a run; '' where everything is trained."""
+    given = settings.tune
+    tuning = Tuning(cast(Method, given.method), given.rank, given.targets, given.frozen_layers)
+    return "" if tuning == FULL else tuning.write()
+
+
 def question(settings: Settings, model: Model, on: str) -> Question:
     """Return the planner's question for the run that `settings` describe, on the cluster `on`."""
     precision = "bf16" if settings.precision == "fp32" else settings.precision  # the planner has no fp32
-    given = settings.tune
-    tuning = Tuning(cast(Method, given.method), given.rank, given.targets, given.frozen_layers)
     ask = TrainAsk(
         model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision,
-        tune="" if tuning == FULL else tuning.write(),
+        tune=tune_words(settings),
     )  # fmt: skip
     return ask.question(model)
 
