@@ -85,7 +85,9 @@ def test_a_slow_run_counts_as_measured_but_not_for_its_neighbours():
 @given(row=ROWS)
 def test_a_run_out_of_memory_lowers_the_probability_of_all_that_need_as_much(row: int):
     before, after = fitting(space(), []), fitting(space(), [Observation(row, failure="oom")])
-    assert np.all(after <= before + 1e-9)
+    need = space().memory / space().capacity
+    assert np.all((after <= before)[need >= need[row]])
+    assert np.all(after <= before + 1e-4)  # what surely fits may become a little surer: the spread of the prediction shrinks
     assert Posterior.of(space(), [Observation(row, failure="oom")]).runs[row] == 0.0
 
 
