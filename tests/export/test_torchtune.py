@@ -93,6 +93,11 @@ def test_a_node_runs_the_distributed_recipes() -> None:
     assert "optimizer_in_bwd: false" in full["torchtune.yaml"]
     assert "without a float32 copy" in full["torchtune.yaml"]
     assert "without a float32 copy" not in lora["torchtune.yaml"]
+    assert "than predicted" not in lora["torchtune.yaml"]
+
+
+def test_a_model_whose_products_are_separate_in_torchtune_says_so() -> None:
+    assert "as separate layers: adapters have more parameters" in exported(model="phi-3-mini").files["torchtune.yaml"]
 
 
 def test_several_nodes_meet_at_an_endpoint_without_which_torchtune_starts_one_node_alone() -> None:
@@ -153,6 +158,10 @@ def test_what_torchtune_cannot_say_is_refused_with_what_it_can() -> None:
         "targets": ({"tune": "lora:16:gate_proj,q_proj"}, r"all of gate_proj, up_proj, down_proj; expected .* --tune lora:16$"),
         "MLP alone": ({"tune": "lora:16:mlp"}, r"attaches adapters to some of q_proj, .* --tune lora:16$"),
         "fused products": ({"model": "phi-3-mini", "tune": "lora:16:qkv_proj"}, r"attaches adapters to some of q_proj"),
+        "DoRA": (
+            {"model": "llama-3.1-405b", "on": "64x8xh200", "batch": 512, "tune": "dora:8", "framework": "fsdp"},
+            r"no DoRA for meta-llama/Llama-3.1-405B; expected --tune lora:8",
+        ),
         "objective": ({"objective": "dpo"}, r"dpo is another recipe, .* expected --objective sft"),
         "fused loss": ({"loss": "fused"}, r"has no fused loss; the nearest .*--loss chunked"),
         "paged": (NODE | {"optimizer": "adamw-paged-8bit"}, r"only on one device: .*--optimizer adamw-8bit"),

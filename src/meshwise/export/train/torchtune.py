@@ -153,8 +153,10 @@ def write(setup: Setup) -> Written:
 
 
 def _notes(setup: Setup) -> list[str]:
+    """Return what differs from the prediction, for the comment at the top."""
     if setup.text("adapter"):
-        return []
+        joined = f"{TITLE} adapts qkv_proj and gate_up_proj as separate layers: adapters have more parameters than predicted."
+        return [joined] if _family(_function(setup)).unjoined else []
     return [
         f"{TITLE} keeps weights, gradients and optimizer states in dtype, without a float32 copy: less memory than predicted."
     ]
@@ -214,9 +216,11 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
 
 
 def _adapted(setup: Setup) -> Iterable[Refusal]:
-    """Yield a refusal of targets that torchtune cannot name."""
+    """Yield refusals of targets that torchtune cannot name, and of DoRA where its function lacks it."""
     if not setup.text("adapter"):
         return
+    if setup.text("adapter") == "dora" and _function(setup) in builders.NO_DORA:
+        yield Refusal(f"{TITLE} has no DoRA for {setup.model}; expected --tune lora:{setup.whole('rank')}", {})
     if builders.written(setup.values["targets"]) is None:
         tune = f"{setup.text('adapter')}:{setup.whole('rank')}"
         why = f"{TITLE} attaches adapters to some of {', '.join(builders.ATTENTION)}, with or without all of {', '.join(builders.MLP)}"

@@ -27,6 +27,8 @@ class Family:
     """Whether there are qlora_* functions; without them, lora_* with quantize_base."""
     splits: bool = False
     """Whether base_llama_tp_plan splits it: its published configurations do so, and the output head is not tied."""
+    unjoined: bool = False
+    """Whether products that transformers joins (qkv_proj, gate_up_proj) are separate layers, with an adapter each."""
 
 
 _QWEN = ("path", "merges_file")
@@ -39,8 +41,8 @@ FAMILIES = {
     "mistral": Family("mistral.mistral_tokenizer", "MISTRAL"),
     "gemma": Family("gemma.gemma_tokenizer", "GEMMA"),
     "gemma2": Family("gemma.gemma_tokenizer", "GEMMA2"),
-    "phi3": Family("phi3.phi3_mini_tokenizer", "PHI3_MINI"),
-    "phi4": Family("phi4.phi4_tokenizer", "PHI4", ("vocab_path", "merges_path")),
+    "phi3": Family("phi3.phi3_mini_tokenizer", "PHI3_MINI", unjoined=True),
+    "phi4": Family("phi4.phi4_tokenizer", "PHI4", ("vocab_path", "merges_path"), unjoined=True),
     "qwen2": Family("qwen2.qwen2_tokenizer", "QWEN2", _QWEN, qlora=False),
     "qwen2_5": Family("qwen2_5.qwen2_5_tokenizer", "QWEN2", _QWEN, qlora=False),
 }
@@ -73,6 +75,8 @@ BUILDERS = {
     "qwen2.5-72b": "qwen2_5.qwen2_5_72b_base",
 }
 """Functions below torchtune.models that build a model of a preset's sizes."""
+NO_DORA = ("llama3_1.llama3_1_405b",)
+"""Functions whose lora_* variants lack use_dora."""
 _READ = {
     "qwen2.qwen2_0_5b": "qwen2.5-0.5b",
     "qwen2.qwen2_1_5b": "qwen2.5-1.5b",
