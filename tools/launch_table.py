@@ -53,6 +53,7 @@ CHECKED = {
     "megatron": "its parser and `validate_args`", "torchtitan": "its parser and `ParallelDims`", "torchtitan-0.2": "its parser",
     "deepspeed": "`DeepSpeedConfig`", "accelerate": "its parser and its list of keys", "trainer": "fields of `TrainingArguments`",
     "llama-factory": "its list of keys; `DeepSpeedConfig`", "axolotl": "its list of keys", "maxtext": "its list of keys",
+    "torchtune": "its list of keys",
     "megatron-deepspeed": "round trip", "megatron-bridge": "round trip", "nanotron": "round trip",
     "meshwise": "its own parser",
 }  # fmt: skip

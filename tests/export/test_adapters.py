@@ -14,7 +14,12 @@ from support.every import check_every
 
 ASK = TrainAsk("llama-3.1-8b", on="1xh100-sxm", batch=8, seq=2048)
 TUNINGS = ("lora:16", "lora:8:q_proj,v_proj", "dora:32", "qlora:64", "qlora:8:attention")
-PROGRAMS = {"axolotl": "axolotl.yaml", "llama-factory": "llama_factory.yaml", "trainer": "train.sh"}
+PROGRAMS = {
+    "axolotl": "axolotl.yaml",
+    "llama-factory": "llama_factory.yaml",
+    "torchtune": "torchtune.yaml",
+    "trainer": "train.sh",
+}
 
 
 def written(folder: Path, tune: str, program: str, **change: Any) -> Path:
@@ -50,5 +55,7 @@ def test_frozen_layers_are_the_ones_that_llama_factory_does_not_train(tmp_path: 
 
 
 def test_a_program_without_adapters_says_which_have_them() -> None:
-    with pytest.raises(UserError, match="has no setting for adapters; expected --to axolotl or llama-factory or trainer"):
+    with pytest.raises(
+        UserError, match="has no setting for adapters; expected --to axolotl or llama-factory or torchtune or trainer"
+    ):
         api.export(make(replace(ASK, tune="lora:16")), to="megatron")

@@ -23,6 +23,7 @@ PLANS = {
     "torchtitan-0.2": "torchtitan",
     "accelerate": "fsdp",
     "axolotl": "fsdp",
+    "torchtune": "fsdp",
     "trainer": "deepspeed",
     "llama-factory": "deepspeed",
     "nanotron": "nanotron",

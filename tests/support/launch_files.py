@@ -21,7 +21,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.plan import TrainPlan, make
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "launch"
-CONFIGS = ("axolotl", "deepspeed", "llama-factory", "nanotron", "torchtitan-0.2")
+CONFIGS = ("axolotl", "deepspeed", "llama-factory", "nanotron", "torchtitan-0.2", "torchtune")
 """Programs whose facts are all in a configuration file; the others say them in a command too."""
 QUESTIONS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama-3.1-8b", "on": "8x8xh100-sxm", "batch": "512x4096", "framework": "megatron"},

@@ -22,6 +22,7 @@ PROGRAMS = (
     "torchtitan-0.2",
     "nanotron",
     "axolotl",
+    "torchtune",
     "trainer",
     "llama-factory",
     "accelerate",

@@ -1,4 +1,5 @@
-"""Take launchers off a command line: srun, torchrun, torch.distributed.run, deepspeed, accelerate launch, mpirun, env, containers."""
+"""Take launchers off a command line: srun, torchrun, torch.distributed.run, tune run, deepspeed, accelerate launch,
+mpirun, env, containers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -167,6 +168,8 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
         if name == "torchrun" or module in TORCHRUN:
             rest = words[1:] if name == "torchrun" else words[_after_module(words) :]
             words = _launched(rest, "torchrun", found)
+        elif name == "tune" and len(words) > 1 and words[1].text == "run":  # torchtune hands these options to torchrun
+            words = _launched(words[2:], "torchrun", found)
         elif name == "deepspeed" or module == "deepspeed.launcher.runner":
             words = _launched(words[1:] if name == "deepspeed" else words[_after_module(words) :], "deepspeed", found)
         elif (name == "accelerate" and len(words) > 1 and words[1].text == "launch") or module == "accelerate.commands.launch":
