@@ -28,7 +28,7 @@ SECONDS, MEMORY = 10, 1 << 30
 
 @dataclass
 class Result:
-    """What a target did with its inputs."""
+    """Outcomes of the inputs of one target."""
 
     target: str
     inputs: int

@@ -1,4 +1,4 @@
-"""What `check` says about launch files with the mistakes that people make, and the patched copy that it writes."""
+"""Verdicts of `check` on launch files with common mistakes, and the patched copy that it writes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What templates draw."""
+"""Templates draw tables, bars and diagrams from their data."""
 
 import re
 

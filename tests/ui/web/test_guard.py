@@ -1,4 +1,4 @@
-"""What every request must satisfy, and what every reply carries."""
+"""Rules that every request must satisfy, and headers that every reply carries."""
 
 import pytest
 

@@ -15,7 +15,7 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class Family:
-    """What the models of one module of torchtune.models share."""
+    """One module of torchtune.models: the tokenizer, checkpoint format and adapters that its models share."""
 
     tokenizer: str
     """Its function, below torchtune.models."""

@@ -40,8 +40,8 @@ def export(
     list: Annotated[bool, typer.Option("--list", help="List programs and launchers, and stop.", rich_help_panel=OUTPUT)] = False,
     json: Json = False,
 ) -> None:
-    """What a program cannot say is refused, with the nearest layout that it can. Data, tokenizer and paths are placeholders that stop the
-    program until they are set."""
+    """A layout that the program cannot express is refused, with the nearest one that it can. Data, tokenizer and paths are placeholders
+    that stop the program until they are set."""
     if list:
         from meshwise.ui.views.launch_files import programs_view
         from meshwise.ui.views.tables import console

@@ -20,7 +20,7 @@ CLUSTER = "Training on a cluster, without a search"
 
 @question
 class CountAsk(Ask):
-    """What to count: the parameters of `api.count`."""
+    """A question to `meshwise count`: the parameters of `api.count`."""
 
     verb: ClassVar[str] = "count"
 

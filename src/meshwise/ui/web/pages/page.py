@@ -13,7 +13,7 @@ from meshwise.ui.web.named import Named
 
 @dataclass(frozen=True)
 class Site:
-    """What pages share: the files named on the command line, and the answers given so far."""
+    """State shared by all pages: the files named on the command line, and the answers given so far."""
 
     named: Named = field(default_factory=Named)
     kept: Kept = field(default_factory=Kept)
