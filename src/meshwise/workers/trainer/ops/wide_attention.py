@@ -1,0 +1,177 @@
+"""Causal attention with soft caps for heads wider than 128: one fused kernel forward, three kernels backward.
+
+A soft cap bounds the scores, so that exp(score) fits float32 and bfloat16 and softmax needs no largest score: the forward kernel never
+rescales its sums. Backward, tiles of gradients for keys and values together would fill the registers of heads this wide. A kernel
+therefore writes the softmax and the gradient of the scores in 16 bits, for some heads at a time, and another multiplies them: 10 bytes
+move per score, but each of five products is computed once and at the rate of large tiles.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from meshwise.workers.trainer.ops.wide_kernels import wide_by_keys, wide_by_queries, wide_delta, wide_forward, wide_scores
+
+HIGHEST_CAP = 60.0
+"""exp(60) x 10^6 keys x values of 10^6 stay below the largest float32, 3.4e38."""
+LARGEST_HEAD = 256
+"""Features of a head that a tile has room for."""
+AT_ONCE = 2**30
+"""Bytes of the softmax and the gradient of the scores that exist at a time, unless those of one key head are more."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Queries and keys (or rows and features summed at a time) of a tile, and the launch of its kernel."""
+
+    rows: int
+    columns: int
+    step: int
+    warps: int
+    stages: int
+
+    @property
+    def launch(self) -> dict[str, int]:
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of the three kernels that multiply."""
+
+    forward: Tile = Tile(128, 64, 256, 8, 2)
+    scores: Tile = Tile(128, 128, 64, 8, 3)
+    products: Tile = Tile(128, 256, 64, 8, 4)
+
+
+TILES = Tiles()
+
+
+def fits(q: Tensor, cap: float) -> bool:
+    """Return whether these kernels compute attention of such queries with this cap."""
+    return q.is_cuda and q.dtype == torch.bfloat16 and q.shape[-1] <= LARGEST_HEAD and 0 < cap <= HIGHEST_CAP
+
+
+def _heads(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Return a descriptor of (batch, heads, sequence, features) whose tiles are of one head."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, rows, columns])
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """Return x, copied if its tiles cannot be addressed: rows must begin at multiples of 16 bytes."""
+    even = all(stride * x.element_size() % 16 == 0 for stride in x.stride()[:-1])
+    return x if even and x.stride(-1) == 1 and x.data_ptr() % 16 == 0 else x.contiguous()
+
+
+def _empty(x: Tensor) -> Tensor:
+    """Return memory for a tensor like x (batch, heads, sequence, features); sequence before heads, as projections read and write it."""
+    return x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]).transpose(1, 2)
+
+
+def _numbers(factor: float, cap: float) -> tuple[float, float]:
+    """Return the factor of a raw score in the exponent of 2 that makes its tanh, and the cap in powers of 2."""
+    return 2 * factor / cap * math.log2(math.e), cap * math.log2(math.e)
+
+
+def run_forward(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float, tile: Tile) -> tuple[Tensor, Tensor]:
+    """Return attention, and the logarithm to base 2 of the sum of the powers of each query's scores."""
+    batch, heads, seq, size = q.shape
+    wide = triton.next_power_of_2(size)
+    out, sums = _empty(q), q.new_empty(batch, heads, seq, dtype=torch.float32)
+    run: Any = wide_forward[(triton.cdiv(seq, tile.rows), batch * heads)]
+    run(
+        _heads(q, tile.rows, wide), _heads(k, tile.columns, wide), _heads(v, tile.columns, wide), _heads(out, tile.rows, wide), sums,
+        seq, heads, *_numbers(factor, cap), heads // k.shape[1], tile.rows, tile.columns, wide, **tile.launch,
+    )  # fmt: skip
+    return out, sums
+
+
+def run_backward(
+    by_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, factor: float, cap: float, tiles: Tiles
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values."""
+    batch, heads, seq, size = q.shape
+    group, wide, by_out = heads // k.shape[1], triton.next_power_of_2(size), _aligned(by_out)
+    deltas, grads = torch.empty_like(sums), (_empty(q), _empty(k), _empty(v))
+    each: Any = wide_delta[(seq, batch)]
+    each(by_out, out, deltas, *by_out.stride()[:3], *out.stride()[:3], seq, size, heads, triton.next_power_of_2(heads), wide, num_warps=4)
+    keys, shared = triton.cdiv(seq, 8) * 8, batch * k.shape[1]
+    together = max(1, min(shared, AT_ONCE // (2 * q.element_size() * group * seq * keys)))
+    softmax, by_scores = (q.new_empty(together * group, seq, keys) for _ in range(2))
+    s, p = tiles.scores, tiles.products
+    for first in range(0, shared, together):
+        count = min(together, shared - first)
+        run: Any = wide_scores[(triton.cdiv(seq, s.columns), triton.cdiv(seq, s.rows), count * group)]
+        run(
+            *(_heads(x, s.rows, s.step) for x in (q, by_out)), *(_heads(x, s.columns, s.step) for x in (k, v)), sums, deltas,
+            *(_tiles_of(x, s.rows, s.columns) for x in (softmax, by_scores)), first * group, seq, heads, *_numbers(factor, cap),
+            4 * factor, group, s.rows, s.columns, wide, s.step, p.rows, **s.launch,
+        )  # fmt: skip
+        parts = triton.cdiv(seq, p.rows)
+        for scores, rows, grad in ((softmax, by_out, grads[2]), (by_scores, q, grads[1])):
+            run = wide_by_keys[(count, parts)]
+            run(
+                _tiles_of(scores, p.step, p.rows), _heads(rows, p.step, wide), _heads(grad, p.rows, wide),
+                first, seq, k.shape[1], group, p.rows, p.step, wide, **p.launch,
+            )  # fmt: skip
+        run = wide_by_queries[(count * group, parts)]
+        run(
+            _tiles_of(by_scores, p.rows, p.step), _heads(k, p.step, wide), _heads(grads[0], p.rows, wide),
+            first * group, seq, heads, group, p.rows, p.step, wide, **p.launch,
+        )  # fmt: skip
+    return grads
+
+
+def _tiles_of(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Return a descriptor of (heads, queries, keys)."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [1, rows, columns])
+
+
+@torch.library.custom_op("meshwise::wide_attention", mutates_args=())
+def _wide_attention(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float) -> tuple[Tensor, Tensor]:
+    return run_forward(_aligned(q), _aligned(k), _aligned(v), factor, cap, TILES.forward)
+
+
+@_wide_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float) -> tuple[Tensor, Tensor]:
+    return _empty(q), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("meshwise::wide_attention_backward", mutates_args=())
+def _wide_attention_backward(
+    by_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, factor: float, cap: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return run_backward(by_out, _aligned(q), _aligned(k), _aligned(v), out, sums, factor, cap, TILES)
+
+
+@_wide_attention_backward.register_fake
+def _(
+    by_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, factor: float, cap: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty(q), _empty(k), _empty(v)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *kept, ctx.factor, ctx.cap = inputs
+    ctx.save_for_backward(*kept, *output)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients(ctx: Any, by_out: Tensor, by_sums: Tensor) -> tuple[Tensor | None, ...]:
+    return *_wide_attention_backward(by_out, *ctx.saved_tensors, ctx.factor, ctx.cap), None, None
+
+
+_wide_attention.register_autograd(_gradients, setup_context=_save)
+
+
+def wide_attention(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float) -> Tensor:
+    """Return causal attention on (batch, heads, sequence, features) with scores cap x tanh(factor x score / cap)."""
+    out: Tensor = _wide_attention(q, k, v, factor, cap)[0]
+    return out
