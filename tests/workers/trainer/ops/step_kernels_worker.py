@@ -11,7 +11,8 @@ from meshwise.cost.train.passes import JOINED_STEP
 from meshwise.cost.train.step import UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
-from meshwise.workers.trainer.ops import grouped_products, squares
+from meshwise.workers.trainer.ops import grouped_products, squares, wide_attention
+from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, Scores, attend
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
 from meshwise.workers.trainer.ops.expert_kernels import expert_product, gather_rows, sum_rows
 from meshwise.workers.trainer.ops.experts import ALIGNED
@@ -79,6 +80,21 @@ def check_squares() -> None:
     tensors = [torch.randn(*shape, generator=dice) for shape in ((30, 41), (7, 5), (3,))]
     torch.testing.assert_close(squares.sum_of_squares(tensors), sum(tensor.square().sum() for tensor in tensors))
     torch.testing.assert_close(squares.sum_of_squares(tensors[:1]), tensors[0].square().sum())
+
+
+def check_wide_attention(heads: int, shared: int, length: int, size: int, cap: float, scores: tuple[int, int], at_once: int) -> None:
+    """Sequences that end within tiles, heads narrower than tiles, several parts of the heads, against scores as a whole."""
+    tile = wide_attention.Tile
+    wide_attention.TILES = wide_attention.Tiles(tile(32, 16, 0, 4, 2), tile(*scores, 16, 4, 2), tile(32, 0, 16, 4, 2))
+    wide_attention.AT_ONCE = at_once
+    joined = torch.randn(2, length, heads + 2 * shared, size, generator=dice).requires_grad_()
+    q, k, v = (x.transpose(1, 2) for x in joined.split([heads, shared, shared], 2))
+    found = wide_attention.wide_attention(q, k, v, 0.7, cap)
+    right = attend(q, k, v, Scores(mask=torch.ones(length, length, dtype=torch.bool).tril()), Rule(0.7, cap=cap), UNSHARDED, False)
+    outer = torch.randn(right.shape, generator=dice)
+    grads = (torch.autograd.grad(y, joined, outer, retain_graph=True)[0] for y in (found, right))
+    for one, other in ((found, right), tuple(grads)):
+        assert (one - other).norm() < 1e-5 * other.norm(), ((one - other).norm() / other.norm()).item()
 
 
 def check_scale() -> None:
@@ -226,6 +242,10 @@ assert UPDATED_TOGETHER == SMALL
 check_scale()
 check_squares()
 check_grouped_products()
+check_wide_attention(4, 2, 40, 16, 5.0, (32, 32), 2**30)
+check_wide_attention(3, 1, 33, 24, 50.0, (16, 32), 4 * 3 * 33 * 40)
+check_wide_attention(2, 2, 70, 16, 20.0, (16, 16), 1)
+opcheck(wide_attention.attend_wide, (*(torch.randn(1, n, 5, 16, requires_grad=True) for n in (2, 1, 1)), 0.7, 5.0))
 check_loss_and_gradient(5, 100, 128)
 check_loss_and_gradient(5, 100, 128, cap=2.0)
 check_loss_and_gradient(3, 9000, 9024, torch.bfloat16, cap=30.0)

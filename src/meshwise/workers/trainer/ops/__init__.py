@@ -1,6 +1,7 @@
 """trainer.ops: the operations that models are built from.
 
     attention.py          softmax attention on this rank's heads and part of the sequence, with windows, soft caps and ALiBi
+    wide_attention.py     wide heads with soft caps; wide_kernels.py: its Triton kernels
     recompute.py          activation checkpointing
     loss.py               cross-entropy that never holds all logits
     softmax.py            its Triton kernel

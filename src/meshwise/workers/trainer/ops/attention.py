@@ -1,8 +1,8 @@
 """Softmax attention on this rank's heads and part of the sequence: plain, or with windows, soft caps, ALiBi and separate documents.
 
-Plain causal attention runs on torch's fused kernels, and wide heads with soft caps as products of blocks. Everything else runs as
-FlexAttention (arXiv:2412.05496) on a GPU, which compiles a kernel for the rule and skips blocks that no query sees, and with a mask
-elsewhere.
+Plain causal attention runs on torch's fused kernels, and that of wide heads with soft caps on ours (wide_attention.py). Everything else
+runs as FlexAttention (arXiv:2412.05496) on a GPU, which compiles a kernel for the rule and skips blocks that no query sees, and with a
+mask elsewhere.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -87,6 +87,8 @@ class Scores(NamedTuple):
     """ALiBi slopes of this rank's heads, for FlexAttention."""
     positions: tuple[Tensor, Tensor] | None = None
     """Positions of queries and of keys, for FlexAttention with ALiBi on a part of the sequence."""
+    causal: bool = False
+    """Whether FlexAttention's mask shows every key before a query, and scores have no bias."""
 
 
 def make_scores(
@@ -101,7 +103,8 @@ def make_scores(
         return Scores()
     positions, key_positions = shard.positions(length, device)
     if device.type == "cuda" and head_dim >= SMALLEST_HEAD:
-        return _block_scores(rule, shard, positions, key_positions, documents)
+        causal = shard.cp == 1 and documents is None and not (windowed or rule.alibi)
+        return _block_scores(rule, shard, positions, key_positions, documents)._replace(causal=causal)
     distance = positions[:, None] - key_positions
     seen = (distance >= 0) & (distance < rule.window) if windowed else distance >= 0
     if documents is not None:
@@ -157,6 +160,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule, shard: 
     """Return causal attention on (batch, heads, sequence, head_dim); keys and values of other context-parallel ranks are gathered."""
     if shard.cp_group is not None:
         k, v = gather(torch.cat((k, v), -1), 2, shard.cp_group).split([k.shape[-1], v.shape[-1]], -1)
+    if scores.causal and q.shape[-1] > WIDE_HEAD:
+        from meshwise.workers.trainer.ops.wide_attention import fits, wide_attention
+
+        if fits(q, k, v, rule.cap):
+            return wide_attention(q, k, v, rule.factor, rule.cap)
     if scores.blocks is not None:
         return _flexible(q, k, v, scores, rule)
     shared, mask = q.shape[1] != k.shape[1], scores.mask

@@ -22,18 +22,21 @@ from meshwise.workers.trainer.ops.wide_kernels import wide_by_keys, wide_by_quer
 HIGHEST_CAP = 60.0
 """exp(60) x 10^6 keys x values of 10^6 stay below the largest float32, 3.4e38."""
 LARGEST_HEAD = 256
-"""Features of a head that a tile has room for."""
+"""Features of a head that a tile has room for. They must be a multiple of 8: a descriptor's rows begin at multiples of 16 bytes."""
 AT_ONCE = 2**30
 """Bytes of the softmax and the gradient of the scores that exist at a time, unless those of one key head are more."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Queries and keys (or rows and features summed at a time) of a tile, and the launch of its kernel."""
+    """A tile of one kernel, and its launch."""
 
     rows: int
+    """Queries; in the products of keys and values, keys."""
     columns: int
+    """Keys; the products have tiles as wide as a head."""
     step: int
+    """Numbers that a product sums at a time; the forward kernel sums all features of a head at once."""
     warps: int
     stages: int
 
@@ -46,17 +49,19 @@ class Tile:
 class Tiles:
     """Tiles of the three kernels that multiply."""
 
-    forward: Tile = Tile(128, 64, 256, 8, 2)
+    forward: Tile = Tile(128, 64, 0, 8, 2)
     scores: Tile = Tile(128, 128, 64, 8, 3)
-    products: Tile = Tile(128, 256, 64, 8, 4)
+    products: Tile = Tile(128, 0, 64, 8, 4)
 
 
 TILES = Tiles()
 
 
-def fits(q: Tensor, cap: float) -> bool:
-    """Return whether these kernels compute attention of such queries with this cap."""
-    return q.is_cuda and q.dtype == torch.bfloat16 and q.shape[-1] <= LARGEST_HEAD and 0 < cap <= HIGHEST_CAP
+def fits(q: Tensor, k: Tensor, v: Tensor, cap: float) -> bool:
+    """Return whether these kernels compute attention of such heads with this cap."""
+    sizes = {x.shape[-1] for x in (q, k, v)}
+    even = len(sizes) == 1 and max(sizes) <= LARGEST_HEAD and max(sizes) % 8 == 0
+    return even and all(x.is_cuda and x.dtype == torch.bfloat16 for x in (q, k, v)) and 0 < cap <= HIGHEST_CAP
 
 
 def _heads(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -135,23 +140,23 @@ def _tiles_of(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
 
 
 @torch.library.custom_op("meshwise::wide_attention", mutates_args=())
-def _wide_attention(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float) -> tuple[Tensor, Tensor]:
+def attend_wide(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float) -> tuple[Tensor, Tensor]:
     return run_forward(_aligned(q), _aligned(k), _aligned(v), factor, cap, TILES.forward)
 
 
-@_wide_attention.register_fake
+@attend_wide.register_fake
 def _(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float) -> tuple[Tensor, Tensor]:
     return _empty(q), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
 @torch.library.custom_op("meshwise::wide_attention_backward", mutates_args=())
-def _wide_attention_backward(
+def attend_backward(
     by_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, factor: float, cap: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     return run_backward(by_out, _aligned(q), _aligned(k), _aligned(v), out, sums, factor, cap, TILES)
 
 
-@_wide_attention_backward.register_fake
+@attend_backward.register_fake
 def _(
     by_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, factor: float, cap: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -165,13 +170,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _gradients(ctx: Any, by_out: Tensor, by_sums: Tensor) -> tuple[Tensor | None, ...]:
-    return *_wide_attention_backward(by_out, *ctx.saved_tensors, ctx.factor, ctx.cap), None, None
+    return *attend_backward(by_out, *ctx.saved_tensors, ctx.factor, ctx.cap), None, None
 
 
-_wide_attention.register_autograd(_gradients, setup_context=_save)
+attend_wide.register_autograd(_gradients, setup_context=_save)
 
 
 def wide_attention(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float) -> Tensor:
     """Return causal attention on (batch, heads, sequence, features) with scores cap x tanh(factor x score / cap)."""
-    out: Tensor = _wide_attention(q, k, v, factor, cap)[0]
+    out: Tensor = attend_wide(q, k, v, factor, cap)[0]
     return out

@@ -23,8 +23,11 @@ OWN = {
     "_squares": "optimizer",
     "_rows": "loss",
     "_times": "loss",
-    "_soften": "attention",
-    "_move": "attention",
+    "wide_forward": "attention",
+    "wide_delta": "attention",
+    "wide_scores": "attention",
+    "wide_by_keys": "attention",
+    "wide_by_queries": "attention",
     "_by_rows": "products",
 }
 """Parts of the trainer's own kernels (trainer/ops), by their whole name."""
