@@ -12,8 +12,8 @@ from meshwise.cost.train.step import UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
 from meshwise.workers.trainer.ops import grouped_products, squares, wide_attention
-from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, Scores, attend
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
+from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, Scores, attend
 from meshwise.workers.trainer.ops.expert_kernels import expert_product, gather_rows, sum_rows
 from meshwise.workers.trainer.ops.experts import ALIGNED
 from meshwise.workers.trainer.ops.fp8 import FORWARD, cast, fp8_gated_product, fp8_linear
@@ -82,7 +82,9 @@ def check_squares() -> None:
     torch.testing.assert_close(squares.sum_of_squares(tensors[:1]), tensors[0].square().sum())
 
 
-def check_wide_attention(heads: int, shared: int, length: int, size: int, cap: float, scores: tuple[int, int], at_once: int) -> None:
+def check_wide_attention(
+    heads: int, shared: int, length: int, size: int, cap: float, scores: tuple[int, int], at_once: int
+) -> None:
     """Sequences that end within tiles, heads narrower than tiles, several parts of the heads, against scores as a whole."""
     tile = wide_attention.Tile
     wide_attention.TILES = wide_attention.Tiles(tile(32, 16, 0, 4, 2), tile(*scores, 16, 4, 2), tile(32, 0, 16, 4, 2))
@@ -90,7 +92,9 @@ def check_wide_attention(heads: int, shared: int, length: int, size: int, cap: f
     joined = torch.randn(2, length, heads + 2 * shared, size, generator=dice).requires_grad_()
     q, k, v = (x.transpose(1, 2) for x in joined.split([heads, shared, shared], 2))
     found = wide_attention.wide_attention(q, k, v, 0.7, cap)
-    right = attend(q, k, v, Scores(mask=torch.ones(length, length, dtype=torch.bool).tril()), Rule(0.7, cap=cap), UNSHARDED, False)
+    right = attend(
+        q, k, v, Scores(mask=torch.ones(length, length, dtype=torch.bool).tril()), Rule(0.7, cap=cap), UNSHARDED, False
+    )
     outer = torch.randn(right.shape, generator=dice)
     grads = (torch.autograd.grad(y, joined, outer, retain_graph=True)[0] for y in (found, right))
     for one, other in ((found, right), tuple(grads)):

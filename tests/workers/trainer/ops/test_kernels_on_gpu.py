@@ -1,5 +1,7 @@
 """The trainer's kernels on a GPU against plain PyTorch. The last results are in docs/trainer.md."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,8 +12,10 @@ if not torch.cuda.is_available():
 
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adamw import SplitAdamW
+from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, attend, make_scores
 from meshwise.workers.trainer.ops.fp8 import fp8_gated_product, fp8_linear
 from meshwise.workers.trainer.ops.loss import head_loss
+from meshwise.workers.trainer.ops.wide_attention import wide_attention
 
 
 @pytest.mark.parametrize(("tokens", "vocabulary", "hidden"), [(300, 1000, 64), (4096, 50257, 768), (2000, 128256, 512)])
@@ -99,3 +103,51 @@ def test_fused_products_are_as_near_to_float64_as_separate_ones(heads: tuple[int
     for right, separate, fused in zip(*found.values(), strict=True):
         far = [((one - right).norm() / right.norm()).item() for one in (separate, fused)]
         assert far[1] < max(1.3 * far[0], 1e-2), far
+
+
+def by_definition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule) -> torch.Tensor:
+    keys, values = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = rule.cap * torch.tanh(q @ keys.mT * rule.factor / rule.cap)
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values
+
+
+@pytest.mark.parametrize(
+    ("heads", "shared", "length", "size", "rule"),
+    [
+        (8, 4, 2048, 256, Rule(1 / 16, 4096, 50.0)),  # Gemma 2 2B
+        (16, 8, 1000, 256, Rule(1 / 16, cap=50.0)),  # Gemma 2 9B
+        (3, 1, 130, 160, Rule(0.3, cap=20.0)),
+        (4, 4, 700, 256, Rule(1.0, cap=50.0)),  # scores of up to 80
+    ],
+)
+def test_wide_attention_is_near_float64(heads: int, shared: int, length: int, size: int, rule: Rule) -> None:
+    dice = torch.Generator("cuda").manual_seed(3)
+    joined = torch.randn(2, length, heads + 2 * shared, size, generator=dice, device="cuda").bfloat16()
+    q, k, v = parts = [x.transpose(1, 2).requires_grad_() for x in joined.split([heads, shared, shared], 2)]
+    found = attend(q, k, v, make_scores(rule, UNSHARDED, length, joined.device, size), rule, UNSHARDED, True)
+    wide = [x.detach().double().requires_grad_() for x in parts]
+    right = by_definition(wide[0], wide[1], wide[2], rule)
+    outer = torch.randn(right.shape, generator=dice, device="cuda").bfloat16()
+    grads = torch.autograd.grad(found, parts, outer), torch.autograd.grad(right, wide, outer.double())
+    far = [((x.double() - y).norm() / y.norm()).item() for x, y in zip((found, *grads[0]), (right, *grads[1]), strict=True)]
+    assert max(far) < 0.01, far
+
+
+def test_wide_attention_is_the_same_compiled_and_captured() -> None:
+    dice = torch.Generator("cuda").manual_seed(4)
+    q, k, v = parts = [torch.randn(2, n, 300, 256, generator=dice, device="cuda").bfloat16().requires_grad_() for n in (4, 2, 2)]
+
+    def gradients(run: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        y = run(q, k, v, 1 / 16, 50.0)
+        return y, *torch.autograd.grad(y.float().square().sum(), parts)
+
+    expected, compiled = gradients(wide_attention), torch.compile(wide_attention)
+    gradients(compiled)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = gradients(compiled)
+    graph.replay()
+    torch.cuda.synchronize()
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)

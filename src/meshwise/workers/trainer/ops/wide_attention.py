@@ -106,7 +106,19 @@ def run_backward(
     group, wide, by_out = heads // k.shape[1], triton.next_power_of_2(size), _aligned(by_out)
     deltas, grads = torch.empty_like(sums), (_empty(q), _empty(k), _empty(v))
     each: Any = wide_delta[(seq, batch)]
-    each(by_out, out, deltas, *by_out.stride()[:3], *out.stride()[:3], seq, size, heads, triton.next_power_of_2(heads), wide, num_warps=4)
+    each(
+        by_out,
+        out,
+        deltas,
+        *by_out.stride()[:3],
+        *out.stride()[:3],
+        seq,
+        size,
+        heads,
+        triton.next_power_of_2(heads),
+        wide,
+        num_warps=4,
+    )
     keys, shared = triton.cdiv(seq, 8) * 8, batch * k.shape[1]
     together = max(1, min(shared, AT_ONCE // (2 * q.element_size() * group * seq * keys)))
     softmax, by_scores = (q.new_empty(together * group, seq, keys) for _ in range(2))

@@ -2,7 +2,7 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: N803
 import triton
 import triton.language as tl
@@ -115,7 +115,7 @@ def wide_by_keys(
     batch, head = (start + mine) // shared, (start + mine) % shared
     summed = tl.zeros((ROWS, SIZE), tl.float32)
     steps = tl.cdiv(seq - first, STEP)
-    for i in range(0, steps * GROUP):
+    for i in range(steps * GROUP):
         own, at = i // steps, first + i % steps * STEP
         left = scores.load([mine * GROUP + own, at, first]).reshape(STEP, ROWS)
         summed = tl.dot(left.T, rows.load([batch, head * GROUP + own, at, 0]).reshape(STEP, SIZE), summed)
