@@ -4,6 +4,7 @@ Prints milliseconds of each kernel at Gemma 2 2B's and 9B's shapes for several t
 from FlexAttention's results. The table is written to $OUT/gemma.json too.
 """
 
+# ruff: noqa: N803
 import json
 import os
 import time
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 
 from meshwise.workers.trainer.ops import attention, wide_attention
 from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, attend, make_scores
@@ -32,6 +35,67 @@ PRODUCTS = [
     Tile(64, 0, 64, 4, 2),
     Tile(128, 0, 128, 8, 2),
 ]
+
+
+LOOPS = [
+    (Tile(128, 32, 0, 8, 2), False),
+    (Tile(64, 64, 0, 4, 1), False),
+    (Tile(64, 32, 0, 4, 1), False),
+    (Tile(64, 64, 0, 4, 1), True),
+]
+"""Tiles of `scores_by_loop`, and whether tanh is the GPU's own instruction, which has 11 right bits."""
+
+
+@triton.jit
+def scores_by_loop(
+    q, by_out, k, v, sums, deltas, softmax, by_scores, seq, heads, bend, cap, slope,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SIZE: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Compute what wide_scores does, with a tile of queries that stays while keys pass by."""
+    first, mine = (tl.num_programs(0) - 1 - tl.program_id(0)) * ROWS, tl.program_id(1)
+    batch, head = mine // heads, mine % heads
+    queries = q.load([batch, head, first, 0]).reshape(ROWS, SIZE)
+    grads = by_out.load([batch, head, first, 0]).reshape(ROWS, SIZE)
+    row = first + tl.arange(0, ROWS)
+    total = cap - tl.load(sums + mine * seq + row, row < seq, other=float("inf"))
+    delta = tl.load(deltas + mine * seq + row, row < seq, other=0.0)
+    for key in range(0, first + ROWS, KEYS):
+        raw = tl.dot(queries, k.load([batch, head // GROUP, key, 0]).reshape(KEYS, SIZE).T)
+        outer = tl.dot(grads, v.load([batch, head // GROUP, key, 0]).reshape(KEYS, SIZE).T)
+        if FAST:
+            bent = raw * (bend * 0.34657359)
+            below = 0.5 - 0.5 * tl.inline_asm_elementwise(
+                "tanh.approx.f32 $0, $1;", "=f,f", [bent], dtype=tl.float32, is_pure=True, pack=1
+            )
+        else:
+            root = tl.rsqrt(1 + tl.exp2(raw * bend))
+            below = root * root
+        power = tl.exp2(total[:, None] - 2 * cap * below)
+        power = tl.where(row[:, None] >= (key + tl.arange(0, KEYS))[None, :], power, 0.0)
+        grad = power * (outer - delta[:, None]) * (below - below * below) * slope
+        softmax.store([mine, first, key], power.to(softmax.dtype).reshape(1, ROWS, KEYS))
+        by_scores.store([mine, first, key], grad.to(by_scores.dtype).reshape(1, ROWS, KEYS))
+
+
+def loop_over_keys(shape: str, table: list[dict[str, Any]], q: Any, k: Any, v: Any, by_out: Any, sums: Any) -> None:
+    batch, heads, shared, seq, size = SHAPES[shape]
+    softmax, by_scores = (torch.zeros(batch * heads, seq, seq, device="cuda", dtype=q.dtype) for _ in range(2))
+    bend, cap = wide_attention._numbers(FACTOR, CAP)  # pyright: ignore[reportPrivateUsage]
+    for tile, fast in LOOPS:
+        by_head = [wide_attention._heads(x, tile.rows, size) for x in (q, by_out)]  # pyright: ignore[reportPrivateUsage]
+        by_head += [wide_attention._heads(x, tile.columns, size) for x in (k, v)]  # pyright: ignore[reportPrivateUsage]
+        made = [wide_attention._tiles_of(x, tile.rows, tile.columns) for x in (softmax, by_scores)]  # pyright: ignore[reportPrivateUsage]
+        run: Any = scores_by_loop[(triton.cdiv(seq, tile.rows), batch * heads)]
+        timed(
+            table,
+            shape,
+            f"loop {tile} {'tanh' if fast else ''}",
+            lambda run=run, tile=tile, fast=fast, by_head=by_head, made=made: run(
+                *by_head, sums, sums, *made, seq, heads, bend, cap, 4 * FACTOR, heads // shared, tile.rows, tile.columns, size, fast,
+                **tile.launch,
+            ),
+        )  # fmt: skip
+        print(f"rows sum to {softmax.float().sum(-1).mean().item():.5f}", flush=True)
 
 
 def kernels(run: Callable[[], Any], times: int = 6) -> dict[str, float]:
@@ -83,6 +147,8 @@ def case(shape: str, table: list[dict[str, Any]], wide: bool) -> None:
     for tiles in every:
         name = f"backward {tiles.scores} {tiles.products}".replace("Tile", "")
         timed(table, shape, name, lambda tiles=tiles: run_backward(grad, a, b, c, out, sums, FACTOR, CAP, tiles))
+    if wide:
+        loop_over_keys(shape, table, a, b, c, grad, sums)
     left = torch.randn(batch * shared, seq, heads // shared * seq, device="cuda").bfloat16()
     rows = torch.randn(batch * shared, heads // shared * seq, size, device="cuda").bfloat16()
     timed(table, shape, "cuBLAS, all keys by all queries", lambda: left @ rows)
