@@ -134,6 +134,7 @@ def test_wide_attention_is_near_float64(heads: int, shared: int, length: int, si
     assert max(far) < 0.01, far
 
 
+@pytest.mark.filterwarnings("default")  # torch's compiler advises TF32
 def test_wide_attention_is_the_same_compiled_and_captured() -> None:
     dice = torch.Generator("cuda").manual_seed(4)
     q, k, v = parts = [torch.randn(2, n, 300, 256, generator=dice, device="cuda").bfloat16().requires_grad_() for n in (4, 2, 2)]

@@ -50,7 +50,7 @@ class Tiles:
     """Tiles of the three kernels that multiply."""
 
     forward: Tile = Tile(128, 64, 0, 8, 2)
-    scores: Tile = Tile(128, 128, 64, 8, 3)
+    scores: Tile = Tile(64, 64, 64, 4, 3)
     products: Tile = Tile(128, 0, 64, 8, 4)
 
 
