@@ -163,5 +163,12 @@ def test_rules_on_scores_slow_only_the_kernels_that_have_them() -> None:
     }
     assert [name for name, (found, expected) in cases.items() if found != expected] == []
     assert rule_rate(wide, 4096, False, False, True) < rule_rate(windowed, 4096, False, False, True)
+    # wide heads with caps have kernels of their own, for whole sequences whose queries see all keys before them
+    open_wide = replace(wide, window=0)
+    own = rule_rate(open_wide, 4096, False, True, True)
+    others = [rule_rate(wide, 4096, False, True, True), rule_rate(open_wide, 4096, True, True, True)]
+    assert (
+        max(float(np.max(rate)) for rate in [*others, rule_rate(open_wide, 4096, False, True, True, np.array([2.0]))]) < own < 1
+    )
     # a kernel for the rule is faster than a mask of biases
     assert rule_rate(HEADS, 4096, True, False, False) < rule_rate(HEADS, 4096, True, False, True)

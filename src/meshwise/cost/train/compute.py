@@ -27,6 +27,9 @@ FLEXIBLE = 0.39
 WIDE_HEAD, WIDE = 128, 0.43
 """Size of a head beyond which such a kernel has too few registers for large tiles, and its rate there over that of smaller heads: 26
 layers of Gemma 2 2B, heads of 256, 4 x 2048 tokens, took 56 ms."""
+WIDE_CAPPED = 0.6
+"""Rate of our own kernels for soft caps and such heads, where a query sees all keys before it, over cuDNN's as counted here
+(workers/trainer/ops/wide_attention.py): the same 26 layers took 22.5 ms."""
 FLASH_TILE = 128
 """Keys per tile of flash attention: at the edge of the causal mask it computes whole tiles and discards half of each."""
 FLASH_BYTES_BACK = 4
@@ -132,12 +135,18 @@ def memory_bound(d: Device, size: Floats) -> Floats:
     return np.maximum(size / d.bandwidth, SHORTEST_KERNEL)
 
 
-def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool) -> Floats | float:
-    """Return the rate of the attention kernel that a layer's rule needs, over that of plain causal attention."""
+def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool, cp: Floats | float = 1.0) -> Floats | float:
+    """Return the rate of the attention kernel that a layer's rule needs, over that of plain causal attention.
+
+    `cp` devices share the queries of a sequence.
+    """
     if not flexible:
         return BIASED if alibi else 1.0
-    plain = not alibi and not capped and not 0 < op.window < seq
-    return 1.0 if plain else FLEXIBLE * np.where(np.asarray(op.k) > WIDE_HEAD, WIDE, 1.0)
+    narrowed, wide = alibi or 0 < op.window < seq, np.asarray(op.k) > WIDE_HEAD
+    if not narrowed and not capped:
+        return 1.0
+    compiled = FLEXIBLE * np.where(wide, WIDE, 1.0)
+    return compiled if narrowed else np.where(wide & (np.asarray(cp) == 1), WIDE_CAPPED, compiled)
 
 
 def attention(

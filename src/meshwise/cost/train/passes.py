@@ -163,7 +163,7 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
         heads, f = op.m / cut.tp, work.framework
-        rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible)
+        rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible, cut.cp)
         core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule)
         t.core += times * core
         t.core_back += times * back
