@@ -27,7 +27,7 @@ FLEXIBLE = 0.39
 WIDE_HEAD, WIDE = 128, 0.43
 """Size of a head beyond which such a kernel has too few registers for large tiles, and its rate there over that of smaller heads: 26
 layers of Gemma 2 2B, heads of 256, 4 x 2048 tokens, took 56 ms."""
-WIDE_CAPPED = 0.6
+WIDE_CAPPED = 0.55
 """Rate of our own kernels for soft caps and such heads, where a query sees all keys before it, over cuDNN's as counted here
 (workers/trainer/ops/wide_attention.py): the same 26 layers took 22.5 ms."""
 FLASH_TILE = 128
