@@ -1,7 +1,7 @@
 """Attention of wide heads with soft caps, by tiles: `python benchmarks/wide_attention.py` on a GPU.
 
 Prints milliseconds of each kernel at Gemma 2 2B's and 9B's shapes for several tiles, beside FlexAttention and cuBLAS, and the distance
-from FlexAttention's results. The table is written to $OUT/gemma.json too.
+from FlexAttention's results. The table is written to $OUT/wide_attention.json too.
 """
 
 import json
@@ -89,7 +89,7 @@ def main() -> None:
     table: list[dict[str, Any]] = []
     for shape in SHAPES:
         case(shape, table, shape == "gemma-2-2b")
-        (Path(os.environ.get("OUT", ".")) / "gemma.json").write_text(json.dumps(table), encoding="utf-8")
+        (Path(os.environ.get("OUT", ".")) / "wide_attention.json").write_text(json.dumps(table), encoding="utf-8")
         torch._dynamo.reset()
         attention._compiled.clear()  # pyright: ignore[reportPrivateUsage]
     print(f"{wide_attention.AT_ONCE / 2**30:.1f} GiB of scores at a time")

@@ -23,8 +23,8 @@ HIGHEST_CAP = 60.0
 """exp(60) x 10^6 keys x values of 10^6 stay below the largest float32, 3.4e38."""
 LARGEST_HEAD = 256
 """Features of a head that a tile has room for. They must be a multiple of 8: a descriptor's rows begin at multiples of 16 bytes."""
-AT_ONCE = 2**30
-"""Bytes of the softmax and the gradient of the scores that exist at a time, unless those of one key head are more."""
+AT_ONCE, MOST = 2**30, 2**31
+"""Bytes of the softmax and the gradient of the scores that exist at a time, and the most that those of one key head may have."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,17 @@ def fits(q: Tensor, k: Tensor, v: Tensor, cap: float) -> bool:
     """Return whether these kernels compute attention of such heads with this cap."""
     sizes = {x.shape[-1] for x in (q, k, v)}
     even = len(sizes) == 1 and max(sizes) <= LARGEST_HEAD and max(sizes) % 8 == 0
-    return even and all(x.is_cuda and x.dtype == torch.bfloat16 for x in (q, k, v)) and 0 < cap <= HIGHEST_CAP
+    held = _bytes_of(q, k) <= MOST
+    return even and held and all(x.is_cuda and x.dtype == torch.bfloat16 for x in (q, k, v)) and 0 < cap <= HIGHEST_CAP
+
+
+def _bytes_of(q: Tensor, k: Tensor) -> int:
+    """Return bytes of the softmax and the gradient of the scores of the heads that share one key head; rows of keys are aligned."""
+    return 2 * q.element_size() * (q.shape[1] // k.shape[1]) * q.shape[2] * _aligned_keys(q.shape[2])
+
+
+def _aligned_keys(seq: int) -> int:
+    return (seq + 7) // 8 * 8
 
 
 def _heads(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -101,29 +111,25 @@ def run_forward(q: Tensor, k: Tensor, v: Tensor, factor: float, cap: float, tile
     return out, sums
 
 
+def _deltas(by_out: Tensor, out: Tensor) -> Tensor:
+    """Return the sum over features of the output by its gradient (batch, heads, sequence): the mean gradient of a query's softmax."""
+    batch, heads, seq, size = out.shape
+    deltas = out.new_empty(batch, heads, seq, dtype=torch.float32)
+    padded = triton.next_power_of_2(heads), triton.next_power_of_2(size)
+    run: Any = wide_delta[(seq, batch)]
+    run(by_out, out, deltas, *by_out.stride()[:3], *out.stride()[:3], seq, size, heads, *padded, num_warps=4)
+    return deltas
+
+
 def run_backward(
     by_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, factor: float, cap: float, tiles: Tiles
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values."""
     batch, heads, seq, size = q.shape
     group, wide, by_out = heads // k.shape[1], triton.next_power_of_2(size), _aligned(by_out)
-    deltas, grads = torch.empty_like(sums), (_empty(q), _empty(k), _empty(v))
-    each: Any = wide_delta[(seq, batch)]
-    each(
-        by_out,
-        out,
-        deltas,
-        *by_out.stride()[:3],
-        *out.stride()[:3],
-        seq,
-        size,
-        heads,
-        triton.next_power_of_2(heads),
-        wide,
-        num_warps=4,
-    )
-    keys, shared = triton.cdiv(seq, 8) * 8, batch * k.shape[1]
-    together = max(1, min(shared, AT_ONCE // (2 * q.element_size() * group * seq * keys)))
+    deltas, grads = _deltas(by_out, out), (_empty(q), _empty(k), _empty(v))
+    keys, shared = _aligned_keys(seq), batch * k.shape[1]
+    together = max(1, min(shared, AT_ONCE // _bytes_of(q, k)))
     softmax, by_scores = (q.new_empty(together * group, seq, keys) for _ in range(2))
     s, p = tiles.scores, tiles.products
     for first in range(0, shared, together):
