@@ -195,9 +195,7 @@ def joined_product(x: Tensor, parts: Sequence[nn.Linear], columns: tuple[int, ..
     return _finished(adapted_linear(x, _base(parts), a, b)[0], parts, a, b)
 
 
-def gated_product(
-    x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns: Columns, activation: str, keep: bool
-) -> Tensor:
+def gated_product(x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns: Columns, activation: str, keep: bool) -> Tensor:
     """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections.
 
     `keep`: the narrow product of down's adapter is kept for the backward pass, where a block is not recomputed.
