@@ -1,6 +1,6 @@
 """`meshwise run --tune` as a user types it, on this machine's GPU: `python benchmarks/tuned_runs_on_gpu.py FOLDER [MODEL] [RUN OPTION...]`.
 
-Writes conversations, a tokenizer with a chat template and random weights of a preset to FOLDER, tunes them by LoRA and by QLoRA with dropout,
+Writes conversations, a tokenizer with a chat template and random weights to FOLDER, tunes them by LoRA and by QLoRA with dropout,
 both with packed conversations, and lists what each run left. Fails if a run fails, its loss does not fall, or a file of its adapter is
 missing. The two tunings run at the same time: this shows that they work, not how fast they are.
 """
