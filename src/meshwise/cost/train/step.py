@@ -103,18 +103,22 @@ def host_memory(q: Question) -> float:
     return q.cluster.node.host.memory or USUAL_HOST * q.cluster.node.memory
 
 
-def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
-    """Return whether the state that each layout offloads fits in the memory of the hosts, as the cluster states it or as is usual."""
-    memory = host_memory(q)
-    fits = np.ones(len(layouts), dtype=bool)
+def host_needs(q: Question, layouts: Layouts) -> Floats:
+    """Return the bytes that each layout keeps in the memory of a host: what all devices of a node offload."""
+    needs = np.zeros(len(layouts))
     rows = np.flatnonzero(layouts.offload)
     if not len(rows):
-        return fits
+        return needs
     distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
     batch = np.broadcast_to(q.work.batch, len(layouts))[rows]
     held = host_bytes(distinct.q.model, q.work, distinct.a, distinct.middle, np.ceil(batch / (distinct.a.dp * distinct.a.mbs)))
-    fits[rows] = held * np.minimum(q.cluster.node.devices, distinct.a.devices) <= memory
-    return fits
+    needs[rows] = held * np.minimum(q.cluster.node.devices, distinct.a.devices)
+    return needs
+
+
+def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return whether the state that each layout offloads fits in the memory of the hosts, as the cluster states it or as is usual."""
+    return host_needs(q, layouts) <= host_memory(q)
 
 
 @dataclass(frozen=True)
