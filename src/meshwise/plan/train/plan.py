@@ -141,6 +141,7 @@ def make(ask: TrainAsk) -> TrainPlan:
             *_assumptions(q, ask.precision),
             *_deadline_note(ask, choices),
             *instead,
+            *fallback.faster_part(ask, choices[0].step),
             *_host_note(q, choices[0]),
         ),
         tuning=tuning.facts(ask, q, choices[0]),

@@ -163,10 +163,11 @@ def tuning_lines(plan: TrainPlan) -> list[str]:
         money = f", ${found.dollars:,.2f}" if found.dollars is not None else ""
         took = units.show(found.seconds, "seconds", digits=3)
         assumed = "" if found.counted else f" Tokens are assumed: {CHARACTERS:g} characters each, {TEMPLATE} per message."
+        ends = f" {found.cut:,} sequence{'s are' if found.cut > 1 else ' is'} longer than {plan.ask.seq:,} tokens and cut there."
         lines.append(
-            f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found.rows:,} rows, {how} ({other} are real tokens; longest row "
-            f"{found.longest_row:,}): {found.steps:,.0f} steps, {took}{money}, "
-            f"{best.tokens_per_second * found.real:,.0f} real tokens/s.{assumed}"
+            f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found.rows:,} row{'s' * (found.rows > 1)}, {how} ({other} are real "
+            f"tokens; longest row {found.longest_row:,}): {found.steps:,.0f} step{'s' * (found.steps > 1)}, {took}{money}, "
+            f"{best.tokens_per_second * found.real:,.0f} real tokens/s.{ends * (found.cut > 0)}{assumed}"
         )
     return lines
 
