@@ -151,18 +151,15 @@ def _lengths(row: dict[str, Any], objective: Objective, where: str) -> tuple[lis
 
 def _answers(row: dict[str, Any], columns: tuple[str, ...]) -> bool:
     """Return whether a row has an answer: text in its last column, or in a message of the assistant."""
-    last: object = row[columns[-1]]
-    if isinstance(last, list) and all(isinstance(item, dict) for item in cast(list[object], last)):
-        said = cast(list[dict[str, object]], last)
+    last = cast(object, row[columns[-1]])
+    items = cast(list[object], last) if isinstance(last, list) else []
+    if items and all(isinstance(item, dict) for item in items):
+        said = cast(list[dict[str, object]], items)
         roles = {str(message.get("role", message.get("from", ""))).lower() for message in said}
         if roles - {""} and not roles & ANSWERING:
             return False
-    return any(text.strip() for text in _texts(last)) or _calls_tools(last)
-
-
-def _calls_tools(value: object) -> bool:
-    messages = cast(list[object], value) if isinstance(value, list) else []
-    return any(isinstance(message, dict) and "tool_calls" in message for message in messages)
+    calls = any(isinstance(item, dict) and "tool_calls" in item for item in items)
+    return calls or any(text.strip() for text in _texts(cast(object, row[columns[-1]])))
 
 
 def _tokens(values: list[object]) -> int:

@@ -121,17 +121,27 @@ CHANGES: tuple[Change, ...] = (
 def cure(ask: TrainAsk) -> Cure | None:
     """Return the changes that make the model fit, in the order of their harm, and no change that the others make superfluous; None where
     all of them together do not suffice."""
-    for number in range(1, len(CHANGES) + 1):
-        if _fits(ask, CHANGES[:number]):
-            return _cured(ask, _needed(ask, CHANGES[:number]))
-    return None
+    changes = _needed(ask, _fits)
+    return _cured(ask, changes) if changes else None
 
 
-def _needed(ask: TrainAsk, changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    """Return the changes without those that can be left out, of which the most harmful go first; the last one is needed."""
+def needed_changes(ask: TrainAsk, fits: Callable[[TrainAsk], bool]) -> list[str]:
+    """Return the flags of the changes after which a question `fits`, none of them superfluous; empty where all together do not suffice."""
+    return [flag for flag, _ in _applied(ask, _needed(ask, fits))]
+
+
+def _needed(ask: TrainAsk, fits: Callable[[TrainAsk], bool]) -> tuple[Change, ...]:
+    """Return the first changes after which a question fits, without those that can be left out, of which the most harmful go first; the
+    last one is needed."""
+
+    def suffice(changes: tuple[Change, ...]) -> bool:
+        steps = list(_applied(ask, changes))
+        return bool(steps) and fits(steps[-1][1])
+
+    changes = next((CHANGES[:number] for number in range(1, len(CHANGES) + 1) if suffice(CHANGES[:number])), ())
     for change in reversed(changes[:-1]):
         fewer = tuple(other for other in changes if other is not change)
-        if _fits(ask, fewer):
+        if suffice(fewer):
             changes = fewer
     return changes
 
@@ -145,9 +155,8 @@ def _applied(ask: TrainAsk, changes: tuple[Change, ...]) -> Iterator[tuple[str, 
             ask = changed[1]
 
 
-def _fits(ask: TrainAsk, changes: tuple[Change, ...]) -> bool:
-    steps = list(_applied(ask, changes))
-    found = _attempt(steps[-1][1]) if steps else None
+def _fits(ask: TrainAsk) -> bool:
+    found = _attempt(ask)
     return found is not None and found.fits
 
 
