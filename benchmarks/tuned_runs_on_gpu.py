@@ -86,4 +86,4 @@ def main(folder: Path, model: str, options: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *(sys.argv[2:3] or ["llama-3.2-1b"]), sys.argv[3:])
+    main(Path(sys.argv[1]), sys.argv[2] if sys.argv[2:] else "llama-3.2-1b", sys.argv[3:])
