@@ -234,7 +234,15 @@ def test_accumulation_steps_tell_the_micro_batch(tmp_path: Path) -> None:
 
 
 def test_a_tuned_run_is_predicted_as_it_was_tuned(tmp_path: Path) -> None:
-    row = {"model": "llama-3.2-1b", "d_model": "", "n_layers": "", "n_heads": "", "n_gpus": "1", "dp": "1", "framework": "meshwise"}
+    row = {
+        "model": "llama-3.2-1b",
+        "d_model": "",
+        "n_layers": "",
+        "n_heads": "",
+        "n_gpus": "1",
+        "dp": "1",
+        "framework": "meshwise",
+    }
     whole, lora = read(tmp_path, row, row | {"tune": "lora:16"})
     assert whole.work.tuning == FULL
     assert lora.work.tuning == Tuning("lora", 16, ("all-linear",))

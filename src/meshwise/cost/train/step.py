@@ -285,8 +285,9 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     parameters = how.trained
     dense, experts = parameters.on_stage(layers, a)
     still = how.frozen.on_stage(layers, a) if how.frozen else (0.0, 0.0)
+    gathered = still[0] - how.unsharded(f, layers, a)
     sharded = parameters.sharded(dense, experts, a)
-    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors, still[0])]
+    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors, gathered)]
     if parameters.experts or (how.frozen and how.frozen.experts):
         parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers, parameters.tensors, still[1]))
     reduction, gather = (sum((getattr(part, name) for part in parts), np.zeros(1)) for name in ("reduction", "gather"))
