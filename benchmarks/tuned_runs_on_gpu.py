@@ -6,12 +6,16 @@ missing. The two tunings run at the same time: this shows that they work, not ho
 """
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 STEPS = 12
+LIMIT = float(os.environ.get("LIMIT", "300"))
+"""Seconds for everything; a run that takes longer is ended, and the end of its output shown."""
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -52,11 +56,21 @@ def started(model: str, out: Path, options: list[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, text=True)
 
 
-def described(name: str, out: Path, code: int) -> str:
-    """Return what a run left, or raise with the end of its output."""
+def ended(running: subprocess.Popen[str], out: Path, until: float) -> None:
+    """Wait for a run; raise with the end of its output where it fails, or takes too long."""
+    try:
+        code = running.wait(max(1.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        running.terminate()
+        code = None
+    if code != 0:
+        told = "took too long" if code is None else f"ended with {code}"
+        raise SystemExit(f"{out.name} {told}:\n{out.with_suffix('.log').read_text(encoding='utf-8')[-3000:]}")
+
+
+def described(name: str, out: Path) -> str:
+    """Return what a run left."""
     log = out.with_suffix(".log").read_text(encoding="utf-8")
-    if code:
-        raise SystemExit(f"{name} ended with {code}:\n{log[-3000:]}")
     steps = [json.loads(line) for line in (out / "steps.jsonl").read_text(encoding="utf-8").splitlines()]
     losses = [round(step["loss"], 3) for step in steps]
     config = json.loads((out / "adapter" / "adapter_config.json").read_text(encoding="utf-8"))
@@ -73,16 +87,16 @@ def described(name: str, out: Path, code: int) -> str:
 def main(folder: Path, model: str, options: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_conversations(folder)
-    base = folder / "base"
-    if code := started(model, base, ["--steps", "1", "--save", *options]).wait():
-        raise SystemExit(f"writing the base weights ended with {code}:\n{base.with_suffix('.log').read_text()[-3000:]}")
+    base, began = folder / "base", time.monotonic()
+    ended(started(model, base, ["--steps", "1", "--save", *options]), base, began + LIMIT)
+    print(f"base weights after {time.monotonic() - began:.0f} s", flush=True)
     weights = base / "weights"
     write_tokenizer(weights)
     data = ["--weights", str(weights), "--data", str(folder / "chat.jsonl"), "--pack", "--steps", str(STEPS), *options]
     running = {name: started(model, folder / name, [*tuning, *data]) for name, tuning in TUNINGS.items()}
-    ended = {name: process.wait() for name, process in running.items()}
-    for name, code in ended.items():
-        print(described(name, folder / name, code), flush=True)
+    for name, process in running.items():
+        ended(process, folder / name, began + LIMIT)
+        print(described(name, folder / name), f"\n  after {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
