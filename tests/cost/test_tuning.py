@@ -34,7 +34,7 @@ def test_reading_what_was_written_returns_the_same(tuning: Tuning) -> None:
     ("text", "words"),
     [
         ("lroa:16", "did you mean 'lora'"),
-        ("lora", "'' is not a whole number"),
+        ("lora", "lacks a number after the colon"),
         ("lora:0", "rank 0"),
         ("lora:-4", "'-4' is not a whole number"),
         ("lora:16:", "names of modules"),

@@ -119,6 +119,8 @@ class Framework:
     """Gradients leave the device with the optimizer state that is offloaded."""
     adapter_input_bytes: Count = 0.0
     """Bytes per element of the copy of its input that every adapter keeps (PEFT casts it); 0: adapters read what the layer keeps."""
+    shards_nf4: bool = True
+    """ZeRO 3 shards 4-bit weights like others; otherwise every rank holds them whole."""
     fuses_adapters: bool = False
     """The products of an adapter are added inside the product of its layer, not in kernels of their own; and recompute of a layer with
     adapters ends before its last product."""

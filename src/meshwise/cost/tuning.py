@@ -89,6 +89,8 @@ def parse(text: str) -> Tuning:
 
 
 def _whole(digits: str, text: str) -> int:
+    if not digits:
+        raise UserError(f"{quoted(text)} lacks a number after the colon; {EXPECTED}")
     if not re.fullmatch(r"\d{1,6}", digits):
         raise UserError(f"{quoted(text)}: {quoted(digits)} is not a whole number; {EXPECTED}")
     return int(digits)

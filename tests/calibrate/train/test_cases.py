@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from meshwise.calibrate.train.predict import predict
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
+from meshwise.cost.tuning import FULL, Tuning
 from support.every import check_every
 from support.measured_rows import built_in, read, skipped
 
@@ -229,3 +231,28 @@ def test_accumulation_steps_tell_the_micro_batch(tmp_path: Path) -> None:
     """64 sequences over 8 ranks in 4 steps: 2 at a time."""
     (case,) = read(tmp_path, {"micro_batch": "", "grad_accum": "4"})
     assert case.layout["mbs"] == 2
+
+
+def test_a_tuned_run_is_predicted_as_it_was_tuned(tmp_path: Path) -> None:
+    row = {
+        "model": "llama-3.2-1b",
+        "d_model": "",
+        "n_layers": "",
+        "n_heads": "",
+        "n_gpus": "1",
+        "dp": "1",
+        "framework": "meshwise",
+    }
+    whole, lora = read(tmp_path, row, row | {"tune": "lora:16"})
+    assert whole.work.tuning == FULL
+    assert lora.work.tuning == Tuning("lora", 16, ("all-linear",))
+    assert whole.group != lora.group
+    predicted = predict([whole, lora])
+    assert predicted.memory[1] < 0.5 * predicted.memory[0]
+    assert predicted.seconds[1] < predicted.seconds[0]
+
+
+def test_a_tuning_that_the_model_lacks_skips_the_row(tmp_path: Path) -> None:
+    row = {"model": "llama-3.2-1b", "d_model": "", "n_layers": "", "n_heads": ""}
+    assert "has no module 'w_pack'" in skipped(tmp_path, row | {"tune": "lora:16:w_pack"})
+    assert "unknown tuning 'lroa:16'" in skipped(tmp_path, row | {"tune": "lroa:16"})

@@ -18,6 +18,7 @@ from meshwise.cost.tuning import parse
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from meshwise.models.modules import adapter_parameters
+from meshwise.plan.ask import TrainAsk
 from support.every import check_every
 from support.train_questions import cost, question
 
@@ -36,6 +37,17 @@ def memory(q: Question, **axes: int) -> dict[str, float]:
 
 def tuning(text: str, model: str = LLAMA, framework: str = "accelerate", **more: Any) -> Question:
     return question(model, "1xh200", framework=framework, tuning=parse(text), batch=4, **more)
+
+
+def test_4_bit_weights_are_whole_on_every_rank_where_the_framework_does_not_shard_them() -> None:
+    """Llama 3 8B has 6,979,321,856 weights in linear layers: about 3.4 GiB in nf4. Of 2 ranks each has half, or all."""
+    packed = tuned(find_model("llama-3-8b"), parse("qlora:16")).packed
+    assert packed == pytest.approx(6_979_321_856 * (0.5 + 1 / 64 + 4 / (64 * 256)), rel=1e-3)
+    held: dict[str, float] = {}
+    for framework in ("meshwise", "fsdp"):
+        ask = TrainAsk("llama-3-8b", on="2xh200", batch=4, seq=1024, framework=framework, tune="qlora:16")
+        held[framework] = float(evaluate(ask.question(), Layouts.of(dp_shard=2, zero=3, mbs=2)).memory["weights"][0])
+    assert held["meshwise"] - held["fsdp"] == pytest.approx(packed / 2 - packed * 2 / 32, rel=0.01)  # two layers are not gathered
 
 
 def test_a_matrix_in_nf4_has_the_bytes_that_bitsandbytes_packs() -> None:

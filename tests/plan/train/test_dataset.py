@@ -64,6 +64,21 @@ def test_rows_are_counted_by_their_tokens_or_else_by_their_characters(tmp_path: 
     assert not found.counted
 
 
+def test_answers_are_told_by_their_role_in_every_format(tmp_path: Path) -> None:
+    talks = [
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+        {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}]},
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+        {"prompt": "a", "completion": [{"role": "assistant", "content": "b"}]},
+    ]
+    assert read(written(tmp_path, *talks), SFT).rows == len(talks)
+    assert read(written(tmp_path, {"prompt": "a"}), OBJECTIVES["grpo"]).rows == 1  # its answers are generated
+
+
+def test_rows_longer_than_the_sequence_are_counted() -> None:
+    assert of(10, 20, 30).longer_than(20) == 1
+
+
 def test_a_pair_is_two_sequences_that_share_their_prompt(tmp_path: Path) -> None:
     row = {"prompt": "p" * 400, "chosen": "c" * 40, "rejected": "r" * 80}
     assert read(written(tmp_path, row), DPO).lengths.tolist() == [110 + 2 * TEMPLATE, 120 + 2 * TEMPLATE]
@@ -76,6 +91,9 @@ def test_a_pair_is_two_sequences_that_share_their_prompt(tmp_path: Path) -> None
         ([{"text": "x"}], DPO, r"expected chosen\+rejected"),
         ([[1, 2]], SFT, "is not a row; expected a JSON object"),
         ([{"tokens": -3}], SFT, "expected a number above 0"),
+        ([{"messages": [{"role": "user", "content": "hi"}]}], SFT, "rows.jsonl:1: messages has no answer to train on"),
+        ([{"conversations": [{"from": "human", "value": "hi"}]}], SFT, "conversations has no answer to train on"),
+        ([{"prompt": "hi", "completion": " "}], SFT, "completion has no answer to train on"),
         ([], SFT, "it has no rows"),
     ],
 )

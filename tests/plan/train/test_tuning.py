@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,23 +75,60 @@ def test_another_framework_is_planned_where_the_usual_one_does_not_fit() -> None
     assert "--framework fsdp" in made.command
 
 
-def test_what_would_fit_is_told_in_the_order_of_harm_and_nothing_that_is_not_needed() -> None:
-    with pytest.raises(DoesNotFit, match=r"; --tune lora:16 saves [\d.]+ GiB: then it fits"):
-        make(replace(ASK, model="llama-3.2-1b", on="1xrtx3060", tune="full", framework="ddp"))
-
-
-def test_no_advice_is_printed_where_none_helps() -> None:
-    with pytest.raises(DoesNotFit) as refused:
-        make(replace(ASK, model="llama-3-405b", tune="full"))
-    assert str(refused.value).endswith("RTX 3090 has 24.0")
-
-
 def test_unequal_cards_hold_what_the_smaller_two_would_not() -> None:
     """As ranks of 12 GiB each, or as stages in proportion to 24 and 12 GiB."""
     mixed = make(replace(ASK, on="1xrtx3090+1xrtx3060", tune="lora:16"))
     weak = make(replace(ASK, on="2xrtx3060", tune="lora:16"))
     assert mixed.best.step <= weak.best.step
     assert any(note.startswith("unequal cards: ") for note in mixed.notes)
+
+
+def test_cards_that_wait_for_a_weaker_one_are_told_that_they_would_be_faster_without_it() -> None:
+    mixed = make(replace(ASK, on="2xrtx3090+1xrtx3060", tune="lora:16"))
+    alone = make(replace(ASK, on="2xrtx3090", tune="lora:16"))
+    assert alone.best.step < mixed.best.step
+    assert any(note.endswith("--on 2xrtx3090") and f"{alone.best.step:.3g} s" in note for note in mixed.notes), mixed.notes
+    assert not any("without the other cards" in note for note in alone.notes)
+
+
+@pytest.mark.parametrize("tune", ["qlora:16", "lora:16"])
+def test_tensor_parallelism_cuts_no_4_bit_weights(tune: str) -> None:
+    ask = replace(ASK, on="2xrtx3090", tune=tune, fix=("tp=2",))
+    if tune == "lora:16":
+        assert make(ask).best.layout["tp"] == 2
+    else:
+        with pytest.raises(DoesNotFit, match=r"4-bit weights \(qlora\) are not cut by tp"):
+            make(ask)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epochs": 3}, "--epochs counts passes over --data"),
+        ({"packing": False}, "leave out --no-packing"),
+        ({"images": 2}, "--images counts pictures for --tower"),
+        ({"answers": 4}, "--objective ppo or grpo"),
+        ({"prompt": 100}, "--objective ppo or grpo"),
+        ({"seq": 262144}, "exceeds the 131,072 tokens of context of llama-3.1-8b"),
+    ],
+)
+def test_options_without_effect_and_sequences_beyond_the_model_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make(replace(ASK, **change))
+
+
+def test_the_longest_sequence_is_never_longer_than_the_model_allows() -> None:
+    found = make(replace(ASK, on="1xh200", objective="reward")).tuning
+    assert found is not None
+    assert found.longest == 131_072
+
+
+def test_a_run_over_few_rows_takes_a_whole_step_and_tells_how_many_are_cut(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps({"tokens": length}) + "\n" for length in (100, 3000, 5000)))
+    found = make(replace(ASK, data=str(path))).tuning
+    assert found is not None
+    assert (found.steps, found.cut, found.longest_row) == (1, 2, 5000)
 
 
 def test_stages_of_a_device_map_run_one_after_another() -> None:

@@ -15,7 +15,10 @@ from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.lock import lock
 from meshwise.run.train.nodes.hosts import Hosts
+from meshwise.workers.trainer.hf.expected import config_json
 from meshwise.workers.trainer.marker import Marker, Trained
+from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.weights import init_random, save
 from support.command import Run, one_line, refused
 
 WAIT = "import time; print('held', flush=True); time.sleep(600)"
@@ -157,3 +160,25 @@ def test_a_run_locks_its_folder_until_it_is_killed(tmp_path: Path, kind: str) ->
     holder.stdout.close()
     with lock(tmp_path):
         pass
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_adapters_of_other_weights_or_of_another_rank_are_refused_in_one_line(run: Run, tmp_path: Path) -> None:
+    values, _ = launch.buildable("llama-debug")
+    models: dict[int, Path] = {}
+    for seed in (1, 2):
+        model: Any = build(values, Span(0, values["num_hidden_layers"], values["num_hidden_layers"]))
+        init_random([model], seed, 0.02)
+        models[seed] = tmp_path / f"weights-{seed}"
+        assert save([model], models[seed], extra={"config.json": config_json(values, "float32")}) == ""
+    out = tmp_path / "run"
+    checkpoint(out, 6, tune="lora:4", weights=str(models[1]))
+    kept = sorted(path.name for path in out.rglob("*"))
+    given = ("--checkpoint-every", "3", "--tune", "lora:4", "--weights", str(models[1]))
+    assert "now lora:8 with alpha 16" in asked(run, out, *given[:3], "lora:8", *given[4:])
+    assert "now lora:4 with alpha 32" in asked(run, out, *given, "--lora-alpha", "32")
+    assert "on 4 layers (q_proj)" in asked(run, out, *given[:3], "lora:4:q_proj", *given[4:])
+    assert f"not of {models[2]}: repeat its --weights" in asked(run, out, *given[:5], str(models[2]))
+    assert sorted(path.name for path in out.rglob("*") if path.name != ".lock") == kept
+    moved = models[1].rename(tmp_path / "moved")
+    previous.check(ready(out, tune="lora:4", weights=str(moved)), out)

@@ -12,6 +12,7 @@ from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import BrokenRules, prepare
 from meshwise.run.train.tune import trained_note, trained_share
 from meshwise.workers.trainer.recipe import ADAPTER_RATE, TUNING_RATE
+from meshwise.workers.trainer.report.rows import run_columns
 from meshwise.workers.trainer.settings import Settings
 from meshwise.workers.trainer.tuning.adapter_config import CONFIG, config_text
 from meshwise.workers.trainer.tuning.method import Tune
@@ -37,6 +38,12 @@ def test_settings_are_read_as_they_were_written(tmp_path: Path) -> None:
     settings = replace(ready(tmp_path, tune="qlora:4:attention"), answers=True)
     settings.write(tmp_path / "config.json")
     assert Settings.read(tmp_path / "config.json") == settings
+
+
+def test_the_row_of_a_run_says_what_was_trained(tmp_path: Path) -> None:
+    assert run_columns(ready(tmp_path, tune="lora:8:q_proj"), 1)["tune"] == "lora:8:q_proj"
+    assert run_columns(ready(tmp_path, tune="freeze:1"), 1)["tune"] == "freeze:1"
+    assert "tune" not in run_columns(ready(tmp_path), 1)
 
 
 def test_the_note_counts_what_is_trained(tmp_path: Path) -> None:

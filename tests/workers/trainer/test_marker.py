@@ -18,6 +18,7 @@ from meshwise.workers.trainer.marker import (
     resume_refusal,
     unfinished_steps,
 )
+from meshwise.workers.trainer.tuning.method import Tune
 from support.tiny_runs import PLAIN
 
 BEFORE = Trained.of(PLAIN, 5 * PLAIN.batch)
@@ -51,6 +52,44 @@ def test_texts_are_compared_by_description_if_there_is_no_fingerprint() -> None:
     assert "different content in a.txt" in resume_refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
 
 
+LORA = replace(PLAIN, tune=Tune(method="lora", rank=4, alpha=8.0, targets=("all-linear",)), weights="hf", base="1")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"rank": 8}, "of lora:4 with alpha 8 on 28 layers (q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj), now lora:8"),
+        ({"alpha": 16.0}, "now lora:4 with alpha 16 on 28 layers"),
+        ({"targets": ("q_proj",)}, "now lora:4 with alpha 8 on 4 layers (q_proj)"),
+        ({"method": "dora"}, "now dora:4"),
+        ({"method": "qlora"}, "now qlora:4"),
+        ({"method": "full", "targets": ()}, "now full"),
+    ],
+)  # fmt: skip
+def test_another_tuning_is_refused(change: dict[str, Any], words: str) -> None:
+    now = replace(LORA, tune=replace(LORA.tune, **change))
+    told = resume_refusal(Path("run"), Trained.of(LORA, 8), now)
+    assert words in told
+    assert told.endswith("repeat its settings to resume, or choose another --out")
+    assert "\n" not in told
+
+
+def test_the_same_layers_in_other_words_another_dropout_and_moved_weights_resume() -> None:
+    names = ("attention", "mlp")
+    now = replace(LORA, weights="/moved/hf", tune=replace(LORA.tune, targets=names, dropout=0.1, merge=True))
+    assert resume_refusal(Path("run"), Trained.of(LORA, 8), now) == ""
+
+
+def test_other_frozen_weights_are_refused_but_trained_ones_are_in_the_checkpoint() -> None:
+    before = Trained.of(LORA, 8)
+    told = resume_refusal(Path("run"), before, replace(LORA, weights="other", base="2"))
+    assert told == "run holds lora of other weights, not of other: repeat its --weights to resume, or choose another --out"
+    assert "not of random ones" in resume_refusal(Path("run"), before, replace(LORA, weights="", base=""))
+    assert "lora of random weights" in resume_refusal(Path("run"), replace(before, base=""), LORA)
+    whole = replace(PLAIN, weights="hf")
+    assert resume_refusal(Path("run"), Trained.of(whole, 8), replace(whole, weights="other")) == ""
+
+
 def written(folder: Path, text: str, name: str = "step-5") -> Path:
     target = folder / name
     target.mkdir(exist_ok=True)
@@ -82,7 +121,8 @@ def test_values_that_no_run_writes_are_damage_even_with_a_right_checksum(tmp_pat
     before = BEFORE.to_json()
     changes: list[dict[str, Any]] = [
         {"trained": 5}, {"trained": None}, {"trained": {}}, {"trained": before | {"samples": -1}}, {"trained": before | {"lr": "x"}},
-        {"trained": before | {"lr": float("nan")}}, {"trained": before | {"text": 3}}, {"trained": before | {"batch": True}},
+        {"trained": before | {"lr": float("nan")}}, {"trained": before | {"text": 3}}, {"trained": before | {"tune": 3}},
+        {"trained": before | {"base": None}}, {"trained": before | {"batch": True}},
         {"skipped": "x"}, {"skipped": 6}, {"skipped": -1}, {"skipped": 0.5}, {"step": 4}, {"step": "5"}, {"step": 10**400},
         {"files": []}, {"files": {"../x": [1, 2]}}, {"files": {".metadata": 1}}, {"files": {".metadata": [1, 2, 3]}},
         {"files": {".metadata": [-1, 2]}}, {"files": {"/etc/passwd": [1, 2]}},

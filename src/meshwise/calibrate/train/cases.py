@@ -12,6 +12,8 @@ from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
 from meshwise.cost.precision import RECIPES, Precision
+from meshwise.cost.train.parameters import tuned
+from meshwise.cost.tuning import FULL, parse
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model
@@ -103,7 +105,16 @@ class Case:
     def group(self) -> tuple[object, ...]:
         """Key of runs of one model on the same devices with the same program and batch: a planner chooses among these."""
         _, chip, framework, precision = self.source
-        return (self.model.name, self.cluster.devices, self.work.batch, self.work.seq, chip, framework, precision)
+        return (
+            self.model.name,
+            self.cluster.devices,
+            self.work.batch,
+            self.work.seq,
+            self.work.tuning,
+            chip,
+            framework,
+            precision,
+        )
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -126,6 +137,8 @@ def case_of(row: Row, row_id: str, heads: dict[int, int] | None = None, table: s
     framework = machine.framework_of(row, _stated_zero(row), cluster.chip.kind, assumed)
     layout = _layout(row, framework, cluster, assumed, unstated)
     work = _work(row, framework, layout, cluster.chip.kind, unstated)
+    if work.tuning != FULL:
+        tuned(model, work.tuning)  # refuses targets, ranks and layers that the model lacks
     if layout["mbs"] == 0:
         assumed.append("micro-batch not stated: the fastest that fits")
     ran = outcome == "ok"
@@ -235,7 +248,8 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, 
     compiled = machine.is_yes(row.get("compile", "")) or (
         not row.get("compile") and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
     )
-    work = Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled)
+    tuning = parse(row["tune"]) if row.get("tune") else FULL
+    work = Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled, tuning=tuning)
     return _task(replace(work, imbalance=1.0) if balanced else work)
 
 

@@ -276,9 +276,11 @@ def _states(how: Tuned, work: Train, a: Layouts, layers: Floats, microbatches: F
     ahead = 2 / np.maximum(1.0, layers)
     weights = weight_bytes(work) * np.where(gathers, sharded * ~parameters_on_host * shard + ahead * local, local)
     if how.frozen is not None:
-        held = how.frozen.on_stage(layers, a)
-        kept = how.frozen.sharded(*held, a) * ~parameters_on_host + ahead * sum(held)
-        weights = weights + np.where(gathers, kept, sum(held))
+        whole = how.unsharded(f, layers, a)
+        held, of_experts = how.frozen.on_stage(layers, a)
+        gathered = held - whole
+        kept = how.frozen.sharded(gathered, of_experts, a) * ~parameters_on_host + ahead * (gathered + of_experts) + whole
+        weights = weights + np.where(gathers, kept, held + of_experts)
     offloaded = optimizer_on_host | parameters_on_host
     reduced = np.where((a.zero >= 2) & (a.pp == 1), sharded, local)
     paged = PAGED_BYTES.get(work.optimizer, 0.0)

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.tuning import FULL, Tuning
 from meshwise.errors import UserError
@@ -95,6 +96,14 @@ class Tuned:
     """DoRA: a magnitude per output."""
     quantized: frozenset[str] = frozenset()
     """Names of the Ops that are stored in nf4."""
+    packed: float = 0.0
+    """Bytes of these, scales included."""
+
+    def unsharded(self, framework: Framework, layers: Floats, a: Layouts) -> Floats:
+        """Return the frozen bytes of a stage that ZeRO 3 does not shard: 4-bit weights, where the framework leaves them whole."""
+        if framework.shards_nf4 or self.frozen is None:
+            return np.zeros_like(layers)
+        return self.packed * layers / self.frozen.layers / a.tp
 
     def adapts(self, *, feeds: bool, row: bool) -> bool:
         """Return whether any product of feed-forward layers (`feeds`) or of mixers has an adapter, of those that read a norm's output or
@@ -149,6 +158,7 @@ def _adapted(model: Model, tuning: Tuning) -> Tuned:
         rank=tuning.rank,
         magnitudes=magnitudes,
         quantized=frozenset(op.name for op in packed),
+        packed=sum(nf4_bytes(op.n * op.k) * op.count for op in packed),
     )
 
 

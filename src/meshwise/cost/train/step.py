@@ -103,18 +103,22 @@ def host_memory(q: Question) -> float:
     return q.cluster.node.host.memory or USUAL_HOST * q.cluster.node.memory
 
 
-def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
-    """Return whether the state that each layout offloads fits in the memory of the hosts, as the cluster states it or as is usual."""
-    memory = host_memory(q)
-    fits = np.ones(len(layouts), dtype=bool)
+def host_needs(q: Question, layouts: Layouts) -> Floats:
+    """Return the bytes that each layout keeps in the memory of a host: what all devices of a node offload."""
+    needs = np.zeros(len(layouts))
     rows = np.flatnonzero(layouts.offload)
     if not len(rows):
-        return fits
+        return needs
     distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
     batch = np.broadcast_to(q.work.batch, len(layouts))[rows]
     held = host_bytes(distinct.q.model, q.work, distinct.a, distinct.middle, np.ceil(batch / (distinct.a.dp * distinct.a.mbs)))
-    fits[rows] = held * np.minimum(q.cluster.node.devices, distinct.a.devices) <= memory
-    return fits
+    needs[rows] = held * np.minimum(q.cluster.node.devices, distinct.a.devices)
+    return needs
+
+
+def host_fits(q: Question, layouts: Layouts) -> NDArray[np.bool_]:
+    """Return whether the state that each layout offloads fits in the memory of the hosts, as the cluster states it or as is usual."""
+    return host_needs(q, layouts) <= host_memory(q)
 
 
 @dataclass(frozen=True)
@@ -281,8 +285,9 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     parameters = how.trained
     dense, experts = parameters.on_stage(layers, a)
     still = how.frozen.on_stage(layers, a) if how.frozen else (0.0, 0.0)
+    gathered = still[0] - how.unsharded(f, layers, a)
     sharded = parameters.sharded(dense, experts, a)
-    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors, still[0])]
+    parts = [DataParallel.of(q.work, (comm.shard, comm.replicate), a, m, dense, layers, parameters.tensors, gathered)]
     if parameters.experts or (how.frozen and how.frozen.experts):
         parts.append(DataParallel.of(q.work, (comm.experts, comm.replicate), a, m, experts, layers, parameters.tensors, still[1]))
     reduction, gather = (sum((getattr(part, name) for part in parts), np.zeros(1)) for name in ("reduction", "gather"))

@@ -1,7 +1,7 @@
 """RolloutPlan: how to train on answers that the model generates: every split of the devices, the fastest first."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from meshwise.catalogue import records
@@ -10,10 +10,11 @@ from meshwise.cost.train.parameters import ADAPTER_BYTES, tuned
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.rl.roles import Training, part_of, train
+from meshwise.plan.rl.roles import Training, part_of, trainings
 from meshwise.plan.rl.rollout import Rollout, generate
-from meshwise.plan.train import lookup
+from meshwise.plan.train import fallback, lookup, remedies
 
+TOGETHER = "all devices in turn"
 PHASES = ("rollout", "training", "sync")
 UNLINKED = 16e9
 """Bytes per second between devices of which no link is known: PCIe 3.0 x16."""
@@ -35,11 +36,19 @@ class Split:
     """Tokens of answers."""
     memory: dict[str, float]
     """Bytes of the fullest training device by role, and of the engine on a generating device."""
+    peaks: dict[str, float]
+    """Bytes of the fullest device while it trains and while it generates; devices that do both free the engine's memory while they train,
+    and activations and gradients while they generate."""
     train_layout: str
     rollout_layout: str
     at_once: int
     """Answers that are generated at once."""
     dollars_per_hour: float | None
+
+    @property
+    def together(self) -> bool:
+        """Whether the same devices train and generate, in turn."""
+        return self.name == TOGETHER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,33 +92,66 @@ def make(ask: TrainAsk) -> RolloutPlan:
         raise UserError(f"--prompt {ask.prompt:,}: expected fewer tokens than --seq {ask.seq:,}, which holds prompt and answer")
     if lookup.mixed(ask):
         raise UserError(f"{ask.objective} is planned on one kind of device")
-    q, number = ask.question(), ask.batch * ask.answers
-    splits = sorted(_splits(ask, q, number), key=lambda split: split.step)
+    usual, number = ask.question(), ask.batch * ask.answers
+    q, splits = _first_that_fits(ask, usual, number)
     if not splits:
+        helps = remedies.needed_changes(ask, lambda other: bool(_some_split(other)))
+        told = f"; {' and '.join(helps)} would fit" if helps else ""
         raise DoesNotFit(
             f"{q.model.name} with {ask.objective} does not fit on {q.cluster.name} with {q.work.framework.name}, neither with training and "
-            "generation on the same devices nor apart"
+            f"generation on the same devices nor apart{told}"
         )
     notes = (
         f"every answer is assumed to have {ask.seq - ask.prompt:,} tokens; devices that generate are one step behind those that train",
+        *(["devices in turn: the engine's memory is freed while they train"] if splits[0].together else []),
+        *fallback.usual_note(usual, q),
         *q.cluster.notes,
     )
     return RolloutPlan(ask=ask, splits=tuple(splits[: ask.top]), framework=q.work.framework.name, answers=number, notes=notes)
 
 
+def _first_that_fits(ask: TrainAsk, usual: Question, number: int) -> tuple[Question, list[Split]]:
+    """Return the splits of the first framework with any, the fastest first; none with the usual framework where all have none."""
+    for name in lookup.candidates(ask, usual.cluster, usual.model):
+        q = usual if name == usual.work.framework.key else lookup.question(replace(ask, framework=name), usual.model)
+        splits = sorted(_splits(ask, q, number), key=lambda split: split.step)
+        if splits:
+            return q, splits
+    return usual, []
+
+
+def _some_split(ask: TrainAsk) -> Split | None:
+    """Return any split that fits a question; None where none does."""
+    if not 0 < ask.prompt < ask.seq:
+        return None
+    q = ask.question()
+    return next(_splits(ask, q, ask.batch * ask.answers), None)
+
+
 def _splits(ask: TrainAsk, q: Question, number: int) -> Iterator[Split]:
     total = q.cluster.devices
-    whole = train(ask, q)
-    if whole:
-        rollout = generate(ask, q.cluster, total, number, taken=whole.resident)
-        if rollout:
-            yield _split(ask, q, whole, rollout, (total, total), number)
+    together = _together(ask, q, number)
+    if together:
+        yield together
     for devices in _shares(q):
         part = part_of(q, total - devices)
-        training = train(ask, part) if part else None
+        training = next(iter(trainings(ask, part)), None) if part else None
         rollout = generate(ask, q.cluster, devices, number) if training else None
         if training and rollout:
             yield _split(ask, q, training, rollout, (total - devices, devices), number)
+
+
+def _together(ask: TrainAsk, q: Question, number: int) -> Split | None:
+    """Return the fastest way for all devices to train and generate in turn: a slower training phase may leave the engine more memory."""
+    best: Split | None = None
+    for training in trainings(ask, q):
+        if best and training.seconds >= best.step:
+            break
+        rollout = generate(ask, q.cluster, q.cluster.devices, number, taken=training.resident)
+        if rollout:
+            split = _split(ask, q, training, rollout, (q.cluster.devices, q.cluster.devices), number)
+            best = split if best is None or split.step < best.step else best
+    return best
 
 
 def _shares(q: Question) -> Iterator[int]:
@@ -125,7 +167,7 @@ def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, dev
     step = sum(phases.values()) if together else max(rollout.seconds, training.seconds) + sync
     rent = q.cluster.rent
     return Split(
-        name="all devices in turn" if together else f"{devices[0]} train, {devices[1]} generate",
+        name=TOGETHER if together else f"{devices[0]} train, {devices[1]} generate",
         train_devices=devices[0],
         rollout_devices=devices[1],
         step=step,
@@ -133,6 +175,10 @@ def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, dev
         answers_per_second=number / step,
         tokens_per_second=number * (ask.seq - ask.prompt) / step,
         memory={**training.roles, "engine weights": rollout.weights, "engine cache": rollout.cache},
+        peaks={
+            "training": training.peak,
+            "rollout": rollout.weights + rollout.cache + (training.resident if together else 0.0),
+        },
         train_layout=training.layout,
         rollout_layout=rollout.layout,
         at_once=rollout.users,

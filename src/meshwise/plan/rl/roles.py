@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwise.cost.axes import layout_name
+from meshwise.cost.axes import OFFLOAD, Bounds, layout_name
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.objective import Objective
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import Cost, evaluate
+from meshwise.cost.train.step import Cost, evaluate, host_memory, host_needs
 from meshwise.cost.tuning import FULL
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
@@ -18,6 +18,10 @@ VALUE = Objective("value", forwards=2, vocabulary=False)
 """PPO's value model: trained like the policy, with one output. It reads each answer once when it was generated, and so does the reward
 model, which is as large."""
 STATES = ("weights", "gradients", "optimizer")
+TRIED = 64
+"""Layouts that the search is asked for; it keeps many near-ties of each, and those that fit beside the other models are few."""
+LESS = 0.98
+"""A slower training phase is worth trying where it leaves at least 2% more memory to the engine."""
 RESIDENT = ("weights", "optimizer", "context")
 """Kinds of memory that stay on a device while answers are generated."""
 
@@ -51,53 +55,62 @@ def part_of(q: Question, devices: int) -> Question | None:
     return replace(q, cluster=replace(q.cluster, nodes=(shape,), torus=()))
 
 
-def train(ask: TrainAsk, q: Question) -> Training | None:
-    """Return the fastest training phase whose models all fit; None where they do not."""
-    found = search(q, bounds=ask.bounds, top=4)
-    if not len(found.layouts):
-        return None
-    room = q.chip.memory * (1 - q.work.reserve)
-    value = _value(q, found.layouts) if q.work.objective.name == "ppo" else None
-    reward = _reward(q, found.layouts) if value else np.zeros(len(found.layouts))
-    extra = sum((value.memory[kind] for kind in STATES), reward) if value else reward
-    seconds = found.cost.step + (value.step if value else 0.0)
-    fits = np.flatnonzero(found.cost.peak + extra <= room)
-    if not len(fits):
-        return None
-    best = int(fits[np.argmin(seconds[fits])])
-    return _training(q, found.layouts, found.cost, value, reward, best, float(seconds[best]))
+def trainings(ask: TrainAsk, q: Question) -> list[Training]:
+    """Return training phases whose models all fit, the fastest first, and then only such that leave more memory while answers are
+    generated. State is offloaded where nothing fits otherwise; empty where that does not suffice."""
+    found = _fitting(q, dict(ask.bounds))
+    if not found and q.work.framework.offload and "offload" not in ask.bounds:
+        found = _fitting(q, {**ask.bounds, "offload": (0, len(OFFLOAD) - 1)})
+    kept: list[Training] = []
+    for one in sorted(found, key=lambda training: (training.seconds, training.resident)):
+        if not kept or one.resident < kept[-1].resident * LESS:
+            kept.append(one)
+    return kept
 
 
-def _training(q: Question, layouts: Layouts, cost: Cost, value: Cost | None, reward: Floats, i: int, seconds: float) -> Training:
+def _fitting(q: Question, bounds: Bounds) -> list[Training]:
+    """Return every training phase that fits, with the states of the value and reward model beside those of the policy."""
+    searched = search(q, bounds=bounds, top=TRIED)
+    layouts, cost = searched.layouts, searched.cost
+    if not len(layouts):
+        return []
+    none = np.zeros(len(layouts))
+    value = _value(q) if q.work.objective.name == "ppo" else None
+    own = evaluate(value, layouts) if value else None
+    reward = _reference(replace(q, work=replace(q.work, tuning=FULL)), layouts) if value else none
+    reference = none if q.work.tuning.adapts else _reference(q, layouts)
+    extra = sum((own.memory[kind] for kind in STATES), reward) if own else reward
+    fits = cost.peak + extra <= q.chip.memory * (1 - q.work.reserve)
+    if value:
+        fits &= host_needs(q, layouts) + host_needs(value, layouts) <= host_memory(q)
+    return [_training(layouts, cost, own, float(reward[i]), float(reference[i]), i) for i in np.flatnonzero(fits).tolist()]
+
+
+def _training(layouts: Layouts, cost: Cost, value: Cost | None, reward: float, reference: float, i: int) -> Training:
     kinds = {name: float(values[i]) for name, values in cost.memory.items()}
-    reference = _reference(q, layouts.take(np.array([i]))) if not q.work.tuning.adapts else 0.0
     own = {name: float(value.memory[name][i]) for name in STATES} if value else {}
     roles = {
         "policy": sum(kinds[name] for name in STATES) - reference,
         "reference": reference,
         "value": sum(own.values()),
-        "reward": float(reward[i]),
+        "reward": reward,
         "activations": kinds["activations"] + kinds["logits"],
         "other": kinds["context"],
     }
-    resident = sum(kinds[name] for name in RESIDENT) + own.get("weights", 0.0) + own.get("optimizer", 0.0) + float(reward[i])
+    resident = sum(kinds[name] for name in RESIDENT) + own.get("weights", 0.0) + own.get("optimizer", 0.0) + reward
+    seconds = float(cost.step[i]) + (float(value.step[i]) if value else 0.0)
     return Training(layout=layout_name(layouts.row(i)), seconds=seconds, roles=roles, resident=resident)
 
 
-def _value(q: Question, layouts: Layouts) -> Cost:
-    """Return the cost of training the value model with the layouts of the policy."""
-    return evaluate(replace(q, model=lookup.without_head(q.model), work=replace(q.work, objective=VALUE)), layouts)
+def _value(q: Question) -> Question:
+    """Return the question of training the value model."""
+    return replace(q, model=lookup.without_head(q.model), work=replace(q.work, objective=VALUE))
 
 
-def _reward(q: Question, layouts: Layouts) -> Floats:
-    """Return the bytes of a reward model in 16 bits, sharded as the reference is."""
-    whole = replace(q, work=replace(q.work, tuning=FULL))
-    return np.array([_reference(whole, layouts.take(np.array([i]))) for i in range(len(layouts))])
-
-
-def _reference(q: Question, layout: Layouts) -> float:
+def _reference(q: Question, layouts: Layouts) -> Floats:
     """Return the bytes of the reference: what the objective adds to the weights."""
-    alone = replace(q, work=replace(q.work, objective=replace(q.work.objective, reference=False)))
-    without = evaluate(alone, layout).memory["weights"][0]
-    work = replace(q.work, objective=replace(q.work.objective, reference=True))
-    return float(evaluate(replace(q, work=work), layout).memory["weights"][0] - without)
+    weights = (
+        evaluate(replace(q, work=replace(q.work, objective=replace(q.work.objective, reference=has))), layouts).memory["weights"]
+        for has in (True, False)
+    )
+    return next(weights) - next(weights)

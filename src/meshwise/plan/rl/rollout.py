@@ -28,9 +28,10 @@ def generate(ask: TrainAsk, cluster: Cluster, devices: int, number: int, taken: 
     """Return the fastest way to generate `number` answers on `devices` devices, of whose memory `taken` bytes are in use; None where the
     model does not fit. As many are generated at once as the cache holds, or fewer where that is faster."""
     best: Rollout | None = None
+    if _fastest(ask, cluster, devices, 1, taken) is None:
+        return None
     for users in _halved(number):
-        q = _question(ask, cluster, devices, users, taken)
-        option = next((one for one in search(q).options if one.speed), None) if q else None
+        option = _fastest(ask, cluster, devices, users, taken)
         if option is None:
             continue
         found = _rollout(ask, option, number)
@@ -44,6 +45,12 @@ def _halved(number: int) -> Iterator[int]:
     while number >= 1:
         yield number
         number //= 2
+
+
+def _fastest(ask: TrainAsk, cluster: Cluster, devices: int, users: int, taken: float) -> Option | None:
+    """Return the fastest way to serve so many requests at once; None where none fits."""
+    q = _question(ask, cluster, devices, users, taken)
+    return next((one for one in search(q).options if one.speed), None) if q else None
 
 
 def _question(ask: TrainAsk, cluster: Cluster, devices: int, users: int, taken: float) -> ServeQuestion | None:
@@ -61,15 +68,17 @@ def _question(ask: TrainAsk, cluster: Cluster, devices: int, users: int, taken: 
 
 
 def _rollout(ask: TrainAsk, option: Option, number: int) -> Rollout:
-    """Return the time of waves of answers: their prompts, then one step per token."""
+    """Return the time of waves of answers: their prompts, then one step per token. Answers to one prompt share its pass and its cache
+    (vLLM's prefix caching is on by default)."""
     speed, copies = option.speed, option.layout.replicas
     assert speed is not None
     waves = max(1.0, number / (speed.users * copies))
-    seconds = waves * ((ask.seq - ask.prompt) * speed.step + speed.users * speed.prefill_seconds)
+    prompts = max(1.0, speed.users / ask.answers)
+    seconds = waves * ((ask.seq - ask.prompt) * speed.step + prompts * speed.prefill_seconds)
     held = option.footprints[1:]
     return Rollout(
         layout=option.layout.name,
-        users=speed.users * copies,
+        users=min(number, speed.users * copies),
         seconds=seconds,
         weights=max(one.weights for one in held),
         cache=max(one.cache for one in held),

@@ -20,6 +20,8 @@ COUNTED = ("tokens", "length", "num_tokens", "input_ids")
 """Columns that state the tokens of a row, as a number or as the list of them."""
 TEMPLATE = 8
 """Tokens that a chat template adds to each message. An assumption."""
+ANSWERING = {"assistant", "gpt", "model", "chatbot", "bot"}
+"""Roles whose messages are answers, in the words of OpenAI's, ShareGPT's, Gemma's and Cohere's formats."""
 MOST_ROWS = 5_000_000
 
 
@@ -38,6 +40,10 @@ class Dataset:
     def tokens(self) -> int:
         """Tokens of all sequences."""
         return int(self.lengths.sum())
+
+    def longer_than(self, seq: int) -> int:
+        """Return how many sequences are longer than `seq` tokens, and are cut to it."""
+        return int(np.count_nonzero(self.lengths > seq))
 
     def cut(self, seq: int) -> Ints:
         """Return the lengths with longer sequences cut to `seq`."""
@@ -135,10 +141,25 @@ def _lengths(row: dict[str, Any], objective: Objective, where: str) -> tuple[lis
         raise UserError(
             f"{where}: no answers for {objective.name} in columns {', '.join(list(row)[:6]) or '(none)'}{hint}; expected {expected}"
         )
+    if objective.sequences == 1 and not objective.generates and not _answers(row, columns):
+        raise UserError(f"{where}: {columns[-1]} has no answer to train on; expected text, or a message of the assistant")
     if objective.sequences == 1 or columns == ("prompt", "completion"):
         return [_tokens([row[name] for name in columns])], False
     shared = [row["prompt"]] if "prompt" in row and "prompt" not in columns else []
     return [_tokens([*shared, row[name]]) for name in columns], False
+
+
+def _answers(row: dict[str, Any], columns: tuple[str, ...]) -> bool:
+    """Return whether a row has an answer: text in its last column, or in a message of the assistant."""
+    last = cast(object, row[columns[-1]])
+    items = cast(list[object], last) if isinstance(last, list) else []
+    if items and all(isinstance(item, dict) for item in items):
+        said = cast(list[dict[str, object]], items)
+        roles = {str(message.get("role", message.get("from", ""))).lower() for message in said}
+        if roles - {""} and not roles & ANSWERING:
+            return False
+    calls = any(isinstance(item, dict) and "tool_calls" in item for item in items)
+    return calls or any(text.strip() for text in _texts(cast(object, row[columns[-1]])))
 
 
 def _tokens(values: list[object]) -> int:

@@ -18,6 +18,7 @@ from meshwise.models.families.blocks import EMBEDDING
 from meshwise.models.model import ONLY_LANGUAGE, Model
 from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.fields import defaults
 from meshwise.plan.train import dataset
 
 PADDED_TOGETHER = 8
@@ -31,6 +32,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
     if not ask.batch:
         raise UserError("missing --batch: sequences (2048), sequences x length (2048x4096) or tokens (4M)")
+    _check_options(ask)
     cluster = clusters.find_cluster(ask.on)
     if len({node.devices for _, node in cluster.nodes}) > 1 or (len(cluster.chips) > 1 and cluster.node_count > 1):
         raise UserError(
@@ -44,6 +46,8 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         model = without_head(model)
     if ask.tower:
         model = with_tower(model, trained=ask.tower == "trained", images=ask.images)
+    if (ask.tune or ask.data) and model.decoder.context and ask.seq > model.decoder.context:
+        raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
     framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
         batch=ask.batch * (ask.answers if objective.generates else objective.sequences),
@@ -55,7 +59,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         optimizer=ask.optimizer or "adamw",
         tuning=parse(ask.tune or "full"),
         objective=objective,
-        tokens=_data_tokens(ask, model, objective) or ask.tokens,
+        tokens=_data_tokens(ask, objective) or ask.tokens,
         ramp=ask.ramp,
         imbalance=ask.imbalance,
         reliability=Reliability(**ask.failures),
@@ -88,14 +92,28 @@ def with_tower(model: Model, *, trained: bool, images: int) -> Model:
     return replace(model, placed=(*model.placed, (EMBEDDING, tower)), notes=(*notes, words))
 
 
-def _data_tokens(ask: TrainAsk, model: Model, objective: Objective) -> float:
+def _check_options(ask: TrainAsk) -> None:
+    """Refuse options that would do nothing without another one."""
+    generates = OBJECTIVES[ask.objective or "sft"].generates
+    usual = defaults(TrainAsk)
+    needed = {
+        "epochs": (bool(ask.data), "--epochs counts passes over --data ROWS.jsonl"),
+        "packing": (bool(ask.data), "--no-packing pads the rows of --data ROWS.jsonl"),
+        "images": (bool(ask.tower), "--images counts pictures for --tower frozen or trained"),
+        "answers": (generates, "--answers are generated with --objective ppo or grpo"),
+        "prompt": (generates, "--prompt is part of --seq with --objective ppo or grpo"),
+    }
+    for name, (given, words) in needed.items():
+        if not given and getattr(ask, name) != usual[name]:
+            raise UserError(f"{words}, which is missing: give it, or leave out --{'no-' * (name == 'packing')}{name}")
+
+
+def _data_tokens(ask: TrainAsk, objective: Objective) -> float:
     """Return the tokens that a run over `--data` computes, padding included; 0 without data."""
     if not ask.data:
         return 0.0
     if ask.tokens:
         raise UserError("--tokens and --data both state how much to train on; give one of them")
-    if model.decoder.context and ask.seq > model.decoder.context:
-        raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
     number, each, _ = dataset.epoch(dataset.read(ask.data, objective), ask.seq, padded_together(ask), packing=ask.packing)
     return ask.epochs * number * each
 

@@ -19,9 +19,9 @@ from meshwise.cost.train.step import host_memory
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import lookup, remedies, tuning
+from meshwise.plan.train import fallback, lookup, remedies, tuning
 from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
-from meshwise.plan.train.search import Found, check_divides, search
+from meshwise.plan.train.search import check_divides
 from meshwise.plan.train.tuning import TuningFacts
 
 if TYPE_CHECKING:
@@ -104,9 +104,11 @@ def make(ask: TrainAsk) -> TrainPlan:
     q = ask.question()
     nodes = node_counts(ask, q)
     check_divides(q, ask.bounds, nodes)
-    q, found, instead = _first_that_fits(ask, q, nodes)
+    usual = q
+    q, found = fallback.first_that_fits(ask, q, nodes)
     if len(found.layouts) == 0:
-        raise DoesNotFit(too_large(q, found, lambda: remedies.words(remedies.remedies(ask, found.smallest))))
+        raise DoesNotFit(too_large(q, found, lambda: remedies.advice(ask)))
+    instead = fallback.usual_note(usual, q)
     ask = replace(ask, framework=q.work.framework.key) if instead else ask
     choices = tuple(distinct(q, found, ask.top))
     if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.HOPELESS:
@@ -139,6 +141,7 @@ def make(ask: TrainAsk) -> TrainPlan:
             *_assumptions(q, ask.precision),
             *_deadline_note(ask, choices),
             *instead,
+            *fallback.faster_part(ask, choices[0].step),
             *_host_note(q, choices[0]),
         ),
         tuning=tuning.facts(ask, q, choices[0]),
@@ -148,51 +151,11 @@ def make(ask: TrainAsk) -> TrainPlan:
     return plan
 
 
-def _first_that_fits(ask: TrainAsk, q: Question, nodes: tuple[int, ...]) -> tuple[Question, Found, tuple[str, ...]]:
-    """Search with the usual framework, then with those that need less memory, and return the first that fits, with a note where it is not
-    the usual one; the one that comes nearest where none fits."""
-    if lookup.mixed(ask):
-        return _unequal(ask, q)
-    tried: list[tuple[Question, Found]] = []
-    for name in lookup.candidates(ask, q.cluster, q.model):
-        one = q if name == q.work.framework.key else lookup.question(replace(ask, framework=name), q.model)
-        tried.append((one, search(one, bounds=ask.bounds, top=ask.top, nodes=nodes)))
-        if len(tried[-1][1].layouts):
-            return *tried[-1], _instead(q, one)
-    return *min(tried, key=lambda entry: entry[1].smallest), ()
-
-
-def _unequal(ask: TrainAsk, q: Question) -> tuple[Question, Found, tuple[str, ...]]:
-    """Search unequal cards as ranks that wait for the weakest, and as stages that run one after another, and return the faster way."""
-    tried: list[tuple[Question, Found]] = []
-    for name in lookup.candidates(ask, q.cluster, q.model):
-        for in_turn in (False, True):
-            one = lookup.question(replace(ask, framework=name), q.model, in_turn=in_turn)
-            bounds = {**ask.bounds, "pp": (one.cluster.devices, one.cluster.devices)} if in_turn else ask.bounds
-            if not in_turn or "naive" in one.work.framework.schedules:
-                tried.append((one, search(one, bounds=bounds, top=ask.top)))
-    fitting = [entry for entry in tried if len(entry[1].layouts)]
-    if not fitting:
-        return *min(tried, key=lambda entry: entry[1].smallest), ()
-    best = min(fitting, key=lambda entry: float(entry[1].cost.step[0]))
-    return *best, _instead(q, best[0])
-
-
 def _host_note(q: Question, best: Choice) -> tuple[str, ...]:
     """Return the memory of a host that offload was planned with, where nobody stated it."""
     if best.layout["offload"] == "none" or q.cluster.node.host.memory:
         return ()
     return (f"offload: hosts are assumed to have {units.show(host_memory(q), 'bytes', binary=True, digits=3)} each (--ram)",)
-
-
-def _instead(usual: Question, chosen: Question) -> tuple[str, ...]:
-    """Return the note of a framework that is not the usual one; none where it is."""
-    before, after = usual.work.framework, chosen.work.framework
-    return (
-        ()
-        if before.key == after.key
-        else (f"{before.name} is usual here, but nothing fits, or it is slower: planned with {after.name}",)
-    )
 
 
 def _deadline_note(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:

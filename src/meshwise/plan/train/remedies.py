@@ -1,16 +1,30 @@
-"""Remedies for a model that does not fit: changes of the question in the order of their harm, each with the bytes that it saves."""
+"""Remedies for a model that does not fit: changes of the question in the order of their harm, each with the bytes that it saves.
+
+A change may let another layout fit, or another framework whose offload the host's memory then holds. So the bytes of a change are those
+of one layout, the one that fits in the end, with and without the change: on its fullest device, and in the host's memory.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from meshwise.cost.axes import layout_name
+from meshwise.cost.layout import Layouts
 from meshwise.cost.objective import OBJECTIVES
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import host_memory, host_needs, peak
 from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
-from meshwise.plan.train.search import Found, search
+from meshwise.plan.train.fallback import Attempt, first_that_fits
 from meshwise.units import GIB
 
 RANK = "16"
+UNLIMITED = 1e18
+"""Bytes of host memory that hold anything."""
+SHOWN = 0.05 * GIB
+"""Savings below this are rounded to nothing."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +34,23 @@ class Remedy:
     flag: str
     """In the words of the command line."""
     saves: float
-    """Bytes per device of the smallest layout, after the changes before it."""
+    """Bytes of the fullest device, of the layout that fits in the end, after the changes before this one."""
+    on_host: float = 0.0
+    """Bytes of a host's memory that it saves of the same layout."""
+
+
+@dataclass(frozen=True)
+class Cure:
+    """Changes that together make a model fit, and the layout that then fits."""
+
+    remedies: tuple[Remedy, ...]
+    layout: str
+    framework: str
+    peak: float
+    on_host: float
+    """Bytes of a host's memory that the layout needs."""
+    host: float
+    """Bytes of a host's memory."""
 
 
 Change = Callable[[TrainAsk], tuple[str, TrainAsk] | None]
@@ -88,20 +118,30 @@ CHANGES: tuple[Change, ...] = (
 """In the order of their harm."""
 
 
-def remedies(ask: TrainAsk, smallest: float) -> list[Remedy]:
-    """Return the changes that make the model fit, in the order of their harm, and no change that the others make superfluous; empty where
+def cure(ask: TrainAsk) -> Cure | None:
+    """Return the changes that make the model fit, in the order of their harm, and no change that the others make superfluous; None where
     all of them together do not suffice."""
-    for number in range(1, len(CHANGES) + 1):
-        if _fits(ask, CHANGES[:number]):
-            return _saved(ask, _needed(ask, CHANGES[:number]), smallest)
-    return []
+    changes = _needed(ask, _fits)
+    return _cured(ask, changes) if changes else None
 
 
-def _needed(ask: TrainAsk, changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    """Return the changes without those that can be left out, of which the most harmful go first; the last one is needed."""
+def needed_changes(ask: TrainAsk, fits: Callable[[TrainAsk], bool]) -> list[str]:
+    """Return the flags of the changes after which a question `fits`, none of them superfluous; empty where all together do not suffice."""
+    return [flag for flag, _ in _applied(ask, _needed(ask, fits))]
+
+
+def _needed(ask: TrainAsk, fits: Callable[[TrainAsk], bool]) -> tuple[Change, ...]:
+    """Return the first changes after which a question fits, without those that can be left out, of which the most harmful go first; the
+    last one is needed."""
+
+    def suffice(changes: tuple[Change, ...]) -> bool:
+        steps = list(_applied(ask, changes))
+        return bool(steps) and fits(steps[-1][1])
+
+    changes = next((CHANGES[:number] for number in range(1, len(CHANGES) + 1) if suffice(CHANGES[:number])), ())
     for change in reversed(changes[:-1]):
         fewer = tuple(other for other in changes if other is not change)
-        if _fits(ask, fewer):
+        if suffice(fewer):
             changes = fewer
     return changes
 
@@ -115,41 +155,80 @@ def _applied(ask: TrainAsk, changes: tuple[Change, ...]) -> Iterator[tuple[str, 
             ask = changed[1]
 
 
-def _fits(ask: TrainAsk, changes: tuple[Change, ...]) -> bool:
-    steps = list(_applied(ask, changes))
-    return bool(steps) and len(_found(steps[-1][1]).layouts) > 0
+def _fits(ask: TrainAsk) -> bool:
+    found = _attempt(ask)
+    return found is not None and found.fits
 
 
-def _saved(ask: TrainAsk, changes: tuple[Change, ...], smallest: float) -> list[Remedy]:
-    """Return the changes with the bytes that each saves; of several to one option, the last, with what all of them save."""
-    merged: dict[str, Remedy] = {}
-    for flag, changed in _applied(ask, changes):
-        need = _found(changed).smallest
-        option = flag.partition(" ")[0] if flag.startswith(("--seq", "--tune")) else flag
-        before = merged.pop(option, None)
-        merged[option] = Remedy(flag, smallest - need + (before.saves if before else 0.0))
-        smallest = need
-    return list(merged.values())
-
-
-def _found(ask: TrainAsk) -> Found:
-    """Return the search with the first of the usual frameworks that fits, or with the one that comes nearest."""
+def _attempt(ask: TrainAsk) -> Attempt | None:
+    """Return the search for a question; None where the model lacks what it names, such as targets of adapters."""
     try:
-        q = ask.question()
-    except UserError:  # a type without names for adapters
-        return search(replace(ask, tune="").question(), bounds=ask.bounds, top=1)
-    found: list[Found] = []
-    for name in lookup.candidates(ask, q.cluster, q.model):
-        found.append(search(replace(ask, framework=name).question(), bounds=ask.bounds, top=1))
-        if len(found[-1].layouts):
-            return found[-1]
-    return min(found, key=lambda one: one.smallest)
+        return first_that_fits(ask, ask.question(), top=1)
+    except UserError:
+        return None
 
 
-def words(found: list[Remedy]) -> str:
-    """Return the changes in one clause: '--loss fused saves 2.9 GiB, --tune lora:16 70.1 GiB more: then it fits'."""
-    listed = [
-        f"{remedy.flag} {'saves ' if i == 0 else ''}{remedy.saves / GIB:.1f} GiB{' more' if i else ''}"
-        for i, remedy in enumerate(found)
-    ]
-    return f"{', '.join(listed)}: then it fits" if found else ""
+def _cured(ask: TrainAsk, changes: tuple[Change, ...]) -> Cure:
+    """Return the changes with the bytes that each saves; of several to one option, the last, with what all of them save."""
+    steps = list(_applied(ask, changes))
+    fitted = _attempt(steps[-1][1])
+    assert fitted is not None
+    q, layout = fitted.question, fitted.found.layouts.take(np.zeros(1, dtype=np.int64))
+    merged: dict[str, Remedy] = {}
+    before = _bytes(ask, q, layout)
+    for flag, changed in steps:
+        after = _bytes(changed, q, layout)
+        option = flag.partition(" ")[0] if flag.startswith(("--seq", "--tune")) else flag
+        earlier = merged.pop(option, Remedy(flag, 0.0))
+        merged[option] = Remedy(flag, earlier.saves + before[0] - after[0], earlier.on_host + before[1] - after[1])
+        before = after
+    return Cure(tuple(merged.values()), layout_name(layout.row(0)), q.work.framework.name, *before, host_memory(q))
+
+
+def _bytes(ask: TrainAsk, fitted: Question, layout: Layouts) -> tuple[float, float]:
+    """Return the bytes of a device and of a host's memory that a layout needs under a question, within the bounds of that question."""
+    row = layout.row(0)
+    framework = ask.framework or fitted.work.framework.key
+    q = lookup.question(replace(ask, framework=framework), in_turn=row["schedule"] == "naive" and lookup.mixed(ask))
+    bounded = {axis: np.clip(getattr(layout, axis), *ask.bounds[axis]) for axis in BOUNDED if axis in ask.bounds}
+    layout = replace(layout, **bounded)
+    return float(peak(q, layout)[0]), float(host_needs(q, layout)[0])
+
+
+BOUNDED = ("recompute", "mbs", "offload")
+"""Axes that a change frees or fixes."""
+
+
+def advice(ask: TrainAsk) -> str:
+    """Return what would make a model fit, in one clause: changes of the question, or more memory of the hosts; '' where neither does."""
+    found = cure(ask)
+    return "; or ".join(filter(None, (words(found) if found else "", _more_host_memory(ask))))
+
+
+def words(found: Cure) -> str:
+    """Return changes in one clause: '--loss fused saves 2.9 GiB, --tune lora:16 70.1 GiB more: then it fits in 21.3 GiB (dp1 tp1 pp1 mbs1
+    with PyTorch DDP)'. Host memory is told where the layout would not fit there without the change."""
+    listed: list[str] = []
+    for remedy in found.remedies:
+        number = f"{'' if listed else 'saves '}{{:.1f}} GiB{' more' if listed else ''}"
+        told = [number.format(remedy.saves / GIB)] if remedy.saves > SHOWN else []
+        if remedy.on_host > SHOWN and (not told or found.on_host + remedy.on_host > found.host):
+            told.append(f"{'saves ' if not listed and not told else ''}{remedy.on_host / GIB:.1f} GiB of host memory")
+        listed.append(f"{remedy.flag} {' and '.join(told)}".rstrip())
+    held = f" and {found.on_host / GIB:.1f} of the host's {found.host / GIB:.1f}" if found.on_host else ""
+    return f"{', '.join(listed)}: then it fits in {found.peak / GIB:.1f} GiB{held} ({found.layout} with {found.framework})"
+
+
+def _more_host_memory(ask: TrainAsk) -> str:
+    """Return the host memory with which offload would fit, without any other change; '' where it would not."""
+    found = _attempt(replace(ask, ram=UNLIMITED))
+    if found is None or not found.fits:
+        return ""
+    least = float(host_needs(found.question, found.found.layouts).min())
+    have = host_memory(ask.question())
+    assumed = "" if ask.ram else " are assumed"
+    return (
+        f"offload fits with {least / GIB:.0f} GiB of host memory, of which {have / GIB:.0f}{assumed} (--ram)"
+        if least > have
+        else ""
+    )

@@ -35,6 +35,7 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
             axis=0,
         ),
         "the framework must support tp of recurrent layers": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
+        "4-bit weights (qlora) are not cut by tp": (a.tp == 1) | (not work.tuning.quantized),
         TP_IN_NODE: q.cluster.node.devices % a.tp == 0,  # with 6 in nodes of 8, some groups would span two nodes
         "pp is at most the number of layers": a.pp <= d.layers,
         "pp cuts the layers into stages": layers,

@@ -1,5 +1,6 @@
 """Facts of a fine-tuning plan beside its layouts: trained parameters, free memory, the largest batch, and time and cost of the data set."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,9 +45,12 @@ class TuningFacts:
     padded: float = 0.0
     """The same where rows are packed, and where they are padded."""
     longest_row: int = 0
+    cut: int = 0
+    """Sequences of the data that are longer than `--seq`, and end there."""
     counted: bool = False
     """Whether the rows state their tokens."""
     steps: float = 0.0
+    """The last one may be smaller."""
     seconds: float = 0.0
     dollars: float | None = None
 
@@ -83,8 +87,9 @@ def _with_data(found: TuningFacts, ask: TrainAsk, q: Question, best: Choice) -> 
         packed=packed,
         padded=padded,
         longest_row=int(data.lengths.max()),
+        cut=data.longer_than(ask.seq),
         counted=data.counted,
-        steps=seconds / best.step,
+        steps=math.ceil(seconds / best.step - 1e-9),
         seconds=seconds,
         dollars=best.dollars,
     )
@@ -107,8 +112,10 @@ def largest_batch(q: Question, best: Choice) -> tuple[int, str]:
 
 
 def longest_sequence(q: Question, best: Choice) -> tuple[int, str]:
-    """Return the longest sequence, in multiples of 64 tokens, that fits with the layout of `best` and one sequence per device."""
+    """Return the longest sequence, in multiples of 64 tokens, that fits with the layout of `best` and one sequence per device; at most the
+    context of the model."""
     room = q.chip.memory * (1 - q.work.reserve)
+    context = int(q.model.decoder.context or MOST_TOKENS)
     found = [(0, "")]
     for way in _ways(q, best):
         layout = replace(
@@ -120,12 +127,12 @@ def longest_sequence(q: Question, best: Choice) -> tuple[int, str]:
             return bool(peak(replace(q, work=work), layout)[0] <= room)
 
         least, most = 0, 1
-        while most < MOST_TOKENS / 1e6 and fits(64 * most):
+        while most < min(MOST_TOKENS / 1e6, context) and fits(64 * most):
             least, most = most, 2 * most
         while most - least > 1:
             middle = (least + most) // 2
             least, most = (middle, most) if fits(64 * middle) else (least, middle)
-        found.append((64 * least, way))
+        found.append((min(64 * least, context), way))
     return max(found, key=lambda entry: entry[0])
 
 

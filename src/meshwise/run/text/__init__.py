@@ -5,6 +5,6 @@
     documents.py    documents from .txt, .jsonl and .parquet files, in pieces that fit in memory
     tokenizer.py    bytes, HF's tokenizer.json, or a byte-pair encoding learned from the text
     tokens.py       token files: the format of meshwise, and those of nanoGPT, llm.c and Megatron
-    fingerprint.py  identify a text by its content, so that a resumed run reads the same samples
+    fingerprint.py  identify a text by its content, so that a resumed run reads the same samples; and frozen weights
 Imports catalogue.files and the trainer's settings. Imported by run.train.
 """

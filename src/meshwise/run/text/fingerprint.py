@@ -1,4 +1,4 @@
-"""Identify a text by its content, whatever the names, places and times of its files."""
+"""Identify a text, or weights, by their content, whatever the names, places and times of their files."""
 
 import hashlib
 from pathlib import Path
@@ -14,6 +14,14 @@ def fingerprint(corpus: Checked) -> str:
     """Hash the tokenizer, and the size and parts of every file in order. Names and times of the files may change."""
     digest = hashlib.sha256(f"{corpus.tokenizer.key if corpus.tokenizer else ''}:{corpus.key}:{len(corpus.files)}".encode())
     for path in corpus.files:
+        digest.update(_parts(path))
+    return digest.hexdigest()[:32]
+
+
+def weights_fingerprint(given: Path) -> str:
+    """Hash the size and parts of the safetensors of a file or folder; each begins with the names and shapes of its tensors."""
+    digest = hashlib.sha256()
+    for path in sorted(given.glob("*.safetensors")) if given.is_dir() else [given]:
         digest.update(_parts(path))
     return digest.hexdigest()[:32]
 

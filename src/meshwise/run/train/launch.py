@@ -19,7 +19,7 @@ from meshwise.run.packages import require
 from meshwise.run.text import chat, corpus
 from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.chat import ChatCorpus
-from meshwise.run.text.fingerprint import fingerprint
+from meshwise.run.text.fingerprint import fingerprint, weights_fingerprint
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.data import eval_text_of, hides, text_of
 from meshwise.run.train.nodes import hosts
@@ -179,6 +179,8 @@ def prepare(run: TrainRun) -> Launch:
         raise UserError(f"--pack: {given}; give text with --data and a --tokenizer that has one")
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
+        if tune.freezes and settings.checkpoint_every:
+            settings = replace(settings, base=weights_fingerprint(Path(settings.weights)))
     if settings.precision == "fp8":
         _check_eight_bits(device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
     rules = broken_rules(settings)
@@ -350,6 +352,8 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
     tokens = float(settings.seq)
     flops = model.flops(tokens, settings.seq) / tokens * trained_share(settings.tune, settings.model)
     facts: dict[str, float | str] = {"flops_per_token": flops, "params": float(model.params)}
+    if settings.tune.freezes:
+        facts["tune"] = own_run.tune_words(settings)
     if settings.device == "cuda" and on:
         chip = clusters.find_cluster(on).chip
         peak = chip.flops.get(cast(Any, settings.precision))

@@ -8,6 +8,7 @@ from rich.text import Text
 from meshwise import units
 from meshwise.cost.axes import layout_name
 from meshwise.cost.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES
+from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME, on_chip
 from meshwise.cost.reliability import Reliability
 from meshwise.plan.ask import TrainAsk
@@ -62,12 +63,15 @@ def header(plan: TrainPlan) -> list[str]:
 def setting(ask: TrainAsk, framework: str) -> str:
     """Return framework, precision, optimizer, batch and tokens in one line; an assumed framework is marked."""
     assumed = "" if ask.framework else " (assumed, --framework)"
-    step = units.show(float(ask.batch * ask.seq), "count", digits=3)
+    objective = OBJECTIVES[ask.objective or "sft"]
+    each = ask.answers if objective.generates else objective.sequences
+    step = units.show(float(ask.batch * each * ask.seq), "count", digits=3)
+    unit = f" prompts x {each} answers" if objective.generates else " pairs x 2" if each == 2 else ""
     training = f", {units.show(ask.tokens, 'count')} in all" if ask.tokens else ""
     tuned = f", {ask.tune}" if ask.tune else ""
     loss = f", {ask.objective}" if ask.objective != "sft" else ""
     how = f"{ask.precision}, {ask.optimizer}{tuned}{loss}"
-    return f"{framework}{assumed}, {how}; batch {ask.batch:,} x {ask.seq:,} = {step} tokens{training}"
+    return f"{framework}{assumed}, {how}; batch {ask.batch:,}{unit} x {ask.seq:,} = {step} tokens{training}"
 
 
 def columns(plan: TrainPlan) -> list[Column[Choice]]:
@@ -159,10 +163,11 @@ def tuning_lines(plan: TrainPlan) -> list[str]:
         money = f", ${found.dollars:,.2f}" if found.dollars is not None else ""
         took = units.show(found.seconds, "seconds", digits=3)
         assumed = "" if found.counted else f" Tokens are assumed: {CHARACTERS:g} characters each, {TEMPLATE} per message."
+        ends = f" {found.cut:,} sequence{'s are' if found.cut > 1 else ' is'} longer than {plan.ask.seq:,} tokens and cut there."
         lines.append(
-            f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found.rows:,} rows, {how} ({other} are real tokens; longest row "
-            f"{found.longest_row:,}): {found.steps:,.0f} steps, {took}{money}, "
-            f"{best.tokens_per_second * found.real:,.0f} real tokens/s.{assumed}"
+            f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found.rows:,} row{'s' * (found.rows > 1)}, {how} ({other} are real "
+            f"tokens; longest row {found.longest_row:,}): {found.steps:,.0f} step{'s' * (found.steps > 1)}, {took}{money}, "
+            f"{best.tokens_per_second * found.real:,.0f} real tokens/s.{ends * (found.cut > 0)}{assumed}"
         )
     return lines
 

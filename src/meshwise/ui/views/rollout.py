@@ -40,11 +40,21 @@ def _columns() -> list[Column[Split]]:
 
 
 def _sentences(best: Split) -> list[str]:
-    """Return the roles' bytes and the longest phase of the fastest split."""
-    roles = ", ".join(f"{role} {size / GIB:.1f}" for role, size in best.memory.items() if size >= GIB / 20)
+    """Return the bytes of each role while devices train and while they generate, and the longest phase, of the fastest split."""
     slowest = max(best.phases, key=lambda name: best.phases[name])
     share = 100 * best.phases[slowest] / sum(best.phases.values())
+    states = best.peaks["rollout"] - sum(best.memory[role] for role in ENGINE)
+    trained = _listed(best, set(best.memory) - set(ENGINE))
     return [
-        f"GiB per device by role, {best.name}: {roles}.",
+        f"GiB per device while training, {best.name}: {trained}; {best.peaks['training'] / GIB:.1f} in all.",
+        f"While generating: {f'states of training {states / GIB:.1f}, ' * (states >= GIB / 20)}{_listed(best, set(ENGINE))}; "
+        f"{best.peaks['rollout'] / GIB:.1f} in all.",
         f"The longest phase is {slowest} ({share:.0f}% of the phases' time); {best.at_once:,} answers are generated at once.",
     ]
+
+
+ENGINE = ("engine weights", "engine cache")
+
+
+def _listed(split: Split, roles: set[str]) -> str:
+    return ", ".join(f"{role} {size / GIB:.1f}" for role, size in split.memory.items() if role in roles and size >= GIB / 20)

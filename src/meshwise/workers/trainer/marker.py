@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.tuning.targets import described
 
 MARKER = "complete"
 """Name of the marker file; a checkpoint folder without it was never finished."""
@@ -27,7 +28,7 @@ DAMAGED = "damaged-"
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """The settings of a run that decide which samples come next, and the learning rate."""
+    """The settings of a run that decide which samples come next, the learning rate, and which weights its checkpoints hold."""
 
     samples: int
     """Samples read so far."""
@@ -36,14 +37,18 @@ class Trained:
     seed: int
     text: str
     fingerprint: str
+    tune: str
+    """What is trained, as `described`."""
+    base: str
+    """Fingerprint of the weights that are not trained; empty where there are none, or where they are random."""
     lr: float
     warmup: int
     steps: int
 
     @staticmethod
     def of(settings: Settings, samples: int) -> "Trained":
-        same = {f.name: getattr(settings, f.name) for f in fields(Trained) if f.name != "samples"}
-        return Trained(samples=samples, **same)
+        same = {f.name: getattr(settings, f.name) for f in fields(Trained) if f.name not in ("samples", "tune")}
+        return Trained(samples=samples, tune=described(settings.model, settings.tune), **same)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -99,7 +104,7 @@ def _marker(values: dict[str, Any]) -> Marker:
 def _trained(values: dict[str, Any]) -> Trained:
     least = {"samples": 0, "batch": 1, "seq": 1, "seed": 0, "warmup": 0, "steps": 1}
     numbers = {name: _whole(values[name], low) for name, low in least.items()}
-    rate, words = values["lr"], {name: values[name] for name in ("text", "fingerprint")}
+    rate, words = values["lr"], {name: values[name] for name in ("text", "fingerprint", "tune", "base")}
     if not isinstance(rate, int | float) or not math.isfinite(rate) or not all(isinstance(word, str) for word in words.values()):
         raise ValueError("settings of a wrong type")
     return Trained(lr=rate, **numbers, **words)
@@ -151,6 +156,21 @@ def all_damaged(folder: Path, damaged: list[int]) -> str:
 
 def resume_refusal(folder: Path, before: Trained, now: Settings) -> str:
     """Return why a run cannot resume from a checkpoint in this folder; empty if it can."""
+    return _other_weights(folder, before, now) or _other_samples(folder, before, now)
+
+
+def _other_weights(folder: Path, before: Trained, now: Settings) -> str:
+    """Return why the weights of a checkpoint are not those of a run; empty if they are."""
+    tuned = described(now.model, now.tune)
+    if before.tune != tuned:
+        return f"{folder} holds a run of {before.tune}, now {tuned}: repeat its settings to resume, or choose another --out"
+    if now.tune.freezes and before.base != now.base:
+        old, new = ("other weights" if before.base else "random weights"), (now.weights or "random ones")
+        return f"{folder} holds {now.tune.method} of {old}, not of {new}: repeat its --weights to resume, or choose another --out"
+    return ""
+
+
+def _other_samples(folder: Path, before: Trained, now: Settings) -> str:
     differences = [
         f"{name} {old} (now {new})"
         for name, old, new in (("seed", before.seed, now.seed), ("sequences of", before.seq, now.seq))

@@ -106,6 +106,8 @@ class Settings:
     """Description of the data; empty for the embedded text."""
     fingerprint: str = ""
     """Fingerprint of the data, set if checkpoints must recognize it."""
+    base: str = ""
+    """Fingerprint of frozen weights, which checkpoints do not hold, set if these must recognize them; empty: random weights."""
     answers: bool = False
     """Whether some tokens of the data are hidden from the loss, which is the mean over all others of a step."""
     pack: bool = False

@@ -67,7 +67,8 @@ def check_operations() -> None:
     for base in ([weight], list(quantize(weight))):
         opcheck(adapted_linear, (drawn(2, 5, 64), base, drawn(16, 64), drawn(24, 16)))
         opcheck(adapted_linear, (drawn(2, 5, 64), base, drawn(0, 64), drawn(24, 0)))
-        opcheck(adapted_gate, (drawn(2, 5, 128), base, drawn(16, 64), drawn(24, 16), "silu"))
+        for keep in (False, True):
+            opcheck(adapted_gate, (drawn(2, 5, 128), base, drawn(16, 64), drawn(24, 16), "silu", keep))
 
 
 def check_nf4() -> None:

@@ -108,15 +108,16 @@ def _(by_y: Tensor, base: list[Tensor], columns: int) -> Tensor:
 
 
 @torch.library.custom_op("meshwise::adapted_gate", mutates_args=())
-def adapted_gate(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
-    """Return h W^T + (h a^T) b^T with h = activation(gate) x up for rows [gate up].
+def adapted_gate(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str, keep: bool) -> tuple[Tensor, Tensor]:
+    """Return h W^T + t b^T with h = activation(gate) x up for rows [gate up], and t = h a^T for the backward pass, empty unless `keep`.
 
-    h and h a^T are computed again in the backward pass. Nothing but y is returned, so that recomputing a block leaves this product out.
+    h is computed again in the backward pass, and t where it was not kept: then nothing but y leaves this product, and recomputing a block
+    leaves it out.
     """
     inner = both.new_empty(both.numel() // both.shape[-1], both.shape[-1] // 2)
     _run_gate(both, inner, activation)
-    y, _ = _forward(inner, weight_of(base, inner.shape[-1], both.dtype), a, b)
-    return y.unflatten(0, both.shape[:-1])
+    y, narrow = _forward(inner, weight_of(base, inner.shape[-1], both.dtype), a, b)
+    return y.unflatten(0, both.shape[:-1]), narrow if keep else narrow.new_empty(0)
 
 
 def _run_gate(*inputs: Any) -> None:
@@ -126,36 +127,41 @@ def _run_gate(*inputs: Any) -> None:
 
 
 @adapted_gate.register_fake
-def _(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> Tensor:
-    return both.new_empty(*both.shape[:-1], rows_of(base, both.shape[-1] // 2))
+def _(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str, keep: bool) -> tuple[Tensor, Tensor]:
+    kept = (both.numel() // both.shape[-1], a.shape[0]) if keep else (0,)
+    return both.new_empty(*both.shape[:-1], rows_of(base, both.shape[-1] // 2)), both.new_empty(kept)
 
 
 @torch.library.custom_op("meshwise::adapted_gate_backward", mutates_args=())
 def _adapted_gate_backward(
-    by_y: Tensor, both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str
+    by_y: Tensor, both: Tensor, narrow: Tensor | None, base: list[Tensor], a: Tensor, b: Tensor, activation: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients with respect to [gate up], a and b."""
     by_rows = by_y.flatten(0, -2)
     inner, by_narrow = _by_input(by_rows, weight_of(base, both.shape[-1] // 2, both.dtype), a, b)
     by_both = torch.empty_like(both)
     _run_gate(both, inner, activation, by_both)  # `inner`, the gradient of h, becomes h
-    return by_both, by_narrow.T @ inner, by_rows.T @ (inner @ a.T)
+    return by_both, by_narrow.T @ inner, by_rows.T @ (inner @ a.T if narrow is None else narrow)
 
 
 @_adapted_gate_backward.register_fake
-def _(by_y: Tensor, both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    by_y: Tensor, both: Tensor, narrow: Tensor | None, base: list[Tensor], a: Tensor, b: Tensor, activation: str
+) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(both), a.new_empty(a.shape), b.new_empty(b.shape)
 
 
-def _adapted_gate_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    both, base, a, b, ctx.activation = inputs
-    ctx.save_for_backward(both, a, b, *base)
+def _adapted_gate_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    both, base, a, b, ctx.activation, ctx.kept = inputs
+    ctx.save_for_backward(both, a, b, *((output[1],) if ctx.kept else ()), *base)
+    ctx.set_materialize_grads(False)
 
 
-def _adapted_gate_gradients(ctx: Any, by_y: Tensor) -> tuple[Any, ...]:
-    both, a, b, *base = ctx.saved_tensors
-    by_both, by_a, by_b = _adapted_gate_backward(by_y.contiguous(), both, base, a, b, ctx.activation)
-    return by_both, [None] * len(base), by_a, by_b, None
+def _adapted_gate_gradients(ctx: Any, by_y: Tensor, _: Tensor | None) -> tuple[Any, ...]:
+    both, a, b, *rest = ctx.saved_tensors
+    narrow, base = (rest[0], rest[1:]) if ctx.kept else (None, rest)
+    by_both, by_a, by_b = _adapted_gate_backward(by_y.contiguous(), both, narrow, base, a, b, ctx.activation)
+    return by_both, [None] * len(base), by_a, by_b, None, None
 
 
 adapted_gate.register_autograd(_adapted_gate_gradients, setup_context=_adapted_gate_save)

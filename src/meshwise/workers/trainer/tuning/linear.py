@@ -195,11 +195,14 @@ def joined_product(x: Tensor, parts: Sequence[nn.Linear], columns: tuple[int, ..
     return _finished(adapted_linear(x, _base(parts), a, b)[0], parts, a, b)
 
 
-def gated_product(x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns: Columns, activation: str) -> Tensor:
-    """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections."""
+def gated_product(x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns: Columns, activation: str, keep: bool) -> Tensor:
+    """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections.
+
+    `keep`: the narrow product of down's adapter is kept for the backward pass, where a block is not recomputed.
+    """
     rows = joined_product(x, both, columns[0])
     a, b = _joined_adapters((down,), columns[1], rows[..., : down.in_features])
-    return _finished(adapted_gate(rows, _base((down,)), a, b, activation), (down,), a, b)
+    return _finished(adapted_gate(rows, _base((down,)), a, b, activation, keep)[0], (down,), a, b)
 
 
 def _finished(y: Tensor, parts: Sequence[nn.Linear], a: Tensor, b: Tensor) -> Tensor:

@@ -73,6 +73,16 @@ def _names(word: str, target: Target) -> bool:
     return word == ALL_LINEAR or target.module == word or target.module.endswith(f".{word}")
 
 
+def described(config: Mapping[str, Any], tune: Tune) -> str:
+    """Return what a run trains, so that runs whose checkpoints hold the same tensors are described alike: 'full', 'freeze:4', 'lora:16 with
+    alpha 32 on 64 layers (q_proj, v_proj)'."""
+    if not tune.adapts:
+        return f"freeze:{tune.frozen_layers}" if tune.method == "freeze" else tune.method
+    targets = chosen(config, tune.targets)
+    words = ", ".join(dict.fromkeys(target.word for target in targets))
+    return f"{tune.method}:{tune.rank} with alpha {tune.alpha:g} on {len(targets)} layers ({words})"
+
+
 def problem_of(config: Mapping[str, Any], tune: Tune) -> str:
     """Return why a model cannot be tuned so; empty if it can."""
     if tune.method == "freeze":

@@ -21,8 +21,10 @@ def project(x: Tensor, linear: nn.Linear, eight: bool) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    def __init__(self, d: Description, width: int = 0) -> None:
+    def __init__(self, d: Description, width: int = 0, recomputed: bool = False) -> None:
         super().__init__()
+        self.recomputed = recomputed
+        """Whether the backward pass computes all of this again."""
         self.gated, self.biased, self.activation = d.gated, d.ffn_bias, d.activation
         width = width or d.ffn
         if d.gated:
@@ -44,7 +46,8 @@ class FeedForward(nn.Module):
         if self.fused and self.frozen:
             from meshwise.workers.trainer.tuning.linear import gated_product as frozen_product
 
-            return frozen_product(x, (self.gate_proj, self.up_proj), self.down_proj, self.columns, self.activation)
+            both = (self.gate_proj, self.up_proj)
+            return frozen_product(x, both, self.down_proj, self.columns, self.activation, keep=not self.recomputed)
         if self.fused:
             from meshwise.workers.trainer.ops.fused_projections import gated_product
 

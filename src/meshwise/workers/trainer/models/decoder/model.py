@@ -28,7 +28,7 @@ class Block(nn.Module):
         self.self_attn = (LatentAttention if d.latent else Attention)(d, layer, shard, recompute)
         self.attention_out_norm = norm_of(d) if d.after else None
         self.post_attention_layernorm = norm_of(d) if d.before else None
-        self.mlp = MixedFeedForward(d, shard) if layer.mixed else FeedForward(d)
+        self.mlp = MixedFeedForward(d, shard) if layer.mixed else FeedForward(d, recomputed=self.full)
         self.mlp_out_norm = norm_of(d) if d.after else None
 
     def forward(self, x: Tensor, rotation: Tensor | None, scores: Scores) -> Tensor:
