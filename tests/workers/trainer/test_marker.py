@@ -111,6 +111,18 @@ def test_a_marker_returns_what_was_written_and_no_flipped_bit_is_believed(tmp_pa
     assert believed == []
 
 
+def test_a_checkpoint_from_before_tunings_were_recorded_resumes(tmp_path: Path) -> None:
+    values = json.loads(MARKER.text())
+    del values["checksum"], values["trained"]["tune"], values["trained"]["base"]
+    folder = tmp_path / "step-5"
+    folder.mkdir()
+    checksum = zlib.crc32(json.dumps(values, sort_keys=True).encode())
+    (folder / "complete").write_text(json.dumps(values | {"checksum": checksum}))
+    found = read_marker(folder)
+    assert found is not None
+    assert resume_refusal(tmp_path, found.trained, LORA) == resume_refusal(tmp_path, found.trained, PLAIN) == ""
+
+
 def test_values_that_no_run_writes_are_damage_even_with_a_right_checksum(tmp_path: Path) -> None:
     def forged(**changes: Any) -> str:
         values: dict[str, Any] = json.loads(MARKER.text()) | changes

@@ -38,7 +38,7 @@ class Trained:
     text: str
     fingerprint: str
     tune: str
-    """What is trained, as `described`."""
+    """What is trained, as `described`; empty in checkpoints that were written before this was recorded."""
     base: str
     """Fingerprint of the weights that are not trained; empty where there are none, or where they are random."""
     lr: float
@@ -104,7 +104,8 @@ def _marker(values: dict[str, Any]) -> Marker:
 def _trained(values: dict[str, Any]) -> Trained:
     least = {"samples": 0, "batch": 1, "seq": 1, "seed": 0, "warmup": 0, "steps": 1}
     numbers = {name: _whole(values[name], low) for name, low in least.items()}
-    rate, words = values["lr"], {name: values[name] for name in ("text", "fingerprint", "tune", "base")}
+    words = {name: values[name] for name in ("text", "fingerprint")} | {name: values.get(name, "") for name in ("tune", "base")}
+    rate = values["lr"]
     if not isinstance(rate, int | float) or not math.isfinite(rate) or not all(isinstance(word, str) for word in words.values()):
         raise ValueError("settings of a wrong type")
     return Trained(lr=rate, **numbers, **words)
@@ -162,6 +163,8 @@ def resume_refusal(folder: Path, before: Trained, now: Settings) -> str:
 def _other_weights(folder: Path, before: Trained, now: Settings) -> str:
     """Return why the weights of a checkpoint are not those of a run; empty if they are."""
     tuned = described(now.model, now.tune)
+    if not before.tune:  # not recorded; the shapes of the weights are compared when they are read
+        return ""
     if before.tune != tuned:
         return f"{folder} holds a run of {before.tune}, now {tuned}: repeat its settings to resume, or choose another --out"
     if now.tune.freezes and before.base != now.base:
