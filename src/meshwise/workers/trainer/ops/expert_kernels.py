@@ -130,11 +130,21 @@ def _run_gate(both: Tensor, out: Tensor, shares: Tensor, activation: str, by: tu
     run(both, out, by_both, shares, by_shares, out.shape[1], block, by is not None, GATES[activation])
 
 
+def squares_of_gradients(gate_up: Tensor, down: Tensor) -> Tensor | None:
+    """Return the leaf to give to `expert_product` as `squares`; None if the gradients are not whole tiles of their kernel."""
+    tiles = [grouped_products.weight_tiles(weight.shape) for weight in (gate_up, down)]
+    return torch.zeros(sum(tiles), device=gate_up.device, requires_grad=True) if all(tiles) else None
+
+
 @torch.library.custom_op("meshwise::expert_product", mutates_args=())
 def expert_product(
-    rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
+    rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, squares: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
-    """Return down (a(gate x) * up x) times its share for each row x, by the matrices of its expert; and the products in brackets."""
+    """Return down (a(gate x) * up x) times its share for each row x, by the matrices of its expert; and the products in brackets.
+
+    `squares`, if given, has no influence on the outputs. What the backward pass leaves as its gradient are the sums of squares of the
+    tiles of both weights' gradients: autograd brings them where they are needed, also out of compiled and recomputed blocks.
+    """
     both = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=ends)
     inner = rows.new_empty(len(rows), down.shape[-1])
     _run_gate(both, inner, shares, activation)
@@ -142,7 +152,9 @@ def expert_product(
 
 
 @expert_product.register_fake
-def _(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+def _(
+    rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, squares: Tensor | None, activation: str
+) -> tuple[Tensor, Tensor]:
     return rows.new_empty(rows.shape[0], down.shape[1]), rows.new_empty(rows.shape[0], gate_up.shape[1])
 
 
@@ -153,41 +165,53 @@ def _by_experts(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     return torch._grouped_mm(rows, weights, offs=ends)
 
 
+def _by_weights(left: Tensor, right: Tensor, ends: Tensor, squared: bool) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the experts' matrices, and the sums of squares of its tiles if they are wanted."""
+    if squared:
+        return grouped_products.product_by_weights(left, right, ends)
+    return torch._grouped_mm(left.transpose(-2, -1), right, offs=ends), left.new_empty(0, dtype=torch.float32)
+
+
 @torch.library.custom_op("meshwise::expert_product_backward", mutates_args=())
 def _expert_product_backward(
-    by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients with respect to rows, gate and up, down, and shares."""
+    by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor,
+    squared: bool, activation: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return the gradients with respect to rows, gate and up, down, and shares; and the sums of squares of the two in the middle."""
     by_out = by_out.contiguous()
     between = _by_experts(by_out, down, ends)
     by_both, by_shares = torch.empty_like(both), torch.empty_like(shares)
     _run_gate(both, between, shares, activation, (by_both, by_shares))
-    by_down = torch._grouped_mm(by_out.transpose(-2, -1), between, offs=ends)
-    by_gate_up = torch._grouped_mm(by_both.transpose(-2, -1), rows, offs=ends)
-    return _by_experts(by_both, gate_up, ends), by_gate_up, by_down, by_shares
+    by_down, of_down = _by_weights(by_out, between, ends, squared)
+    by_gate_up, of_gate_up = _by_weights(by_both, rows, ends, squared)
+    return _by_experts(by_both, gate_up, ends), by_gate_up, by_down, by_shares, torch.cat((of_gate_up, of_down))
 
 
 @_expert_product_backward.register_fake
 def _(
-    by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    by_out: Tensor, rows: Tensor, both: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor,
+    squared: bool, activation: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    tiles = sum(grouped_products.weight_tiles(weight.shape) for weight in (gate_up, down)) if squared else 0
     return (
         rows.new_empty(rows.shape),
         gate_up.new_empty(gate_up.shape),
         down.new_empty(down.shape),
         shares.new_empty(shares.shape),
+        shares.new_empty(tiles, dtype=torch.float32),
     )
 
 
 def _expert_product_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    rows, gate_up, down, shares, ends, ctx.activation = inputs
+    rows, gate_up, down, shares, ends, squares, ctx.activation = inputs
+    ctx.squared = squares is not None
     ctx.save_for_backward(rows, output[1], gate_up, down, shares, ends)
     ctx.set_materialize_grads(False)
 
 
 def _expert_product_gradients(ctx: Any, by_out: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    by_rows, by_gate_up, by_down, by_shares = _expert_product_backward(by_out, *ctx.saved_tensors, ctx.activation)
-    return by_rows, by_gate_up, by_down, by_shares, None, None
+    *gradients, squares = _expert_product_backward(by_out, *ctx.saved_tensors, ctx.squared, ctx.activation)
+    return *gradients, None, squares if ctx.squared else None, None
 
 
 expert_product.register_autograd(_expert_product_gradients, setup_context=_expert_product_save)

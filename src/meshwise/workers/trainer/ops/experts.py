@@ -20,8 +20,8 @@ ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }
-ALIGNED = 16
-"""Rows of an expert on a GPU are a multiple of this: torch's grouped products read 16 bytes at a time, along rows in the backward pass."""
+ALIGNED = 64
+"""Rows of an expert on a GPU are a multiple of this: products that give the weights' gradients add up this many at a time."""
 
 
 def uncompiled(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -144,13 +144,15 @@ def router_logits(x: Tensor, weight: Tensor) -> Tensor:
     return x.float() @ weight.float().T
 
 
-def expert_outputs(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str) -> Tensor:
-    """Return what each row's expert makes of it, times the row's share."""
+def expert_outputs(
+    rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str, squares: Tensor | None = None
+) -> Tensor:
+    """Return what each row's expert makes of it, times the row's share. `squares` is that of `expert_kernels.expert_product`."""
     if rows.is_cuda and rows.dtype == torch.bfloat16:
         from meshwise.workers.trainer.ops.expert_kernels import GATES, expert_product
 
         if activation in GATES:
-            return expert_product(rows, gate_up, down, shares, ends, activation)[0]
+            return expert_product(rows, gate_up, down, shares, ends, squares, activation)[0]
     gate, up = grouped_product(rows, gate_up, ends).chunk(2, -1)
     inner = ACTIVATE[activation](gate) * up * shares[:, None]
     return grouped_product(inner.to(rows.dtype), down, ends)

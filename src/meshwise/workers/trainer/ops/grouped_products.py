@@ -1,9 +1,9 @@
-"""Products of rows that are grouped by expert, as a persistent Triton kernel that copies tiles by the GPU's tensor memory accelerator.
+"""Products of rows that are grouped by expert, as persistent Triton kernels that copy tiles by the GPU's tensor memory accelerator.
 
 A program computes tile after tile, and the loads of the next tile begin while it stores the last. torch's grouped products leave a gap
 there: on an H200, gradients of the rows of OLMoE's experts reach 648 and 609 TFLOP/s here and 600 and 569 there, where all experts have as
-many rows; 741 and 701 instead of 700 and 623 where eight have all (benchmarks/grouped_products.py). Its products of the forward pass and
-of the weights' gradients are about as fast as such kernels.
+many rows; 741 and 701 instead of 700 and 623 where eight have all (benchmarks/grouped_products.py). Gradients of the weights take as long
+as torch's, and their squares are added up before they leave the registers. torch's products of the forward pass are about as fast.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -66,6 +66,29 @@ def _by_rows(
         tl.store(out + where, total.to(out.dtype.element_ty), (line < end)[:, None])
 
 
+@triton.jit
+def _by_weights(
+    left, right, out, squares, ends, count, outputs, columns,
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, FLAT: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Add up left^T right over the rows of each expert, which is the gradient of its matrix, and the squares of each tile of it."""
+    across = columns // WIDE
+    each = (outputs // TALL) * across
+    for tile in tl.range(tl.program_id(0), count * each, tl.num_programs(0), flatten=FLAT):
+        expert = tile // each
+        line = (tile % each) // across * TALL
+        column = (tile % across) * WIDE
+        first = tl.load(ends + expert - 1, expert > 0, other=0)
+        total = tl.zeros((TALL, WIDE), tl.float32)
+        for at in range(first, tl.load(ends + expert), DEEP):
+            total = tl.dot(left.load([at, line]).T, right.load([at, column]), total)
+        rounded = total.to(out.dtype.element_ty)
+        row = expert.to(tl.int64) * outputs + line + tl.arange(0, TALL)
+        tl.store(out + row[:, None] * columns + column + tl.arange(0, WIDE)[None, :], rounded)
+        wide = rounded.to(tl.float32)
+        tl.store(squares + tile, tl.sum(tl.sum(wide * wide, 1), 0))
+
+
 def fits(weights: Tensor, tile: Tile = FASTEST) -> bool:
     """Return whether matrices (experts, inputs, outputs) are whole tiles."""
     return weights.shape[1] % tile.deep == 0 and weights.shape[2] % tile.wide == 0
@@ -80,10 +103,36 @@ def product_by_rows(rows: Tensor, weights: Tensor, ends: Tensor, tile: Tile = FA
     out = rows.new_empty(len(rows), columns)
     left = TensorDescriptor.from_tensor(rows, [tile.tall, tile.deep])
     right = TensorDescriptor.from_tensor(weights.flatten(0, 1), [tile.deep, tile.wide])
-    programs = torch.cuda.get_device_properties(rows.device).multi_processor_count if rows.is_cuda else 4
-    run: Any = _by_rows[(programs,)]
+    run: Any = _by_rows[(_programs(rows),)]
     run(
         left, right, out, ends, count, columns, inner, triton.next_power_of_2(count), tile.tall, tile.wide, tile.deep, tile.flat,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
+
+
+def weight_tiles(shape: torch.Size, tile: Tile = FASTEST) -> int:
+    """Return the number of tiles of the gradient of matrices (experts, outputs, inputs); 0 if they are not whole tiles."""
+    count, outputs, columns = shape
+    return 0 if outputs % tile.tall or columns % tile.wide else count * (outputs // tile.tall) * (columns // tile.wide)
+
+
+def product_by_weights(left: Tensor, right: Tensor, ends: Tensor, tile: Tile = FASTEST) -> tuple[Tensor, Tensor]:
+    """Return left^T right over the rows of each expert (experts, left's columns, right's columns), and the sum of squares of each tile.
+
+    Each expert has a multiple of `tile.deep` rows.
+    """
+    out = left.new_empty(len(ends), left.shape[1], right.shape[1])
+    squares = torch.empty(weight_tiles(out.shape, tile), device=left.device)
+    a, b = (TensorDescriptor.from_tensor(x, [tile.deep, size]) for x, size in ((left, tile.tall), (right, tile.wide)))
+    run: Any = _by_weights[(_programs(left),)]
+    run(
+        a, b, out, squares, ends, len(ends), left.shape[1], right.shape[1], tile.tall, tile.wide, tile.deep, tile.flat,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out, squares
+
+
+def _programs(x: Tensor) -> int:
+    """Return one program for each multiprocessor, which holds no second one."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 4

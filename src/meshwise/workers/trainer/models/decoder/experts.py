@@ -76,6 +76,16 @@ class ExpertStack(nn.Module):
         self.exchange = Exchange(e.count, shard.ep, shard.ep_group) if shard.ep_group is not None else None
         self.gate_up_proj = nn.Parameter(torch.empty(e.count, 2 * e.width, d.hidden))
         self.down_proj = nn.Parameter(torch.empty(e.count, d.hidden, e.width))
+        self.squares: Tensor | None = None
+        """A leaf whose gradient is made of sums of squares of both weights' gradients, if they are asked for."""
+
+    def ask_squares(self) -> None:
+        """Let the backward pass leave the squares of the gradients in `squares.grad`, where its kernels can: whole weights on a GPU."""
+        whole = not isinstance(self.gate_up_proj, DTensor) and self.gate_up_proj.is_cuda
+        if whole and self.gate_up_proj.requires_grad and self.down_proj.requires_grad:
+            from meshwise.workers.trainer.ops.expert_kernels import squares_of_gradients
+
+            self.squares = squares_of_gradients(self.gate_up_proj, self.down_proj)
 
     def forward(self, x: Tensor, experts: Tensor, weights: Tensor, meanwhile: Callable[[], Tensor] | None = None) -> Tensor:
         """Return the weighted sum of each token's experts, plus what `meanwhile` returns; x is (tokens, hidden)."""
@@ -104,7 +114,7 @@ class ExpertStack(nn.Module):
 
     def _compute(self, rows: Tensor, shares: Tensor, ends: Tensor) -> Tensor:
         gate_up, down = (self._local(weight, rows.dtype) for weight in (self.gate_up_proj, self.down_proj))
-        return expert_outputs(rows, gate_up, down, shares, ends, self.activation)
+        return expert_outputs(rows, gate_up, down, shares, ends, self.activation, self.squares)
 
     @staticmethod
     def _local(weight: Any, half: torch.dtype) -> Tensor:
