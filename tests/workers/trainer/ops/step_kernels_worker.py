@@ -14,10 +14,11 @@ from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
 from meshwise.workers.trainer.ops import grouped_products, squares
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
 from meshwise.workers.trainer.ops.expert_kernels import expert_product, gather_rows, squares_of_gradients, sum_rows
-from meshwise.workers.trainer.ops.experts import ALIGNED
+from meshwise.workers.trainer.ops.experts import ALIGNED, arrange, load_of
 from meshwise.workers.trainer.ops.fp8 import FORWARD, cast, fp8_gated_product, fp8_linear
 from meshwise.workers.trainer.ops.fused_heads import norm_and_rotate, split_and_rotate
 from meshwise.workers.trainer.ops.fused_projections import GATES, ROWS, fused_linear, gated_product, stack
+from meshwise.workers.trainer.ops.routing_kernels import arrange_choices, best_experts, count_choices
 from meshwise.workers.trainer.ops.softmax import loss_and_gradient, scale
 
 dice = torch.Generator().manual_seed(0)
@@ -101,6 +102,28 @@ def check_squares_of_experts() -> None:
     torch.testing.assert_close(sums.sum(), sum(gradient.float().square().sum() for gradient in found[1:]))
     opcheck(expert_product, (*given, shares.requires_grad_(), ends, leaf, "silu"), test_utils=("test_schema", "test_faketensor"))
     assert squares_of_gradients(torch.empty(2, 512, 200), torch.empty(2, 256, 256)) is None
+
+
+def check_routing(tokens: int, count: int, chosen: int, aligned: int) -> None:
+    """Experts are chosen as by torch's topk, counted and arranged as on a CPU, also in blocks that are not full."""
+    scores = torch.randn(tokens, count, generator=dice)
+    scores[0] = -torch.inf
+    scores[1, count // 2] = torch.nan
+    experts = best_experts(scores, chosen)
+    assert all(len(row.unique()) == chosen for row in experts)
+    assert torch.equal(experts[2:].sort().values, scores[2:].topk(chosen).indices.sort().values)
+    assert count // 2 in experts[1]
+    flat = experts.flatten()
+    assert torch.equal(count_choices(experts.view(2, -1), count).sum(1), load_of(experts.view(2, -1), count))
+    right = arrange(flat, count, aligned)
+    for one, other in zip(arrange_choices(flat, count, len(right.choices), aligned), right, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+    nothing = arrange(flat[:0], count, aligned)
+    assert torch.equal(arrange_choices(flat[:0], count, len(nothing.choices), aligned)[1], nothing.choices)
+    opcheck(arrange_choices, (flat, count, len(right.choices), aligned))
+    opcheck(count_choices, (experts, count))
+    opcheck(best_experts, (scores, chosen))
 
 
 def check_squares() -> None:
@@ -249,6 +272,8 @@ check_fused(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_
 check_operations()
 for kind in GATES:
     check_experts(kind)
+check_routing(700, 6, 2, 16)
+check_routing(90, 40, 8, 64)
 check_eight_bits()
 assert JOINED_STEP == ROWS == PADDING
 assert UPDATED_TOGETHER == SMALL

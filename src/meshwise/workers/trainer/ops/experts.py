@@ -46,6 +46,11 @@ def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:
     Every expert has a multiple of `aligned` rows; 0: what the products of this device need.
     """
     number, aligned = len(experts), aligned or (ALIGNED if experts.is_cuda else 1)
+    size = number + (count * (aligned - 1) + aligned - 1) // aligned * aligned
+    if experts.is_cuda:
+        from meshwise.workers.trainer.ops.routing_kernels import arrange_choices
+
+        return Arrangement(*arrange_choices(experts, count, size, aligned))
     order = experts.argsort(stable=True)
     loads = load_of(experts, count)
     padded = (loads + aligned - 1) // aligned * aligned
@@ -55,14 +60,26 @@ def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:
     before = torch.arange(number, device=experts.device) - (loads.cumsum(0) - loads)[ordered]
     rows = (ends - padded)[ordered] + before
     places = torch.empty_like(order).scatter_(0, order, rows)
-    size = number + (count * (aligned - 1) + aligned - 1) // aligned * aligned
     choices = torch.full((size,), number, dtype=order.dtype, device=order.device).scatter_(0, rows, order)
     return Arrangement(places, choices, ends.to(torch.int32))
 
 
 def load_of(experts: Tensor, count: int) -> Tensor:
-    """Return the number of choices of each expert. A comparison needs no atomics, and its size is known to the host."""
-    return (experts[:, None] == torch.arange(count, device=experts.device)).sum(0)
+    """Return the number of choices of each expert, given as the expert of each choice (..., choices). Its size is known to the host."""
+    if experts.is_cuda:
+        from meshwise.workers.trainer.ops.routing_kernels import count_choices
+
+        return count_choices(experts.view(-1, experts.shape[-1]), count).sum(1).view(*experts.shape[:-1], count)
+    return (experts[..., None] == torch.arange(count, device=experts.device)).sum(-2)
+
+
+def best_of(scores: Tensor, chosen: int) -> Tensor:
+    """Return the experts with the best scores of each token (tokens, experts), in no order that matters."""
+    if scores.is_cuda:
+        from meshwise.workers.trainer.ops.routing_kernels import best_experts
+
+        return best_experts(scores, chosen)
+    return scores.topk(chosen, sorted=False).indices
 
 
 def spread(x: Tensor, arrangement: Arrangement, chosen: int) -> Tensor:
