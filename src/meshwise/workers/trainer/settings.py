@@ -223,8 +223,8 @@ def broken_rules(settings: Settings) -> list[str]:
         f"fp8 needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW width ({m.ffn}) "
         f"to be multiples of {EIGHT}": settings.precision != "fp8"
         or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
-        f"moments in bf16 need precision bf16 or fp8 (it is {settings.precision}) and one GPU (it is {a.devices} x {settings.device}), where "
-        "our kernel updates the weights; use --moments fp32": settings.moments == "fp32" or settings.split_weights,
+        f"moments in bf16 need precision bf16 or fp8 and one GPU (given: {settings.precision} on {a.devices} x {settings.device}); "
+        "use moments in fp32": settings.moments == "fp32" or settings.split_weights,
         f"{tune.method} trains in bf16 or fp32, not in fp8": not tune.freezes or settings.precision != "fp8",
         f"{tune.method} has weights without gradients, which schedule {a.schedule} cannot split": not tune.freezes
         or a.schedule not in SPLIT_BACKWARD,
