@@ -1,4 +1,4 @@
-"""Losses of the 125M model on the embedded text, with AdamW's moments in 32 and in 16 bits: `python benchmarks/moments.py` on the GPU machine.
+"""Losses of the 125M model on the embedded text with moments of 32 and of 16 bits: `python benchmarks/moments.py` on the GPU machine.
 
 A second seed shows how far two runs differ anyway. Prints the mean loss of every fifth of the steps.
 """

@@ -82,6 +82,11 @@ def check_grouped_products() -> None:
     found = grouped_products.product_by_rows(rows, weights, ends, tile)
     for part, weight in zip(zip(rows[:177].split(loads), found[:177].split(loads), strict=True), weights, strict=True):
         torch.testing.assert_close(part[1], part[0] @ weight, rtol=1e-4, atol=1e-4)
+    shares, gates = torch.rand(200, generator=dice), torch.randn(5, 64, 48, generator=dice)
+    both, gated = grouped_products.gated_product_by_rows(rows, gates, shares, ends, GATES["silu"], tile)
+    right = torch.cat([part @ gate.T for part, gate in zip(rows[:177].split(loads), gates, strict=True)])
+    torch.testing.assert_close(both[:177], right, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(gated[:177], F.silu(right[:, :32]) * right[:, 32:] * shares[:177, None], rtol=1e-4, atol=1e-4)
     loads, ends = [0, 48, 96, 0, 32], torch.tensor([0, 48, 144, 144, 176], dtype=torch.int32)
     left, right = torch.randn(200, 64, generator=dice), torch.randn(200, 96, generator=dice)
     gradients, sums = grouped_products.product_by_weights(left, right, ends, tile)

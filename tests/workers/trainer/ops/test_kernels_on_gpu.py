@@ -12,7 +12,8 @@ from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adamw import SplitAdamW
 from meshwise.workers.trainer.ops.experts import ALIGNED, arrange, best_of, load_of
 from meshwise.workers.trainer.ops.fp8 import fp8_gated_product, fp8_linear
-from meshwise.workers.trainer.ops.grouped_products import product_by_weights
+from meshwise.workers.trainer.ops.fused_projections import GATES
+from meshwise.workers.trainer.ops.grouped_products import gated_product_by_rows, product_by_weights
 from meshwise.workers.trainer.ops.loss import head_loss
 
 
@@ -83,6 +84,22 @@ def test_gradients_of_experts_and_their_squares_equal_torchs(kind: str) -> None:
     theirs = torch._grouped_mm(left.T, right, offs=found.ends)
     assert ((gradient.float() - theirs.float()).norm() / theirs.float().norm()).item() < 1e-3
     torch.testing.assert_close(squares.sum(), gradient.float().square().sum(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["eight", "even"])
+def test_gated_products_of_experts_equal_torchs(kind: str) -> None:
+    dice = torch.Generator("cuda").manual_seed(6)
+    choices = torch.randint(64, (8192,), generator=dice, device="cuda")
+    found = arrange(choices // 8 * 8 if kind == "eight" else choices, 64)
+    last = int(found.ends[-1])
+    rows = torch.randn(len(found.choices), 256, generator=dice, device="cuda").bfloat16()
+    gate_up = (torch.randn(64, 1024, 256, generator=dice, device="cuda") / 16).bfloat16()
+    shares = torch.rand(len(rows), generator=dice, device="cuda")
+    both, gated = (part[:last].float() for part in gated_product_by_rows(rows, gate_up, shares, found.ends, GATES["silu"]))
+    theirs = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=found.ends)[:last].float()
+    right = F.silu(both[:, :512]) * both[:, 512:] * shares[:last, None]
+    assert ((both - theirs).norm() / theirs.norm()).item() < 1e-3
+    assert ((gated - right).norm() / right.norm()).item() < 4e-3
 
 
 @pytest.mark.parametrize(("tokens", "count", "chosen"), [(8192, 64, 8), (1000, 256, 8), (300, 6, 2)])

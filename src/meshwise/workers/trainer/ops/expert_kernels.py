@@ -145,9 +145,7 @@ def expert_product(
     `squares`, if given, has no influence on the outputs. What the backward pass leaves as its gradient are the sums of squares of the
     tiles of both weights' gradients: autograd brings them where they are needed, also out of compiled and recomputed blocks.
     """
-    both = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=ends)
-    inner = rows.new_empty(len(rows), down.shape[-1])
-    _run_gate(both, inner, shares, activation)
+    both, inner = _gated_by_experts(rows, gate_up, shares, ends, activation)
     return torch._grouped_mm(inner, down.transpose(-2, -1), offs=ends), both
 
 
@@ -156,6 +154,16 @@ def _(
     rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, squares: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
     return rows.new_empty(rows.shape[0], down.shape[1]), rows.new_empty(rows.shape[0], gate_up.shape[1])
+
+
+def _gated_by_experts(rows: Tensor, gate_up: Tensor, shares: Tensor, ends: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """Return the products of rows with gate and up of their experts side by side, and gated: by one kernel where its tiles fit."""
+    if rows.is_cuda and grouped_products.fits_gated(gate_up):
+        return grouped_products.gated_product_by_rows(rows, gate_up, shares, ends, GATES[activation])
+    both = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=ends)
+    inner = rows.new_empty(len(rows), gate_up.shape[1] // 2)
+    _run_gate(both, inner, shares, activation)
+    return both, inner
 
 
 def _by_experts(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:

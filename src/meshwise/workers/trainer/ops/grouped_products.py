@@ -3,7 +3,8 @@
 A program computes tile after tile, and the loads of the next tile begin while it stores the last. torch's grouped products leave a gap
 there: on an H200, gradients of the rows of OLMoE's experts reach 648 and 609 TFLOP/s here and 600 and 569 there, where all experts have as
 many rows; 741 and 701 instead of 700 and 623 where eight have all (benchmarks/grouped_products.py). Gradients of the weights take as long
-as torch's, and their squares are added up before they leave the registers. torch's products of the forward pass are about as fast.
+as torch's, and their squares are added up before they leave the registers; so does the product of gate and up, which is gated there. The
+last product of the forward pass is torch's.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -16,6 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from meshwise.workers.trainer.ops.fused_projections import activation_of
 
 
 class Tile(NamedTuple):
@@ -67,6 +70,34 @@ def _by_rows(
 
 
 @triton.jit
+def _gated(
+    rows, weights, both, out, shares, ends, count, width, inner, EXPERTS: tl.constexpr,  # noqa: N803
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, FLAT: tl.constexpr, KIND: tl.constexpr,  # noqa: N803
+):  # fmt: skip
+    """Multiply tiles of rows by gate and up of their experts, write both products [g u] and a(g) u times the row's share."""
+    across = width // WIDE
+    _, _, _, number = _place(ends, 0, count, EXPERTS, TALL)
+    for tile in tl.range(tl.program_id(0), number * across, tl.num_programs(0), flatten=FLAT):
+        column = (tile % across) * WIDE
+        expert, row, end, _ = _place(ends, tile // across, count, EXPERTS, TALL)
+        total = tl.zeros((TALL, 2 * WIDE), tl.float32)
+        for at in range(0, inner, DEEP):
+            pair = weights.load([2 * expert, column, at]).reshape(2 * WIDE, DEEP)
+            total = tl.dot(rows.load([row, at]), pair.T, total)
+        gate, up = total.to(out.dtype.element_ty).reshape(TALL, 2, WIDE).permute(0, 2, 1).split()
+        line = row + tl.arange(0, TALL)
+        inside = (line < end)[:, None]
+        across_tile = column + tl.arange(0, WIDE)[None, :]
+        where = 2 * line[:, None].to(tl.int64) * width + across_tile
+        tl.store(both + where, gate, inside)
+        tl.store(both + where + width, up, inside)
+        g = gate.to(tl.float32)
+        share = tl.load(shares + line, line < end, other=0.0)[:, None]
+        h = g * activation_of(g, KIND)[0] * up.to(tl.float32) * share
+        tl.store(out + line[:, None].to(tl.int64) * width + across_tile, h.to(out.dtype.element_ty), inside)
+
+
+@triton.jit
 def _by_weights(
     left, right, out, squares, ends, count, outputs, columns,
     TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, FLAT: tl.constexpr,  # noqa: N803
@@ -109,6 +140,30 @@ def product_by_rows(rows: Tensor, weights: Tensor, ends: Tensor, tile: Tile = FA
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out
+
+
+def fits_gated(weights: Tensor, tile: Tile = FASTEST) -> bool:
+    """Return whether matrices of gate and up (experts, 2 x outputs, inputs) are whole tiles."""
+    return weights.shape[1] % tile.wide == 0 and weights.shape[2] % tile.deep == 0
+
+
+def gated_product_by_rows(
+    rows: Tensor, weights: Tensor, shares: Tensor, ends: Tensor, kind: int, tile: Tile = FASTEST
+) -> tuple[Tensor, Tensor]:
+    """Multiply each expert's rows by its gate and up (experts, 2 x outputs, inputs); return both products side by side, and gated.
+
+    A tile is as wide as both parts of `weights` together. `kind` is the activation function's number in fused_projections.GATES.
+    """
+    count, columns, inner = weights.shape
+    both, out = rows.new_empty(len(rows), columns), rows.new_empty(len(rows), columns // 2)
+    left = TensorDescriptor.from_tensor(rows, [tile.tall, tile.deep])
+    right = TensorDescriptor.from_tensor(weights.view(2 * count, columns // 2, inner), [2, tile.wide // 2, tile.deep])
+    run: Any = _gated[(_programs(rows),)]
+    run(
+        left, right, both, out, shares, ends, count, columns // 2, inner, triton.next_power_of_2(count), tile.tall, tile.wide // 2,
+        tile.deep, tile.flat, kind, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return both, out
 
 
 def weight_tiles(shape: torch.Size, tile: Tile = FASTEST) -> int:
