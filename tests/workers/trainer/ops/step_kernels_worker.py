@@ -13,7 +13,7 @@ from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
 from meshwise.workers.trainer.ops import grouped_products, squares
 from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
-from meshwise.workers.trainer.ops.expert_kernels import expert_product, gather_rows, squares_of_gradients, sum_rows
+from meshwise.workers.trainer.ops.expert_kernels import expert_product, spread_rows, squares_of_gradients, sum_rows
 from meshwise.workers.trainer.ops.experts import ALIGNED, arrange, load_of
 from meshwise.workers.trainer.ops.fp8 import FORWARD, cast, fp8_gated_product, fp8_linear
 from meshwise.workers.trainer.ops.fused_heads import norm_and_rotate, split_and_rotate
@@ -232,10 +232,9 @@ def check_experts(activation: str) -> None:
     for one, other in zip((out, *found), (expected, *right), strict=True):
         assert (one.float() - other).norm() < 0.01 * other.norm()
     places = torch.randperm(len(given[0]), generator=dice)[:40]
-    choices = torch.tensor([4, 0, 6, 5, 3, 6])  # two per token; 6 is padding
-    tokens = torch.randn(3, 70, generator=dice)
-    expected = torch.cat((tokens, torch.zeros(1, 70)))[choices // 2]
-    torch.testing.assert_close(gather_rows(tokens, choices, 2), expected)
+    tokens, found = torch.randn(20, 1070, generator=dice), arrange(torch.arange(40) % 3, 3, 16)
+    expected = torch.cat((tokens, torch.zeros(1, 1070)))[found.choices // 2]
+    torch.testing.assert_close(spread_rows(tokens, found.places, found.choices, 2), expected)
     summed = sum_rows(given[0].detach(), places, 2)
     torch.testing.assert_close(summed, given[0].detach()[places].view(20, 2, -1).float().sum(1).bfloat16())
 

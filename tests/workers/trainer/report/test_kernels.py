@@ -16,6 +16,8 @@ NAMES = {
     "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float>>": "optimizer",
     "_rows": "loss",
     "_by_rows": "products",
+    "_by_weights": "products",
+    "_gated": "products",
     "_soften": "attention",
     "triton_red_fused__fused_rms_norm__unsafe_view_add_gather_rows_view_wide_product_2": "other",
     "_gate": "other",

@@ -18,6 +18,8 @@ from meshwise.workers.trainer.ops.fused_projections import GATES, activation_of
 
 AT_ONCE = 1024
 """Elements of a row that a program processes at a time."""
+PADS = 16
+"""Rows that a program checks for padding."""
 
 
 @triton.jit
@@ -48,29 +50,41 @@ def _(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
 
 
 @triton.jit
-def _gather(x, choices, out, width, count, CHOSEN: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
-    """Copy the token of one choice, or zeros for choice `count`."""
-    row = tl.program_id(0).to(tl.int64)
-    choice = tl.load(choices + row)
-    read = tl.where(choice < count, width, 0)
-    for first in range(0, width, BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        value = tl.load(x + (choice // CHOSEN) * width + at, at < read, other=0.0)
-        tl.store(out + row * width + at, value, at < width)
+def _spread(x, places, choices, out, width, tokens, size, CHOSEN: tl.constexpr, BLOCK: tl.constexpr, PADS: tl.constexpr):  # noqa: N803
+    """Read one token and write it to the rows of its choices; programs after those of the tokens write zeros to rows of padding."""
+    program = tl.program_id(0)
+    if program < tokens:
+        for first in range(0, width, BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            value = tl.load(x + program.to(tl.int64) * width + at, at < width)
+            for choice in tl.static_range(CHOSEN):
+                place = tl.load(places + program * CHOSEN + choice)
+                tl.store(out + place * width + at, value, at < width)
+    else:
+        rows = (program - tokens) * PADS + tl.arange(0, PADS)
+        empty = tl.load(choices + rows, rows < size, other=0) == tokens * CHOSEN
+        if tl.max(empty.to(tl.int32), 0) == 1:
+            for first in range(0, width, BLOCK):
+                at = first + tl.arange(0, BLOCK)[None, :]
+                zeros = tl.zeros((PADS, BLOCK), out.dtype.element_ty)
+                tl.store(out + rows.to(tl.int64)[:, None] * width + at, zeros, empty[:, None] & (at < width))
 
 
-@torch.library.custom_op("meshwise::gather_rows", mutates_args=())
-def gather_rows(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
-    """Return the token of each choice, zeros for the choice after the last; `chosen` choices per token."""
+@torch.library.custom_op("meshwise::spread_rows", mutates_args=())
+def spread_rows(x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
+    """Return the token of each row, given the row of each choice and the choice in each row; zeros for the choice after the last.
+
+    A token has `chosen` choices and is read once.
+    """
     out = x.new_empty(len(choices), x.shape[1])
-    run: Any = _gather[(len(choices),)]
-    block = min(2 * AT_ONCE, triton.next_power_of_2(x.shape[1]))
-    run(x.contiguous(), choices, out, x.shape[1], len(x) * chosen, chosen, block, num_warps=2)
+    run: Any = _spread[(len(x) + triton.cdiv(len(choices), PADS),)]
+    block = min(AT_ONCE, triton.next_power_of_2(x.shape[1]))
+    run(x.contiguous(), places, choices, out, x.shape[1], len(x), len(choices), chosen, block, PADS)
     return out
 
 
-@gather_rows.register_fake
-def _(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
+@spread_rows.register_fake
+def _(x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
     return x.new_empty(choices.shape[0], x.shape[1])
 
 

@@ -92,7 +92,7 @@ class _Spread(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
         ctx.save_for_backward(places)
         ctx.chosen = chosen
-        return _row_of_choices(x, choices, chosen)
+        return _row_of_choices(x, places, choices, chosen)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,14 +108,13 @@ def combine(rows: Tensor, arrangement: Arrangement, chosen: int) -> Tensor:
 class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
-        ctx.save_for_backward(choices)
+        ctx.save_for_backward(places, choices)
         ctx.chosen = chosen
         return _sum_of_choices(rows, places, chosen)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        (choices,) = ctx.saved_tensors
-        return _row_of_choices(outer[0], choices, ctx.chosen), None, None, None
+        return _row_of_choices(outer[0], *ctx.saved_tensors, ctx.chosen), None, None, None
 
 
 def share_rows(weights: Tensor, arrangement: Arrangement) -> Tensor:
@@ -135,12 +134,12 @@ class _Shares(torch.autograd.Function):
         return outer[0][ctx.saved_tensors[0]].view(ctx.shape), None, None
 
 
-def _row_of_choices(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
-    """Return the token of each choice, zeros for the choice after the last."""
+def _row_of_choices(x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
+    """Return the token of the choice in each row, zeros for the choice after the last."""
     if x.is_cuda:
-        from meshwise.workers.trainer.ops.expert_kernels import gather_rows
+        from meshwise.workers.trainer.ops.expert_kernels import spread_rows
 
-        return gather_rows(x, choices, chosen)
+        return spread_rows(x, places, choices, chosen)
     return _padded(x)[choices // chosen]
 
 

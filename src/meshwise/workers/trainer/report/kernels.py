@@ -26,6 +26,8 @@ OWN = {
     "_soften": "attention",
     "_move": "attention",
     "_by_rows": "products",
+    "_by_weights": "products",
+    "_gated": "products",
 }
 """Parts of the trainer's own kernels (trainer/ops), by their whole name."""
 REST = "other"
