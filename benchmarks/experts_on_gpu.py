@@ -51,7 +51,7 @@ def timings() -> None:
 PARTS = {
     "checks": checks,
     "timings": timings,
-    "moments": program("benchmarks/moments.py", limit=50),
+    "losses": program("benchmarks/losses.py", "moments", "seed", limit=60),
     "grouped": program("benchmarks/grouped_products.py", limit=40),
 }
 
