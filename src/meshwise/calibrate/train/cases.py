@@ -12,7 +12,7 @@ from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
 from meshwise.cost.precision import RECIPES, Precision
-from meshwise.cost.work import Train
+from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model
 from meshwise.units import GIB, MIB
@@ -235,7 +235,9 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, 
     compiled = machine.is_yes(row.get("compile", "")) or (
         not row.get("compile") and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
     )
-    work = Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled)
+    stated = _word(row, "optimizer")
+    optimizer = stated if stated in OPTIMIZER_BYTES else "adamw"
+    work = Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled, optimizer=optimizer)
     return _task(replace(work, imbalance=1.0) if balanced else work)
 
 
