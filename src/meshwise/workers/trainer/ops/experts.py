@@ -114,7 +114,8 @@ class _Combine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        return _row_of_choices(outer[0], *ctx.saved_tensors, ctx.chosen), None, None, None
+        places, choices = ctx.saved_tensors
+        return _row_of_choices(outer[0], places, choices, ctx.chosen), None, None, None
 
 
 def share_rows(weights: Tensor, arrangement: Arrangement) -> Tensor:

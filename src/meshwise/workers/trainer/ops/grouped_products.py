@@ -9,7 +9,7 @@ last product of the forward pass is torch's.
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false, reportArgumentType=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false, reportArgumentType=false, reportOperatorIssue=false
 from typing import Any, NamedTuple
 
 import torch

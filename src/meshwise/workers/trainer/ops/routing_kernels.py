@@ -5,7 +5,7 @@ A choice is one expert of one token. torch.compile sees opaque operations with k
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false
-# pyright: reportMissingParameterType=false
+# pyright: reportMissingParameterType=false, reportGeneralTypeIssues=false
 from typing import Any
 
 import torch
