@@ -100,7 +100,7 @@ def _gated(
 @triton.jit
 def _by_weights(
     left, right, out, squares, ends, count, outputs, columns,
-    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, FLAT: tl.constexpr,  # noqa: N803
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, FLAT: tl.constexpr, COPIED: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Add up left^T right over the rows of each expert, which is the gradient of its matrix, and the squares of each tile of it."""
     across = columns // WIDE
@@ -113,11 +113,14 @@ def _by_weights(
         total = tl.zeros((TALL, WIDE), tl.float32)
         for at in range(first, tl.load(ends + expert), DEEP):
             total = tl.dot(left.load([at, line]).T, right.load([at, column]), total)
-        rounded = total.to(out.dtype.element_ty)
-        row = expert.to(tl.int64) * outputs + line + tl.arange(0, TALL)
-        tl.store(out + row[:, None] * columns + column + tl.arange(0, WIDE)[None, :], rounded)
+        rounded = total.to(left.dtype)
         wide = rounded.to(tl.float32)
         tl.store(squares + tile, tl.sum(tl.sum(wide * wide, 1), 0))
+        if COPIED:
+            out.store([expert * outputs + line, column], rounded)
+        else:
+            row = expert.to(tl.int64) * outputs + line + tl.arange(0, TALL)
+            tl.store(out + row[:, None] * columns + column + tl.arange(0, WIDE)[None, :], rounded)
 
 
 def fits(weights: Tensor, tile: Tile = FASTEST) -> bool:
@@ -144,7 +147,7 @@ def product_by_rows(rows: Tensor, weights: Tensor, ends: Tensor, tile: Tile = FA
 
 def fits_gated(weights: Tensor, tile: Tile = FASTEST) -> bool:
     """Return whether matrices of gate and up (experts, 2 x outputs, inputs) are whole tiles."""
-    return weights.shape[1] % tile.wide == 0 and weights.shape[2] % tile.deep == 0
+    return GATED and weights.shape[1] % tile.wide == 0 and weights.shape[2] % tile.deep == 0
 
 
 def gated_product_by_rows(
@@ -172,17 +175,23 @@ def weight_tiles(shape: torch.Size, tile: Tile = FASTEST) -> int:
     return 0 if outputs % tile.tall or columns % tile.wide else count * (outputs // tile.tall) * (columns // tile.wide)
 
 
-def product_by_weights(left: Tensor, right: Tensor, ends: Tensor, tile: Tile = FASTEST) -> tuple[Tensor, Tensor]:
+WEIGHTS = Tile()
+COPIED = GATED = True
+
+
+def product_by_weights(left: Tensor, right: Tensor, ends: Tensor, tile: Tile | None = None) -> tuple[Tensor, Tensor]:
     """Return left^T right over the rows of each expert (experts, left's columns, right's columns), and the sum of squares of each tile.
 
     Each expert has a multiple of `tile.deep` rows.
     """
+    tile = tile or WEIGHTS
     out = left.new_empty(len(ends), left.shape[1], right.shape[1])
     squares = torch.empty(weight_tiles(out.shape, tile), device=left.device)
     a, b = (TensorDescriptor.from_tensor(x, [tile.deep, size]) for x, size in ((left, tile.tall), (right, tile.wide)))
     run: Any = _by_weights[(_programs(left),)]
+    c = TensorDescriptor.from_tensor(out.flatten(0, 1), [tile.tall, tile.wide]) if COPIED else out
     run(
-        a, b, out, squares, ends, len(ends), left.shape[1], right.shape[1], tile.tall, tile.wide, tile.deep, tile.flat,
+        a, b, c, squares, ends, len(ends), left.shape[1], right.shape[1], tile.tall, tile.wide, tile.deep, tile.flat, COPIED,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out, squares
