@@ -39,7 +39,7 @@ def checks() -> None:
 
 
 def timings() -> None:
-    many(CASES, 120)()
+    many(CASES, 75)()
     for line in (trainer_on_gpu.OUT / "cases.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         say(json.dumps({key: row[key] for key in row if key != "parts"}))

@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     """Whether the loops over tiles and over steps are one."""
 
 
-FASTEST = Tile()
+FASTEST, DEEPER = Tile(), Tile(stages=4)
 
 
 @triton.jit
@@ -151,7 +151,7 @@ def fits_gated(weights: Tensor, tile: Tile = FASTEST) -> bool:
 
 
 def gated_product_by_rows(
-    rows: Tensor, weights: Tensor, shares: Tensor, ends: Tensor, kind: int, tile: Tile = FASTEST
+    rows: Tensor, weights: Tensor, shares: Tensor, ends: Tensor, kind: int, tile: Tile = DEEPER
 ) -> tuple[Tensor, Tensor]:
     """Multiply each expert's rows by its gate and up (experts, 2 x outputs, inputs); return both products side by side, and gated.
 
