@@ -101,11 +101,6 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
     flags: dict[str, Any] = {"compile": True, "graph": True} | {
         key: value for key, value in options.items() if key in ("compile", "graph", "precision", "moments")
     }
-    if name == "olmoe-1b-7b":
-        from meshwise.workers.trainer.ops import grouped_products
-
-        grouped_products.WEIGHTS = grouped_products.Tile(**options.get("weights", {}))
-        grouped_products.COPIED, grouped_products.GATED = options.get("copied", True), options.get("gated", True)
     if "tiles" in options:
         attention.WIDE_TILES = options["tiles"]
     if options.get("precision") == "fp8":
