@@ -14,7 +14,7 @@ import torch
 import triton
 
 from meshwise.workers.trainer.ops.experts import ALIGNED
-from meshwise.workers.trainer.ops.grouped_products import Tile, product_by_rows
+from meshwise.workers.trainer.ops.grouped_products import Tile, gated_product_by_rows, product_by_rows, product_by_weights
 
 TILES = [
     Tile(), Tile(flat=False), Tile(stages=4), Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 4, 4), Tile(256, 128, 64, 8, 3),
@@ -62,9 +62,13 @@ class Inputs:
         }
 
     def ours(self, tile: Tile) -> dict[str, Run]:
+        shares = self.wide.new_ones(self.size, dtype=torch.float32)
         return {
+            "gate_up": lambda: gated_product_by_rows(self.wide, self.gate_up, shares, self.ends, 0, tile)[0],
             "gate_up back": partial(product_by_rows, self.wide, self.gate_up, self.ends, tile),
             "down back": partial(product_by_rows, self.wide, self.down, self.ends, tile),
+            "gate_up weights": lambda: product_by_weights(self.wide, self.wide, self.ends, tile)[0],
+            "down weights": lambda: product_by_weights(self.wide, self.narrow, self.ends, tile)[0],
         }
 
 

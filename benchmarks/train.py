@@ -99,7 +99,7 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
     from meshwise.workers.trainer.tuning.method import Tune
 
     flags: dict[str, Any] = {"compile": True, "graph": True} | {
-        key: value for key, value in options.items() if key in ("compile", "graph", "precision")
+        key: value for key, value in options.items() if key in ("compile", "graph", "precision", "moments")
     }
     if "tiles" in options:
         attention.WIDE_TILES = options["tiles"]
@@ -116,6 +116,9 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
         dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
     ranks = Ranks.of(layout, "cuda")
     passes = Passes(settings, ranks, torch.device("cuda"))
+    if options.get("squares") is False:
+        for part in (part for model in passes.models for part in model.modules() if hasattr(part, "squares")):
+            part.squares = None
     parameters = trained_parameters(passes.models)
     return settings, Stepper(settings, ranks, passes, make_optimizer(settings, parameters), parameters)
 

@@ -37,7 +37,7 @@ def environment() -> dict[str, str]:
     ]
     (info / "entry_points.txt").write_text("\n".join(groups), encoding="utf-8")
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: meshwise\nVersion: 0.1.0\n", encoding="utf-8")
-    places = [folder, ROOT / "src", ROOT / "tests", ROOT / "benchmarks", TESTS]
+    places = [folder, ROOT / "src", ROOT / "tests", ROOT / "benchmarks", TESTS, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": ":".join(map(str, places)), "PYTHONUNBUFFERED": "1", "MESHWISE_HOME": "/tmp/meshwise-home"}
 
 

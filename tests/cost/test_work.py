@@ -87,6 +87,7 @@ def test_bytes_an_optimizer_keeps_per_parameter() -> None:
         [
             ("adamw", 4 + 4 + 4),  # master copy, momentum and variance in float32: K = 12 of ZeRO, arXiv:1910.02054, 3.1
             ("adamw-8bit", 4 + 1 + 1),  # arXiv:2110.02861: a byte for each moment
+            ("adamw-bf16", 4 + 2 + 2),  # arXiv:2412.19437, 3.3
             ("muon", 4 + 4),  # one momentum
             ("sgd-momentum", 4 + 4),
             ("sgd", 4),

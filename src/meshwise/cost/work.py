@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # --help reads the fields of these classes and should not imp
 OPTIMIZER_BYTES: dict[str, float] = {
     "adamw": 12.0,
     "adamw-8bit": 6.0,
+    "adamw-bf16": 8.0,
     "adamw-paged": 12.0,
     "adamw-paged-8bit": 6.0,
     "muon": 8.0,
@@ -27,15 +28,16 @@ OPTIMIZER_BYTES: dict[str, float] = {
     "sgd-momentum": 8.0,
     "lomo": 0.0,
 }
-"""Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer. GaLore's moments have a
-quarter of the rank of its matrices (arXiv:2403.03507, section 5.1), and a projector of about half a byte per weight; LOMO has neither
-moments nor a master copy."""
+"""Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer, float32 or in the format
+that its name states (bf16: arXiv:2412.19437, section 3.3). GaLore's moments have a quarter of the rank of its matrices (arXiv:2403.03507,
+section 5.1), and a projector of about half a byte per weight; LOMO has neither moments nor a master copy."""
 MASTER_BYTES = 4.0
 """Of these, the bytes of the float32 master copy."""
 NATIVE = ("adamw", "muon", "sgd-momentum", "galore")
 """Optimizers whose moments have the dtype of the weights: half of the float32 bytes above where weights have 16 bits."""
 PAGED_BYTES = {"adamw-paged": 8.0, "adamw-paged-8bit": 2.0}
 """Of these, the bytes that a paged optimizer keeps in host memory when the device is full (bitsandbytes, CUDA unified memory)."""
+SHORT_MOMENTS = "adamw-bf16"
 FUSED_UPDATE = "lomo"
 """The optimizer that updates each weight as soon as its gradient exists, so that gradients are never all in memory (arXiv:2306.09782)."""
 

@@ -33,6 +33,11 @@ def test_memory_is_read_in_the_unit_of_the_row(tmp_path: Path) -> None:
     assert (decimal.memory, binary.memory) == (40e9, 40 * 2**30)
 
 
+def test_an_optimizer_that_the_planner_knows_is_read_and_any_other_is_adamw(tmp_path: Path) -> None:
+    cases = read(tmp_path, {"optimizer": "adamw-bf16"}, {"optimizer": "FusedAdam"}, {})
+    assert [case.work.optimizer for case in cases] == ["adamw-bf16", "adamw", "adamw"]
+
+
 def test_a_run_out_of_memory_has_no_time(tmp_path: Path) -> None:
     (case,) = read(tmp_path, {"outcome": "oom", "sec_per_iter": ""})
     assert not case.ran

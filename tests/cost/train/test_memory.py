@@ -236,6 +236,17 @@ def test_split_weights_take_14_bytes_per_parameter_and_gradients_replace_freed_a
     assert tiny["gradients"] + tiny["activations"] + tiny["logits"] == pytest.approx(2 * params)
 
 
+def test_moments_of_16_bits_take_4_bytes_less_per_parameter() -> None:
+    """trainer/ops/adamw.py: 2 bytes of a weight's rest and 2 of each moment."""
+    long, short = (
+        question("llama-3.2-1b", framework=find_framework("meshwise"), batch=8, seq=2048, optimizer=name)
+        for name in ("adamw", "adamw-bf16")
+    )
+    params = short.model.params - short.model.decoder.hidden
+    assert bytes_of("optimizer", short, mbs=8) == pytest.approx(6 * params)
+    assert bytes_of("optimizer", long, mbs=8) == pytest.approx(10 * params)
+
+
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "fsdp", "meshwise"])
 def test_a_materialised_loss_takes_more_than_a_chunked_one_and_that_more_than_a_fused_one(framework: str) -> None:
     """Of 32768 tokens and 128256 words; of few tokens, the head's own gradient is larger than all logits. The framework's own kind is what

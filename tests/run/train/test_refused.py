@@ -51,6 +51,22 @@ def test_8_bits_are_refused_on_a_gpu_without_them(monkeypatch: pytest.MonkeyPatc
     assert prepare(TrainRun("llama-125m", precision="fp8", batch=8, seq=64)).settings.split_weights
 
 
+def test_moments_of_16_bits_are_refused_where_no_kernel_updates_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"batch": 8, "seq": 64, "moments": "bf16"}
+    with pytest.raises(UserError) as error:
+        prepare(TrainRun("llama-125m", device="cpu", **asked))
+    assert "moments in bf16 need precision bf16 or fp8 and one GPU (given: fp32 on 1 x cpu)" in one_line(error.value)
+    monkeypatch.setattr(here, "gpus", lambda: ["NVIDIA H200", "NVIDIA H200"])
+    with pytest.raises(UserError) as error:
+        prepare(TrainRun("llama-125m", dp_shard=2, **asked))
+    assert "(given: bf16 on 2 x cuda)" in one_line(error.value)
+    short, long = (prepare(TrainRun("llama-125m", **(asked | {"moments": kind}))) for kind in ("bf16", ""))
+    assert (short.settings.moments, long.settings.moments) == ("bf16", "fp32")
+    saved = long.predicted().memory["optimizer"] - short.predicted().memory["optimizer"]
+    assert saved == pytest.approx(4 * short.model.params, rel=0.01)
+    assert short.predicted().step < long.predicted().step
+
+
 def test_dashboards_and_schedules_are_checked_by_name() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"track": "mlflow"}, "wandb or trackio"),

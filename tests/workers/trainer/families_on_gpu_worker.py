@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.models.base import Fusable, Span, build
+from meshwise.workers.trainer.models.decoder.experts import ExpertStack
 from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.optimizer import make_optimizer
 from meshwise.workers.trainer.parallel import Ranks
@@ -23,23 +24,34 @@ from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.step import Stepper
 from meshwise.workers.trainer.weights import init_random
 
+TILED = "olmoe, whole tiles"
 STEPS, BATCH, SEQ = 8, 4, 256
+SHORT = ("llama", TILED)
+"""Families that are trained with moments of 16 bits too."""
 EIGHT = ("llama", "qwen3", "bloom", "gemma2")
 """Families that are trained in 8 bits too."""
 
 
 def losses(settings: Settings) -> list[float]:
     """Return the losses of the first steps of a run."""
+    return [loss for loss, _ in losses_and_norms(settings)]
+
+
+def losses_and_norms(settings: Settings, asked: bool = True) -> list[tuple[float, float]]:
+    """Return losses and gradient norms of the first steps; if not `asked`, kernels do not add up squares of experts' gradients."""
     torch._dynamo.reset()
     ranks = Ranks.of(settings.layout, "cuda")
     passes = Passes(settings, ranks, torch.device("cuda"))
+    for stack in (part for model in passes.models for part in model.modules() if isinstance(part, ExpertStack)):
+        stack.squares = stack.squares if asked else None
     parameters = named_parameters(passes.models)
     stepper = Stepper(settings, ranks, passes, make_optimizer(settings, parameters), parameters)
     dice = torch.Generator().manual_seed(0)
     data = [torch.randint(0, 256, (2, BATCH, SEQ), generator=dice).pin_memory() for _ in range(2)]
     launched = [stepper.launch(step, data[step % 2][0], data[step % 2][1]) for step in range(STEPS)]
     torch.cuda.synchronize()
-    return [float(step.numbers[0]) for step in launched]
+    assert bool(stepper.squares) == (asked and settings.name == TILED)
+    return [(float(step.numbers[0]), float(step.numbers[1])) for step in launched]
 
 
 def distance(config: dict[str, Any]) -> float:
@@ -67,7 +79,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name, model in cases.items():
         settings = Settings(
-            name="tiny", model=model, layout=Layout(mbs=BATCH), batch=BATCH, seq=SEQ, steps=STEPS, device="cuda", lr=1e-3
+            name=name, model=model, layout=Layout(mbs=BATCH), batch=BATCH, seq=SEQ, steps=STEPS, device="cuda", lr=1e-3
         )
         try:
             found[name] = {
@@ -75,6 +87,13 @@ def main() -> None:
                 "captured": losses(replace(settings, compile=True)),
                 "distance": distance(model),
             }
+            if name == TILED:
+                found[name]["norms"] = [norm for _, norm in losses_and_norms(replace(settings, compile=True))]
+                found[name]["norms of read gradients"] = [
+                    norm for _, norm in losses_and_norms(replace(settings, compile=True), asked=False)
+                ]
+            if name in SHORT:
+                found[name]["short"] = losses(replace(settings, compile=True, moments="bf16"))
             if name in EIGHT:
                 found[name]["eight"] = losses(replace(settings, compile=True, precision="fp8"))
         except Exception:

@@ -53,6 +53,10 @@ def test_a_run_that_resumes_with_another_batch_reads_every_sample_once(nursery: 
     assert json.loads((tmp_path / "stopped" / "checkpoints" / "step-7" / "complete").read_text())["trained"]["samples"] == 48
 
 
+def test_a_run_that_resumes_with_moments_of_another_format_converts_them(nursery: Nursery, tmp_path: Path) -> None:
+    nursery.run(str(Path(__file__).with_name("moments_worker.py")), str(tmp_path))
+
+
 def test_problems_with_checkpoints_are_reported_and_nothing_is_started_over(nursery: Nursery, tmp_path: Path) -> None:
     losses(nursery, replace(WHOLE, checkpoint_every=2), tmp_path)
     folder = tmp_path / "checkpoints"

@@ -45,6 +45,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": SIZES,
     "mixtral": SIZES | {"num_local_experts": 4, "sliding_window": None},
     "olmoe": SIZES | {"num_experts": 8, "num_experts_per_tok": 3},
+    "olmoe, whole tiles": SIZES
+    | {"model_type": "olmoe", "hidden_size": 256, "num_experts": 8, "num_experts_per_tok": 3, "router_aux_loss_coef": 0.01},
     "qwen3_moe": SIZES | {"head_dim": 64, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
     "deepseek_v3": SIZES
     | {
@@ -92,8 +94,20 @@ def test_products_of_8_bits_train_like_those_of_16(trained: dict[str, Any], fami
     assert found["eight"] != found["captured"]
 
 
+def test_squares_from_the_kernels_of_experts_give_the_norm_of_their_gradients(trained: dict[str, Any]) -> None:
+    found = trained["olmoe, whole tiles"]
+    assert found["norms"] == pytest.approx(found["norms of read gradients"], rel=5e-3)
+
+
+@pytest.mark.parametrize("family", ["llama", "olmoe, whole tiles"])
+def test_moments_of_16_bits_train_like_those_of_32(trained: dict[str, Any], family: str) -> None:
+    found = trained[family]
+    assert found["short"] == pytest.approx(found["captured"], rel=5e-3)
+    assert found["short"] != found["captured"]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fused_16_bit_logits_are_near_those_of_float32(trained: dict[str, Any], family: str) -> None:
     # a token whose best experts are nearly equal may choose others in 16 bits: 3.7% on an H200, dense families at most 1.5%
-    far = 0.05 if family in ("mixtral", "olmoe", "qwen3_moe", "deepseek_v3") else 0.03
+    far = 0.05 if family in ("mixtral", "olmoe", "olmoe, whole tiles", "qwen3_moe", "deepseek_v3") else 0.03
     assert trained[family].get("distance", 1.0) < far, trained[family]

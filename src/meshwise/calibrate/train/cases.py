@@ -14,7 +14,7 @@ from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
 from meshwise.cost.precision import RECIPES, Precision
 from meshwise.cost.train.parameters import tuned
 from meshwise.cost.tuning import FULL, parse
-from meshwise.cost.work import Train
+from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model
 from meshwise.units import GIB, MIB
@@ -248,8 +248,16 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, 
     compiled = machine.is_yes(row.get("compile", "")) or (
         not row.get("compile") and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
     )
-    tuning = parse(row["tune"]) if row.get("tune") else FULL
-    work = Train(batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled, tuning=tuning)
+    stated = _word(row, "optimizer")
+    work = Train(
+        batch=batch,
+        seq=seq,
+        framework=framework,
+        precision=precision or "bf16",
+        compiled=compiled,
+        optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
+        tuning=parse(row["tune"]) if row.get("tune") else FULL,
+    )
     return _task(replace(work, imbalance=1.0) if balanced else work)
 
 

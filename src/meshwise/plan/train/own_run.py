@@ -7,10 +7,14 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.cost.tuning import FULL, Method, Tuning
+from meshwise.cost.work import SHORT_MOMENTS
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.workers.trainer.settings import Layout, Settings
+
+OPTIMIZERS = {"fp32": "adamw", "bf16": SHORT_MOMENTS}
+"""The planner's names of AdamW, by the format of its moments."""
 
 
 def tune_words(settings: Settings) -> str:
@@ -25,7 +29,7 @@ def question(settings: Settings, model: Model, on: str) -> Question:
     precision = "bf16" if settings.precision == "fp32" else settings.precision  # the planner has no fp32
     ask = TrainAsk(
         model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision,
-        tune=tune_words(settings),
+        tune=tune_words(settings), optimizer=OPTIMIZERS[settings.moments],
     )  # fmt: skip
     return ask.question(model)
 

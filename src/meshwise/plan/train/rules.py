@@ -8,7 +8,7 @@ from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import stage_layers
-from meshwise.cost.work import FUSED_UPDATE
+from meshwise.cost.work import FUSED_UPDATE, SHORT_MOMENTS
 
 TP_IN_NODE = "tp stays inside a node"
 PADDING = "the batch, padded to a multiple of dp x micro-batch, grows by at most 25%"
@@ -108,6 +108,8 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
     if q.work.optimizer == FUSED_UPDATE:
         rules[f"{FUSED_UPDATE} updates in the backward pass: one micro-batch per step"] = q.work.batch <= a.dp * a.mbs
+    if q.work.optimizer == SHORT_MOMENTS and q.work.framework.splits_weights:
+        rules[f"the framework has {SHORT_MOMENTS} where one device splits its weights"] = a.devices == 1
     for size in q.work.ramp:
         rules[f"batch {size} of the ramp-up divides by dp x micro-batch"] = size % (a.dp * a.mbs) == 0
     return rules

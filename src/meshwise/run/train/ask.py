@@ -12,7 +12,7 @@ from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
 from meshwise.run.text.chat import TRAIN_ON
 from meshwise.run.train.nodes.hosts import node_range
-from meshwise.workers.trainer.settings import DEVICES, LR_SCHEDULES, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES, TRACKERS
+from meshwise.workers.trainer.settings import DEVICES, LR_SCHEDULES, MOMENTS, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES, TRACKERS
 
 LAYOUT = "Layout"
 TRAINING = "Training"
@@ -168,6 +168,10 @@ class TrainRun(Ask):
     precision: str = asked(
         default="", converter=choice(*PRECISIONS), help="Precision of matrix products.", shown="bf16 on GPUs, fp32 on CPUs",
         group=TRAINING,
+    )  # fmt: skip
+    moments: str = asked(
+        default="", converter=choice(*MOMENTS), shown="fp32", group=TRAINING,
+        help="Format of AdamW's two moments; bf16 takes 4 bytes less per parameter, on one GPU.",
     )  # fmt: skip
     compile: bool | None = asked(
         default=None, converter=optional(FLAG), help="Compile blocks with torch.compile.", shown="on GPUs", group=TRAINING

@@ -68,7 +68,7 @@ def _announcement(ready: Launch) -> list[str]:
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
         f"{s.precision} on {workers}{nodes}",
         f"learning rate {s.lr:g} after {s.warmup} steps of warm-up, then {s.lr_schedule}; gradient clipped to {s.clip:g}, weight decay "
-        f"{s.weight_decay:g}{_accumulation(s)}",
+        f"{s.weight_decay:g}{'' if s.moments == 'fp32' else f'; moments in {s.moments}'}{_accumulation(s)}",
         *ready.notes,
     ]
 

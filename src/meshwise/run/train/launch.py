@@ -50,6 +50,8 @@ STATE, FROZEN, QUANTIZED = 16, 4, 1
 """Bytes per parameter: weight, gradient and AdamW's two moments, all float32; a frozen weight in float32; one in nf4, with its copy while
 it is used. Training on a CPU holds at least this."""
 
+FORMATS = {optimizer: moments for moments, optimizer in own_run.OPTIMIZERS.items()}
+"""Formats of AdamW's moments, by the planner's names of the optimizer."""
 Axes = dict[str, int | str]
 
 
@@ -166,6 +168,7 @@ def prepare(run: TrainRun) -> Launch:
     settings = Settings(
         name=name, given=given, model=values, layout=layout, batch=batch, seq=seq, device=device,
         precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
+        moments=run.moments or (FORMATS[planned.optimizer] if planned else "fp32"),
         text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
         tokenizer=bool(text and text.has_tokenizer_file), tune=tune, answers=hides(text) or hides(eval_text),
         document_end=text.document_end if isinstance(text, corpus.Corpus) else -1, **(defaults | run.options),
@@ -232,9 +235,10 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
         raise UserError(f"{what}: the trainer has no offload; plan with --fix offload=none")
     if int(row["ep"]) > 1 and int(row["etp"]) > 1:
         raise UserError(f"{what}: the trainer does not cut an expert over tensor-parallel ranks; plan with --fix etp=1")
-    if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
+    if made.ask.precision not in PRECISIONS or made.ask.optimizer not in FORMATS:
         raise UserError(
-            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16 or fp8, and adamw: plan with these"
+            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16 or fp8, and {' or '.join(FORMATS)}: "
+            "plan with these"
         )
     if made.ask.objective != "sft":
         raise UserError(

@@ -1,13 +1,14 @@
 """Gradients after the backward pass: reduced, summed for tied weights, and their norm over all ranks."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
+from meshwise.workers.trainer.models.decoder.experts import ExpertStack
 from meshwise.workers.trainer.models.registry import tied_embedding
 from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.parallel import Ranks
@@ -55,14 +56,25 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters) -> Tensor:
+Squares = Mapping[nn.Parameter, Tensor]
+"""Leaves whose gradients, after a backward pass, are sums of squares of the gradients of these weights; several may share one."""
+
+
+def known_squares(models: Iterable[nn.Module]) -> Squares:
+    """Return where kernels of the backward pass leave the squares of gradients, so that the norm need not read these again."""
+    stacks = [part for model in models for part in model.modules() if isinstance(part, ExpertStack)]
+    return {p: stack.squares for stack in stacks if stack.squares is not None for p in (stack.gate_up_proj, stack.down_proj)}
+
+
+def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters, squares: Squares | None = None) -> Tensor:
     """Return the gradient norm of the whole model: squares summed over the axes that shard a weight, and once where it is replicated."""
+    known = {parameter: leaf for parameter, leaf in (squares or {}).items() if leaf.grad is not None}
     second = HEAD if tied_embedding(settings.model) and settings.layout.pp > 1 else ""
     alike: dict[tuple[object, ...], list[Tensor]] = {}
     groups: dict[tuple[object, ...], list[dist.ProcessGroup]] = {}
     for name, parameter in parameters:
         grad = parameter.grad
-        if grad is None or name == second:
+        if grad is None or name == second or parameter in known:
             continue
         key = (grad.device_mesh, grad.placements) if isinstance(grad, DTensor) else ()
         if key not in groups:
@@ -70,6 +82,8 @@ def gradient_norm(settings: Settings, ranks: Ranks, parameters: NamedParameters)
         alike.setdefault(key, []).append(_local(grad))
     device = next(_local(parameter).device for _, parameter in parameters)
     total = torch.zeros((), device=device)
+    if sums := [leaf.grad for leaf in dict.fromkeys(known.values()) if leaf.grad is not None]:
+        total += torch.cat(sums).sum()
     for key, grads in alike.items():
         part = _sum_of_squares(grads)
         for group in groups[key]:

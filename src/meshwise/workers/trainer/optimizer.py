@@ -15,6 +15,8 @@ BETAS = (0.9, 0.95)
 NOT_DECAYED = ("bias", "norm_weight", "b1", "b2", "token_idx")
 """Endings of names of biases and gains that have several dimensions, as TTT's have one per head."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""Formats of the moments, by the names of the settings."""
 
 
 class StepOptimizer(Protocol):
@@ -27,7 +29,7 @@ class StepOptimizer(Protocol):
         ...
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Return a weight and its moments, in float32."""
+        """Return a weight in float32, and its moments."""
         ...
 
     def restore(self, parameter: nn.Parameter, state: dict[str, Tensor], step: int) -> None:
@@ -66,10 +68,10 @@ class FusedAdamW:
 class SplitWeightsAdamW:
     """Our AdamW on split 16-bit weights of one GPU."""
 
-    def __init__(self, groups: list[dict[str, Any]]) -> None:
+    def __init__(self, groups: list[dict[str, Any]], moments: torch.dtype) -> None:
         from meshwise.workers.trainer.ops.adamw import SplitAdamW
 
-        self.adamw = SplitAdamW(groups, BETAS)
+        self.adamw = SplitAdamW(groups, BETAS, moments=moments)
 
     def set_rate(self, rate: float) -> None:
         self.adamw.rate.fill_(rate)
@@ -94,7 +96,7 @@ def make_optimizer(settings: Settings, parameters: NamedParameters) -> StepOptim
     groups = [group for group in groups if group["params"]]
     if not settings.split_weights:
         return FusedAdamW(groups)
-    optimizer = SplitWeightsAdamW(groups)
+    optimizer = SplitWeightsAdamW(groups, DTYPES[settings.moments])
     if settings.microbatches > 1:
         for _, parameter in parameters:  # gradients of several micro-batches accumulate in float32
             parameter.grad_dtype = torch.float32  # pyright: ignore[reportAttributeAccessIssue]

@@ -135,6 +135,9 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
         fuse_adapters(models)
         for part in (part for model in models for part in model.modules() if isinstance(part, Fusable)):
             part.fuse()
+    if settings.split_weights and settings.microbatches == 1:  # squares of a sum are not the sum of squares
+        for stack in (part for model in models for part in model.modules() if isinstance(part, ExpertStack)):
+            stack.ask_squares()
     for model in models if settings.pack else ():
         cast(Any, model).document_end = settings.document_end
     if settings.precision == "fp8":

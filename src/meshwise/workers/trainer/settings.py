@@ -14,6 +14,7 @@ SPLIT_BACKWARD = ("zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp8", "fp32")
 """fp8: matrix products of the layers in 8 bits, and everything else as with bf16."""
+MOMENTS = ("fp32", "bf16")
 EIGHT = 16
 """Sizes of 8-bit products are multiples of this."""
 DEVICES = ("cpu", "cuda")
@@ -94,6 +95,8 @@ class Settings:
     weight_decay: float = 0.1
     """Of matrices; norms and biases have none."""
     precision: str = "bf16"
+    moments: str = "fp32"
+    """Format of AdamW's two moments; bf16 needs split weights."""
     device: str = "cpu"
     seed: int = 0
     compile: bool = False
@@ -222,6 +225,8 @@ def broken_rules(settings: Settings) -> list[str]:
         f"fp8 needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW width ({m.ffn}) "
         f"to be multiples of {EIGHT}": settings.precision != "fp8"
         or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
+        f"moments in bf16 need precision bf16 or fp8 and one GPU (given: {settings.precision} on {a.devices} x {settings.device}); "
+        "use moments in fp32": settings.moments == "fp32" or settings.split_weights,
         f"{tune.method} trains in bf16 or fp32, not in fp8": not tune.freezes or settings.precision != "fp8",
         f"{tune.method} has weights without gradients, which schedule {a.schedule} cannot split": not tune.freezes
         or a.schedule not in SPLIT_BACKWARD,

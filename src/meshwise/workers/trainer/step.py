@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.gradients import NamedParameters, gradient_norm, reduce_gradients
+from meshwise.workers.trainer.gradients import NamedParameters, gradient_norm, known_squares, reduce_gradients
 from meshwise.workers.trainer.optimizer import StepOptimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
@@ -62,6 +62,7 @@ class Stepper:
         self, settings: Settings, ranks: Ranks, passes: Passes, optimizer: StepOptimizer, parameters: NamedParameters
     ) -> None:
         self.settings, self.ranks, self.passes, self.optimizer, self.parameters = settings, ranks, passes, optimizer, parameters
+        self.squares = known_squares(passes.models)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, Tensor] | None = None
         self.numbers: Tensor | None = None
@@ -85,12 +86,12 @@ class Stepper:
         phases = self.passes.phases
         with phases("reduce"):
             reduce_gradients(self.settings, self.ranks, self.parameters)
-            total = gradient_norm(self.settings, self.ranks, self.parameters)
+            total = gradient_norm(self.settings, self.ranks, self.parameters, self.squares)
         with phases("optimizer"):
             # a loss that is not finite may leave a finite gradient
             self.optimizer.apply(torch.where(is_finite(loss, total), total, torch.nan), self.settings.clip)
-            for _, parameter in self.parameters:
-                parameter.grad = None
+            for leaf in (*(parameter for _, parameter in self.parameters), *self.squares.values()):
+                leaf.grad = None
         return torch.stack((loss.float(), total, self.passes.balance.finish_step()))
 
     def _replay(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -13,7 +13,10 @@ if not torch.cuda.is_available():
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adamw import SplitAdamW
 from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, attend, make_scores
+from meshwise.workers.trainer.ops.experts import ALIGNED, arrange, best_of, load_of
 from meshwise.workers.trainer.ops.fp8 import fp8_gated_product, fp8_linear
+from meshwise.workers.trainer.ops.fused_projections import GATES
+from meshwise.workers.trainer.ops.grouped_products import gated_product_by_rows, product_by_weights
 from meshwise.workers.trainer.ops.loss import head_loss
 from meshwise.workers.trainer.ops.wide_attention import wide_attention
 
@@ -54,6 +57,66 @@ def test_split_weights_follow_float32_ones() -> None:
     # 6e-6 on an H200, where torch itself is 5e-6 from float64 and this 3e-6 (docs/trainer.md)
     assert (ours.value(split) - whole).abs().max().item() < 1e-5
     assert (split.float() - whole).abs().max().item() < 2**-8 * start.abs().max().item()
+
+
+def test_moments_of_16_bits_move_weights_nearly_as_those_of_32() -> None:
+    dice = torch.Generator("cuda").manual_seed(3)
+    start = torch.randn(1000, 300, generator=dice, device="cuda")
+    weights = [nn.Parameter(start.clone()) for _ in range(2)]
+    both = [
+        SplitAdamW([{"params": [weight], "weight_decay": 0.0}], betas=(0.9, 0.95), moments=kind)
+        for weight, kind in zip(weights, (torch.float32, torch.bfloat16), strict=True)
+    ]
+    for _ in range(50):
+        grad = torch.randn(start.shape, generator=dice, device="cuda").bfloat16()
+        for one, weight in zip(both, weights, strict=True):
+            one.rate.fill_(1e-3)
+            weight.grad = grad
+            one.step()
+    assert both[1].state[weights[1]]["exp_avg_sq"].dtype == torch.bfloat16
+    long, short = (one.value(weight) - start for one, weight in zip(both, weights, strict=True))
+    assert ((long - short).norm() / long.norm()).item() < 0.01
+
+
+@pytest.mark.parametrize("kind", ["eight", "even"])
+def test_gradients_of_experts_and_their_squares_equal_torchs(kind: str) -> None:
+    dice = torch.Generator("cuda").manual_seed(4)
+    choices = torch.randint(64, (8192,), generator=dice, device="cuda")
+    found = arrange(choices // 8 * 8 if kind == "eight" else choices, 64)
+    left, right = (torch.randn(len(found.choices), n, generator=dice, device="cuda").bfloat16() for n in (512, 256))
+    gradient, squares = product_by_weights(left, right, found.ends)
+    theirs = torch._grouped_mm(left.T, right, offs=found.ends)
+    assert ((gradient.float() - theirs.float()).norm() / theirs.float().norm()).item() < 1e-3
+    torch.testing.assert_close(squares.sum(), gradient.float().square().sum(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["eight", "even"])
+def test_gated_products_of_experts_equal_torchs(kind: str) -> None:
+    dice = torch.Generator("cuda").manual_seed(6)
+    choices = torch.randint(64, (8192,), generator=dice, device="cuda")
+    found = arrange(choices // 8 * 8 if kind == "eight" else choices, 64)
+    last = int(found.ends[-1])
+    rows = torch.randn(len(found.choices), 256, generator=dice, device="cuda").bfloat16()
+    gate_up = (torch.randn(64, 1024, 256, generator=dice, device="cuda") / 16).bfloat16()
+    shares = torch.rand(len(rows), generator=dice, device="cuda")
+    both, gated = (part[:last].float() for part in gated_product_by_rows(rows, gate_up, shares, found.ends, GATES["silu"]))
+    theirs = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=found.ends)[:last].float()
+    right = F.silu(both[:, :512]) * both[:, 512:] * shares[:last, None]
+    assert ((both - theirs).norm() / theirs.norm()).item() < 1e-3
+    assert ((gated - right).norm() / right.norm()).item() < 4e-3
+
+
+@pytest.mark.parametrize(("tokens", "count", "chosen"), [(8192, 64, 8), (1000, 256, 8), (300, 6, 2)])
+def test_experts_are_chosen_counted_and_arranged_as_on_a_cpu(tokens: int, count: int, chosen: int) -> None:
+    dice = torch.Generator("cuda").manual_seed(5)
+    scores = torch.rand(tokens, count, generator=dice, device="cuda")
+    experts = best_of(scores, chosen)
+    assert torch.equal(experts.sort().values, scores.topk(chosen).indices.sort().values)
+    groups = experts.view(2, -1)
+    assert torch.equal(load_of(groups, count).cpu(), load_of(groups.cpu(), count))
+    right = arrange(experts.cpu().flatten(), count, ALIGNED)
+    for one, other in zip(arrange(experts.flatten(), count), right, strict=True):
+        assert torch.equal(one.cpu(), other)
 
 
 @pytest.mark.parametrize("gated", [False, True])

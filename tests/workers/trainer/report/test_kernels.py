@@ -18,6 +18,8 @@ NAMES = {
     "_by_rows": "products",
     "wide_forward": "attention",
     "wide_by_keys": "attention",
+    "_by_weights": "products",
+    "_gated": "products",
     "triton_red_fused__fused_rms_norm__unsafe_view_add_gather_rows_view_wide_product_2": "other",
     "_gate": "other",
     "_heads_backward": "other",

@@ -12,7 +12,8 @@
     fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values
     experts.py            rows grouped by expert, multiplied without dropping a token
     expert_kernels.py     Triton kernels between the grouped products of experts
-    grouped_products.py   rows times the matrices of their experts, a Triton kernel
+    grouped_products.py   rows times the matrices of their experts and the gradients of these, Triton kernels
+    routing_kernels.py    Triton kernels that choose experts, count the choices and arrange them
     exchange.py           expert parallelism: rows travel to the ranks of their experts and back
     squares.py            the sum of squares of all gradients, a Triton kernel
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel

@@ -20,8 +20,8 @@ ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }
-ALIGNED = 16
-"""Rows of an expert on a GPU are a multiple of this: torch's grouped products read 16 bytes at a time, along rows in the backward pass."""
+ALIGNED = 64
+"""Rows of an expert on a GPU are a multiple of this: products that give the weights' gradients add up this many at a time."""
 
 
 def uncompiled(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
@@ -46,6 +46,11 @@ def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:
     Every expert has a multiple of `aligned` rows; 0: what the products of this device need.
     """
     number, aligned = len(experts), aligned or (ALIGNED if experts.is_cuda else 1)
+    size = number + (count * (aligned - 1) + aligned - 1) // aligned * aligned
+    if experts.is_cuda:
+        from meshwise.workers.trainer.ops.routing_kernels import arrange_choices
+
+        return Arrangement(*arrange_choices(experts, count, size, aligned))
     order = experts.argsort(stable=True)
     loads = load_of(experts, count)
     padded = (loads + aligned - 1) // aligned * aligned
@@ -55,14 +60,26 @@ def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:
     before = torch.arange(number, device=experts.device) - (loads.cumsum(0) - loads)[ordered]
     rows = (ends - padded)[ordered] + before
     places = torch.empty_like(order).scatter_(0, order, rows)
-    size = number + (count * (aligned - 1) + aligned - 1) // aligned * aligned
     choices = torch.full((size,), number, dtype=order.dtype, device=order.device).scatter_(0, rows, order)
     return Arrangement(places, choices, ends.to(torch.int32))
 
 
 def load_of(experts: Tensor, count: int) -> Tensor:
-    """Return the number of choices of each expert. A comparison needs no atomics, and its size is known to the host."""
-    return (experts[:, None] == torch.arange(count, device=experts.device)).sum(0)
+    """Return the number of choices of each expert, given as the expert of each choice (..., choices). Its size is known to the host."""
+    if experts.is_cuda:
+        from meshwise.workers.trainer.ops.routing_kernels import count_choices
+
+        return count_choices(experts.view(-1, experts.shape[-1]), count).sum(1).view(*experts.shape[:-1], count)
+    return (experts[..., None] == torch.arange(count, device=experts.device)).sum(-2)
+
+
+def best_of(scores: Tensor, chosen: int) -> Tensor:
+    """Return the experts with the best scores of each token (tokens, experts), in no order that matters."""
+    if scores.is_cuda:
+        from meshwise.workers.trainer.ops.routing_kernels import best_experts
+
+        return best_experts(scores, chosen)
+    return scores.topk(chosen, sorted=False).indices
 
 
 def spread(x: Tensor, arrangement: Arrangement, chosen: int) -> Tensor:
@@ -75,7 +92,7 @@ class _Spread(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
         ctx.save_for_backward(places)
         ctx.chosen = chosen
-        return _row_of_choices(x, choices, chosen)
+        return _row_of_choices(x, places, choices, chosen)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
@@ -91,14 +108,14 @@ def combine(rows: Tensor, arrangement: Arrangement, chosen: int) -> Tensor:
 class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
-        ctx.save_for_backward(choices)
+        ctx.save_for_backward(places, choices)
         ctx.chosen = chosen
         return _sum_of_choices(rows, places, chosen)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        (choices,) = ctx.saved_tensors
-        return _row_of_choices(outer[0], choices, ctx.chosen), None, None, None
+        places, choices = ctx.saved_tensors
+        return _row_of_choices(outer[0], places, choices, ctx.chosen), None, None, None
 
 
 def share_rows(weights: Tensor, arrangement: Arrangement) -> Tensor:
@@ -118,12 +135,12 @@ class _Shares(torch.autograd.Function):
         return outer[0][ctx.saved_tensors[0]].view(ctx.shape), None, None
 
 
-def _row_of_choices(x: Tensor, choices: Tensor, chosen: int) -> Tensor:
-    """Return the token of each choice, zeros for the choice after the last."""
+def _row_of_choices(x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
+    """Return the token of the choice in each row, zeros for the choice after the last."""
     if x.is_cuda:
-        from meshwise.workers.trainer.ops.expert_kernels import gather_rows
+        from meshwise.workers.trainer.ops.expert_kernels import spread_rows
 
-        return gather_rows(x, choices, chosen)
+        return spread_rows(x, places, choices, chosen)
     return _padded(x)[choices // chosen]
 
 
@@ -144,13 +161,15 @@ def router_logits(x: Tensor, weight: Tensor) -> Tensor:
     return x.float() @ weight.float().T
 
 
-def expert_outputs(rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str) -> Tensor:
-    """Return what each row's expert makes of it, times the row's share."""
+def expert_outputs(
+    rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str, squares: Tensor | None = None
+) -> Tensor:
+    """Return what each row's expert makes of it, times the row's share. `squares` is that of `expert_kernels.expert_product`."""
     if rows.is_cuda and rows.dtype == torch.bfloat16:
         from meshwise.workers.trainer.ops.expert_kernels import GATES, expert_product
 
         if activation in GATES:
-            return expert_product(rows, gate_up, down, shares, ends, activation)[0]
+            return expert_product(rows, gate_up, down, shares, ends, squares, activation)[0]
     gate, up = grouped_product(rows, gate_up, ends).chunk(2, -1)
     inner = ACTIVATE[activation](gate) * up * shares[:, None]
     return grouped_product(inner.to(rows.dtype), down, ends)

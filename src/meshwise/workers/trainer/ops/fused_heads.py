@@ -267,17 +267,21 @@ def _norm_and_rotate_backward(
     eps: float,
     offset: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the rows, and of both gains, one after the other."""
+    """Return the gradients of the rows, and those of both gains, one after the other, from each program: torch.compile adds them up."""
     tokens, kind = rows.numel() // rows.shape[-1], _kind(gain_q, by_q.shape[-1])
-    by_rows, programs = torch.empty_like(rows), min(tokens, PROGRAMS[kind])
-    by_gains = rows.new_empty(programs, gain_q.numel() + gain_k.numel(), dtype=torch.float32)
+    by_rows, by_gains = _empty_gradients(rows, gain_q, gain_k, kind)
     grads = [by.contiguous() for by in (by_q, by_k, by_v)]
-    run: Any = _heads_backward[(programs,)]
+    run: Any = _heads_backward[(len(by_gains),)]
     run(
         rows.contiguous(), by_rows, *grads, rotation, gain_q, gain_k, by_gains, tokens, by_q.shape[-3], eps, offset,
         *_sizes(by_q, by_k, kind),
     )  # fmt: skip
-    return by_rows, by_gains.sum(0).to(gain_q.dtype)
+    return by_rows, by_gains
+
+
+def _empty_gradients(rows: Tensor, gain_q: Tensor, gain_k: Tensor, kind: int) -> tuple[Tensor, Tensor]:
+    programs = min(rows.numel() // rows.shape[-1], PROGRAMS[kind])
+    return torch.empty_like(rows), rows.new_empty(programs, gain_q.shape[0] + gain_k.shape[0], dtype=torch.float32)
 
 
 @_norm_and_rotate_backward.register_fake
@@ -292,7 +296,7 @@ def _(
     eps: float,
     offset: float,
 ) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(rows), gain_q.new_empty(gain_q.shape[0] + gain_k.shape[0])
+    return _empty_gradients(rows, gain_q, gain_k, _kind(gain_q, by_q.shape[-1]))
 
 
 def _norm_and_rotate_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -302,7 +306,8 @@ def _norm_and_rotate_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tenso
 
 def _norm_and_rotate_gradients(ctx: Any, by_q: Tensor, by_k: Tensor, by_v: Tensor) -> tuple[Tensor | None, ...]:
     by_rows, by_gains = _norm_and_rotate_backward(by_q, by_k, by_v, *ctx.saved_tensors, ctx.eps, ctx.offset)
-    by_gain_q, by_gain_k = by_gains.split([gain.numel() for gain in ctx.saved_tensors[2:]])
+    gains = ctx.saved_tensors[2:]
+    by_gain_q, by_gain_k = by_gains.sum(0).to(gains[0].dtype).split([gain.numel() for gain in gains])
     return by_rows, None, by_gain_q, by_gain_k, None, None, None
 
 

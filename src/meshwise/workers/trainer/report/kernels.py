@@ -29,6 +29,8 @@ OWN = {
     "wide_by_keys": "attention",
     "wide_by_queries": "attention",
     "_by_rows": "products",
+    "_by_weights": "products",
+    "_gated": "products",
 }
 """Parts of the trainer's own kernels (trainer/ops), by their whole name."""
 REST = "other"

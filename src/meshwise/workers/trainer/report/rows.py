@@ -121,6 +121,7 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
         "gpus_per_node": per_node,
         "framework": "meshwise",
         "precision": settings.precision,
+        **({"optimizer": f"adamw-{settings.moments}"} if settings.moments != "fp32" else {}),
         "dp": a.dp,
         "tp": a.tp,
         "pp": a.pp,

@@ -15,7 +15,16 @@ from meshwise.workers.trainer.models.decoder.norms import local_weight
 from meshwise.workers.trainer.models.description import Description, Experts
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.exchange import Exchange
-from meshwise.workers.trainer.ops.experts import arrange, combine, expert_outputs, load_of, router_logits, share_rows, spread
+from meshwise.workers.trainer.ops.experts import (
+    arrange,
+    best_of,
+    combine,
+    expert_outputs,
+    load_of,
+    router_logits,
+    share_rows,
+    spread,
+)
 
 HALVES = 2
 """Parts of the tokens that travel one after the other: the experts compute one while the next is on its way."""
@@ -47,7 +56,7 @@ class Router(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             logits = router_logits(x, local_weight(self.weight))
             scores = logits.sigmoid() if e.sigmoid else logits.softmax(-1)
-            experts = self._allowed(scores.detach()).topk(e.chosen, sorted=False).indices
+            experts = best_of(self._allowed(scores.detach()), e.chosen)
             weights = scores.gather(1, experts)
             if e.normed:
                 weights = weights / (weights.sum(-1, keepdim=True) + (1e-20 if e.sigmoid else 0.0))
@@ -76,6 +85,16 @@ class ExpertStack(nn.Module):
         self.exchange = Exchange(e.count, shard.ep, shard.ep_group) if shard.ep_group is not None else None
         self.gate_up_proj = nn.Parameter(torch.empty(e.count, 2 * e.width, d.hidden))
         self.down_proj = nn.Parameter(torch.empty(e.count, d.hidden, e.width))
+        self.squares: Tensor | None = None
+        """A leaf whose gradient is made of sums of squares of both weights' gradients, if they are asked for."""
+
+    def ask_squares(self) -> None:
+        """Let the backward pass leave the squares of the gradients in `squares.grad`, where its kernels can: whole weights on a GPU."""
+        whole = not isinstance(self.gate_up_proj, DTensor) and self.gate_up_proj.is_cuda
+        if whole and self.gate_up_proj.requires_grad and self.down_proj.requires_grad:
+            from meshwise.workers.trainer.ops.expert_kernels import squares_of_gradients
+
+            self.squares = squares_of_gradients(self.gate_up_proj, self.down_proj)
 
     def forward(self, x: Tensor, experts: Tensor, weights: Tensor, meanwhile: Callable[[], Tensor] | None = None) -> Tensor:
         """Return the weighted sum of each token's experts, plus what `meanwhile` returns; x is (tokens, hidden)."""
@@ -104,7 +123,7 @@ class ExpertStack(nn.Module):
 
     def _compute(self, rows: Tensor, shares: Tensor, ends: Tensor) -> Tensor:
         gate_up, down = (self._local(weight, rows.dtype) for weight in (self.gate_up_proj, self.down_proj))
-        return expert_outputs(rows, gate_up, down, shares, ends, self.activation)
+        return expert_outputs(rows, gate_up, down, shares, ends, self.activation, self.squares)
 
     @staticmethod
     def _local(weight: Any, half: torch.dtype) -> Tensor:
@@ -132,27 +151,29 @@ class MixedFeedForward(nn.Module):
         routed = self.router(x.flatten(0, 1))
         weights = routed.weights
         if torch.is_grad_enabled():  # not for a validation loss
-            self.load.add_(load_of(routed.experts.flatten(), self.e.count))
-        if self.aux and torch.is_grad_enabled():
-            weights = cast(Tensor, _AddedLoss.apply(weights, self._imbalance(routed, x.shape[0]), self.share))
+            loads = load_of(routed.experts.view(x.shape[0], -1), self.e.count)
+            self.load.add_(loads.sum(0))
+            if self.aux:
+                weights = cast(Tensor, _AddedLoss.apply(weights, self._imbalance(routed, loads.float()), self.share))
         tokens, shared = x.flatten(0, 1), self.shared_experts
         meanwhile = None if shared is None else partial(_flat_output, shared, x)
         return self.experts(tokens, routed.experts, weights, meanwhile).unflatten(0, x.shape[:2])
 
-    def _imbalance(self, routed: Routed, sequences: int) -> Tensor:
+    def _imbalance(self, routed: Routed, loads: Tensor) -> Tensor:
         """Return the mean over sequences of coefficient x experts x sum of (share of choices x mean score): the coefficient if balanced.
+
+        `loads` are the choices of each expert in each sequence.
 
         A loss of each sequence does not depend on how sequences are spread over ranks and micro-batches. Ranks that hold parts of a
         sequence add up its choices; the scores are summed by the gradients.
         """
         e, shard = self.e, self.shard
-        choices = routed.experts.view(sequences, -1)
-        loads = (choices[..., None] == torch.arange(e.count, device=choices.device)).sum(1).float()
         for group in (shard.tp_group, shard.cp_group):
             if group is not None:
                 dist.all_reduce(loads, group=group)
-        length = choices.shape[1] / e.chosen * shard.tp  # tokens of a sequence whose scores this context-parallel rank sums
-        scores = routed.scores.view(sequences, -1, e.count).sum(1) / length
+        scores = routed.scores.view(len(loads), -1, e.count)
+        length = scores.shape[1] * shard.tp  # tokens of a sequence whose scores this context-parallel rank sums
+        scores = scores.sum(1) / length
         shares = loads / loads.sum(-1, keepdim=True)
         return self.aux * e.count * (shares * scores).sum(-1).mean()
 
