@@ -1,6 +1,7 @@
 """`tune` with meshwise's trainer on CPU processes: eight layouts of a tiny model on a machine that no calibration has seen, four runs.
 
     python benchmarks/tune_loop.py --repeats 3
+    taskset -c 0,1 python benchmarks/tune_loop.py --clock wall --out tune_loop.json      # on cores that nobody else uses
 
 Each repeat tunes in a folder of its own. Then every layout is measured as often as --sweeps says, one after another; the result is the
 median time of the layout that `tune` chose over that of the fastest, from the same sweeps. Where others use the same cores, a step takes up
@@ -13,6 +14,7 @@ import json
 import statistics
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import meshwise
@@ -63,6 +65,8 @@ def main() -> None:
     plan = meshwise.plan(args.model, **QUESTION)
     words = {"what": "plan", "own": True, "device": "cpu", "steps": args.steps, "runs": args.runs, "gain": 0.0}
     timed = OnCpuClock if args.clock == "cpu" else Training
+    if find_spec("scipy") is None:  # a bare machine with torch: everything but the calibration at the end works
+        timed.calibrated = lambda self, folder: "no calibration: scipy is not installed"
 
     def tuned_in(name: str) -> Tuned:
         asked = given(TuneAsk, words | {"folder": str(folder / name)})
@@ -90,9 +94,11 @@ def main() -> None:
         "chosen": chosen,
         "regrets": regrets,
         "first": [medians[name] / medians[best] - 1 for name in first],
+        "clock": args.clock,
+        "runs": [[vars(run) for run in one.runs] for one in tuned],
     }
     if args.out:
-        Path(args.out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        Path(args.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
