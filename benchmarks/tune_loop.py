@@ -16,6 +16,7 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import meshwise
 from meshwise.plan.fields import given
@@ -50,6 +51,21 @@ def measure(subject: Training, row: int, number: int, folder: Path) -> float:
     return subject.read(row, folder, end).seconds or float("nan")
 
 
+def compared(times: dict[str, list[float]], tuned: list[Tuned], clock: str) -> dict[str, Any]:
+    """Return by how much the layouts that `tune` chose, and that it ran first, are slower than the fastest, by medians of sweeps."""
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    least = min(medians.values())
+    chosen = [result.best.name if result.best else "" for result in tuned]
+    return {
+        "clock": clock,
+        "seconds": times,
+        "chosen": chosen,
+        "regrets": [medians[name] / least - 1 for name in chosen],
+        "first": [medians[result.runs[0].name] / least - 1 for result in tuned],
+        "runs": [[vars(run) for run in result.runs] for result in tuned],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
@@ -59,7 +75,7 @@ def main() -> None:
     parser.add_argument("--model", default="llama-debug")
     parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu")
     parser.add_argument("--folder", default="build/tune_loop")
-    parser.add_argument("--out", default="")
+    parser.add_argument("--out", default="", help="file of the result, written after every sweep")
     args = parser.parse_args()
     folder = Path(args.folder).absolute()
     plan = meshwise.plan(args.model, **QUESTION)
@@ -76,29 +92,17 @@ def main() -> None:
     subject = timed(plan, given(TuneAsk, words | {"folder": str(folder)}))
     rows = range(len(subject.space))
     times: dict[str, list[float]] = {subject.space.words(row): [] for row in rows}
+    result: dict[str, Any] = {}
     for sweep in range(args.sweeps):
         for row in rows:
             times[subject.space.words(row)].append(measure(subject, row, 1, folder / f"sweep-{sweep}-{row}"))
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    best = min(medians, key=medians.__getitem__)
-    first = [result.runs[0].name for result in tuned]
-    chosen = [result.best.name if result.best else "" for result in tuned]
-    regrets = [medians[name] / medians[best] - 1 for name in chosen]
-    for name, value in sorted(medians.items(), key=lambda pair: pair[1]):
-        print(f"{value:.4f} s  {min(times[name]):.4f} to {max(times[name]):.4f}  {name}")
-    for number, (name, regret) in enumerate(zip(chosen, regrets, strict=True)):
-        before = medians[first[number]] / medians[best] - 1
-        print(f"repeat {number}: {name}, {regret:.1%} slower than the fastest (the planner's first: {before:.1%})")
-    result = {
-        "seconds": times,
-        "chosen": chosen,
-        "regrets": regrets,
-        "first": [medians[name] / medians[best] - 1 for name in first],
-        "clock": args.clock,
-        "runs": [[vars(run) for run in one.runs] for one in tuned],
-    }
-    if args.out:
-        Path(args.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
+        result = compared(times, tuned, args.clock)
+        if args.out:
+            Path(args.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
+    for name, values in sorted(times.items(), key=lambda pair: statistics.median(pair[1])):
+        print(f"{statistics.median(values):.4f} s  {min(values):.4f} to {max(values):.4f}  {name}")
+    for number, (name, regret, first) in enumerate(zip(result["chosen"], result["regrets"], result["first"], strict=True)):
+        print(f"repeat {number}: {name}, {regret:.1%} slower than the fastest (the planner's first: {first:.1%})")
 
 
 if __name__ == "__main__":
