@@ -33,6 +33,8 @@ SLOWDOWN = 0.9
 """Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
 SLOWER = 0.2
 """Least ln(seconds / expected seconds) of such a run."""
+MOST = 8
+"""Hypotheses whose mean is taken: the most probable ones."""
 BEAM = 4
 """Sets of slow runs, the most probable ones of each size, to which one more run is added."""
 
@@ -65,8 +67,8 @@ class Evidence:
         self.shared = self.kernel.among(self.rows) + self.kernel.noise**2 * np.eye(len(self.rows))
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
-        """Return the hypotheses that are not negligible. Sets of slow runs grow by one run at a time; of a single run, nobody knows
-        whether it was slow or the machine is."""
+        """Return the hypotheses that are not negligible, the most probable one first. Sets of slow runs grow by one run at a time; of a
+        single run, nobody knows whether it was slow or the machine is."""
         found: dict[frozenset[int], dict[str, float]] = {frozenset(): self._logs(frozenset())}
         sizes = [frozenset[int]()]
         while sizes and len(sizes[0]) < len(self.rows) - 1:
@@ -77,6 +79,7 @@ class Evidence:
         flat = [(value, slow, trait) for slow, by_trait in found.items() for trait, value in by_trait.items()]
         most = max(value for value, _, _ in flat)
         kept = [(math.exp(value - most), slow, trait) for value, slow, trait in flat if value - most >= math.log(NEGLIGIBLE)]
+        kept = sorted(kept, key=lambda each: -each[0])[:MOST]
         total = sum(weight for weight, _, _ in kept)
         return tuple(Hypothesis(slow, trait, weight / total) for weight, slow, trait in kept)
 
@@ -94,18 +97,20 @@ class Evidence:
         """Return the logarithm of the probability of these runs being slow, and of all measurements, for each trait that may have an
         effect."""
         inside = self._usual(slow)
-        columns = {"": np.zeros(len(self.rows))}
+        columns: dict[str, Floats] = {"": np.zeros(len(self.rows))}
         for name, mask in self.traits.items():
             if FEWEST <= np.sum(mask[self.rows[inside]]) <= len(inside) - FEWEST:
                 columns[name] = EFFECT * mask[self.rows]
         prior = np.sum(np.log1p(-self.risk[inside])) + sum(math.log(self.risk[run]) for run in slow)
         each = {name: UNKNOWN_EFFECT / (len(columns) - 1) if name else 1 - UNKNOWN_EFFECT for name in columns}
         return {
-            name: float(prior) + math.log(each[name]) + self._log(inside, sorted(slow), self.shared + np.outer(column, column))
+            name: float(prior)
+            + math.log(each[name])
+            + self._log(inside, np.array(sorted(slow), dtype=np.int64), self.shared + np.outer(column, column))
             for name, column in columns.items()
         }
 
-    def _log(self, inside: Ints, slow: list[int], shared: Floats) -> float:
+    def _log(self, inside: Ints, slow: Ints, shared: Floats) -> float:
         """Return the logarithm of the probability of the measurements: of normal runs, for an unknown variance of residuals, and of slow
         ones beyond what the normal ones predict for them."""
         if not len(inside):
@@ -115,12 +120,8 @@ class Evidence:
         beyond = self.values[slow] - np.linalg.solve(lower, shared[np.ix_(inside, slow)]).T @ whitened
         if np.any(beyond <= SLOWER):
             return -math.inf
-        in_mode = -float(np.sum((beyond - SLOWER) / SLOWDOWN)) - len(slow) * math.log(SLOWDOWN)
-        told = len(inside) - 1  # one run tells the machine's common factor
-        freedom = FREEDOM + told
-        constant = math.lgamma(freedom / 2) - math.lgamma(FREEDOM / 2) - told / 2 * math.log(FREEDOM * math.pi)
-        misfit = float(whitened @ whitened)
-        return in_mode + constant - float(np.sum(np.log(np.diag(lower)))) - freedom / 2 * math.log1p(misfit / FREEDOM)
+        in_mode = -float(np.sum(beyond - SLOWER)) / SLOWDOWN - len(slow) * math.log(SLOWDOWN)
+        return in_mode + log_density(lower, whitened)
 
     def belief(self, hypothesis: Hypothesis) -> Gaussian:
         """Return ln(measured / predicted) of every candidate under a hypothesis, given the runs that are not slow under it."""
@@ -128,6 +129,16 @@ class Evidence:
         effect = self.traits.get(hypothesis.trait)
         kernel = self.kernel if effect is None else self.kernel.with_effect(EFFECT * effect)
         return Gaussian.of(kernel, self.rows[inside], self.values[inside], np.full(len(inside), kernel.noise))
+
+
+def log_density(lower: Floats, whitened: Floats) -> float:
+    """Return the logarithm of the probability density of runs for an unknown variance of residuals: Student's distribution, up to a
+    constant of the common factor, which one run tells. `lower`: root of their covariance; `whitened`: their values in its units."""
+    told = len(whitened) - 1
+    freedom = FREEDOM + told
+    constant = math.lgamma(freedom / 2) - math.lgamma(FREEDOM / 2) - told / 2 * math.log(FREEDOM * math.pi)
+    misfit = float(whitened @ whitened)
+    return constant - float(np.sum(np.log(np.diag(lower)))) - freedom / 2 * math.log1p(misfit / FREEDOM)
 
 
 def spread(misfit: float, runs: int) -> float:

@@ -75,7 +75,7 @@ class Posterior:
         seconds = np.log([o.seconds or math.nan for o in ran])
         predicted = np.log(space.seconds)
         evidence = Evidence(kernel, space.traits, rows, seconds - predicted[rows], risk(space.traits, SLOW, [], [])[rows])
-        hypotheses = sorted(evidence.hypotheses(), key=lambda each: -each.weight)
+        hypotheses = evidence.hypotheses()
         beliefs = [evidence.belief(each) for each in hypotheses]
         parts: list[Part] = []
         for each, belief in zip(hypotheses, beliefs, strict=True):
