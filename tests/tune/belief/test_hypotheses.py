@@ -51,7 +51,7 @@ def test_the_slower_a_run_among_usual_ones_the_surer_it_was_in_a_slow_mode():
 def test_a_gain_is_the_mean_over_hypotheses():
     """A normal distribution with the mean and variance of two separate peaks would promise another gain."""
     rows, seconds = [0, 40, 80, 120], space().seconds
-    seen = [ran(row, float(seconds[row]) * factor) for row, factor in zip(rows, (1.0, 1.0, 1.0, 1.9), strict=True)]
+    seen = [ran(row, float(seconds[row]) * factor) for row, factor in zip(rows, (1.0, 1.0, 1.0, 1.4), strict=True)]
     posterior = Posterior.of(space(), seen)
     alone = [gains(replace(posterior, parts=(replace(part, weight=1.0),))) for part in posterior.parts]
     weighted = sum((part.weight * gain for part, gain in zip(posterior.parts, alone, strict=True)), np.zeros(1))
