@@ -18,7 +18,7 @@ from meshwise.tune.loop import by_hand, ending
 from meshwise.tune.loop.by_hand import Prompt
 from meshwise.tune.loop.history import History, shown
 from meshwise.tune.loop.journal import FORMAT, Journal, Run, opened
-from meshwise.tune.loop.launch import End, Job, launch_failed
+from meshwise.tune.loop.launch import LOG, End, Job, launch_failed
 from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.result import Tuned
 from meshwise.tune.loop.subject import SetupError, Subject
@@ -31,6 +31,8 @@ HOPELESS = 3
 """Runs in a row without a measurement, where none was ever measured, after which the loop stops: the setup is wrong, not the layout."""
 REFUSED = 100
 """Candidates that a program refuses, after which the loop stops."""
+NOT_FOUND = (126, 127)
+"""Exit codes of a shell that could not find or execute a command."""
 VAIN = ("crash", "hang", "timeout")
 """Failures that a wrong setup may explain as well as a layout."""
 
@@ -71,6 +73,11 @@ class Loop:
     def runs(self) -> list[Run]:
         """The runs of this question."""
         return self.history.runs
+
+    @property
+    def last(self) -> int:
+        """The number of the last run that the budget allows: runs that do not count have numbers too."""
+        return self.ask.runs + len(self.journal.runs) - sum(run.counts for run in self.runs)
 
     # The course of a tuning.
 
@@ -126,8 +133,9 @@ class Loop:
                 continue
             self.say(f"run {run.number} of an earlier start: {run.name}")
             folder = self.folder(run)
-            if run.state == "ended":
-                self.record(run, self.subject.read(row, folder, End(**run.end)))
+            told = self.ask.by_hand and not (folder / LOG).exists()  # by a person, who is asked again
+            if run.state == "ended" and not told:
+                self.finished(run, folder, End(**run.end))
             else:
                 job = (self.subject.prepare if run.state == "chosen" else self.subject.job)(row, run.number, folder)
                 self.start(run, job)
@@ -193,7 +201,7 @@ class Loop:
             why=pick.why,
         )
         run = self.journal.runs[number]
-        self.say(f"run {number}/{self.ask.runs}  {run.name}: {shown(run.predicted)} expected; {run.why}")
+        self.say(f"run {number}/{self.last}  {run.name}: {shown(run.predicted)} expected; {run.why}")
         self.start(run, job)
 
     def start(self, run: Run, job: Job) -> None:
@@ -241,7 +249,18 @@ class Loop:
             error = launch_failed(flight.job, end.code)
             self.journal.add("rejected", run=run.number, note=str(error))
             raise error
-        self.record(run, self.subject.read(self.row(run), flight.job.folder, end))
+        self.finished(run, flight.job.folder, end)
+
+    def finished(self, run: Run, folder: Path, end: End) -> None:
+        """Read a run that has ended, and record it. A script whose command is not there says nothing about the layout."""
+        outcome = self.subject.read(self.row(run), folder, end)
+        if outcome.failure == "crash" and end.code in NOT_FOUND:
+            error = UserError(
+                f"run {run.number}: its script could not execute a command, so nothing was measured: {outcome.note}"
+            )
+            self.journal.add("rejected", run=run.number, note=str(error), end={"how": "launch"})
+            raise error
+        self.record(run, outcome)
 
     def row(self, run: Run) -> int:
         """Return the row of a run that was started: it is among the candidates until it is recorded."""
@@ -264,7 +283,7 @@ class Loop:
                 row=table_row,
             )  # fmt: skip
             self.write_table()
-            self.say(self.history.sentence(self.journal.runs[run.number], self.ask.runs))
+            self.say(self.history.sentence(self.journal.runs[run.number], self.last))
         vain = bool(outcome.rejected) or outcome.failure in VAIN
         self.in_vain = self.in_vain + 1 if vain else 0
         if self.in_vain >= HOPELESS and not any(one.ran for one in self.runs):

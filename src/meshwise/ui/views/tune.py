@@ -42,7 +42,7 @@ def columns(tuned: "Tuned") -> "list[Column[TunedRun]]":
         Column("measured", lambda run: _time(run.measured) or run.outcome),
         Column("lost", lambda run: "" if run.regret is None else f"{run.regret:.1%}"),
         Column("GiB", lambda run: _gib(run.memory), 2),
-        Column("expected", lambda run: _gib(run.predicted_memory), 2),
+        Column("expected GiB", lambda run: _gib(run.predicted_memory), 2),
     ]
     return [column for column in every if any(column.cell(run) for run in tuned.runs)]
 
