@@ -87,6 +87,7 @@ class Loop:
         stopped = ""
         try:
             self.resume()
+            self.in_vain = min(self.in_vain_so_far(), HOPELESS - 1)  # what was wrong may have been mended: one run tells
             while True:
                 stopped = self.fill()
                 if not self.flights:
@@ -113,6 +114,12 @@ class Loop:
         if now not in known:
             self.journal.add("setting", id=now, format=FORMAT, title=self.subject.title, command=self.ask.command())
 
+    def in_vain_so_far(self) -> int:
+        """Return how many runs in a row, up to the last one, gave no measurement."""
+        ended = [run for run in self.runs if run.counts and run.state in ("measured", "rejected")]
+        gave = [run.ran or run.failure == "oom" for run in ended]
+        return gave[::-1].index(True) if True in gave else len(gave)
+
     def tell(self, line: str) -> None:
         self.lines.append(line)
         self.say(line)
@@ -121,8 +128,8 @@ class Loop:
         """Take up the runs that an earlier loop left: started, ended and not read, or only chosen."""
         for run in list(self.runs):
             row = self.subject.find(run.candidate)
-            if run.state == "rejected" and run.counts and row is not None and len(self.subject.space) > 1:
-                self.subject.drop(row)
+            if run.state == "rejected" and run.counts and row is not None:
+                self.reread(run, row)
             if run.state in ("measured", "rejected"):
                 continue
             if run.end.get("how") == "launch":  # the earlier loop was killed before it could say so
@@ -139,6 +146,14 @@ class Loop:
             else:
                 job = (self.subject.prepare if run.state == "chosen" else self.subject.job)(row, run.number, folder)
                 self.start(run, job)
+
+    def reread(self, run: Run, row: int) -> None:
+        """Read a run again whose log could not be read, perhaps with another --format. What stays left out is no candidate."""
+        outcome = self.subject.read(row, self.folder(run), End(**run.end)) if run.unread else Outcome(rejected=run.note)
+        if not outcome.rejected:
+            self.record(run, outcome)
+        elif len(self.subject.space) > 1:
+            self.subject.drop(row)
 
     def folder(self, run: Run) -> Path:
         return (self.journal.folder / run.folder).absolute()
@@ -272,7 +287,7 @@ class Loop:
         """Note the result of a run, and say what it means."""
         row = self.row(run)
         if outcome.rejected:
-            self.journal.add("rejected", run=run.number, note=outcome.rejected)
+            self.journal.add("rejected", run=run.number, note=outcome.rejected, unread=outcome.unread)
             self.tell(f"run {run.number} is left out: {outcome.rejected}")
             if len(self.subject.space) > 1:
                 self.subject.drop(row)
