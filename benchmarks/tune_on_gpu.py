@@ -52,7 +52,7 @@ class Comparison:
     def of(name: str, args: argparse.Namespace) -> "Comparison":
         model, batch, sizes = name.split(":")
         plan = meshwise.plan(model, on=args.on, batch=batch, framework="meshwise", allow=[f"mbs={sizes}"])
-        folder = Path(args.folder, model).absolute()
+        folder = Path(args.folder, name.replace(":", "_")).absolute()
         words = {"own": True, "runs": args.runs, "steps": args.steps, "options": args.options, "device": args.device, "gain": 0.0}
         ask = given(TuneAsk, {"what": "plan", "folder": str(folder / "tune"), **words})
         return Comparison(name, folder, Forked(plan, ask), ask)
