@@ -18,8 +18,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from meshwise.cost.layout import Floats
-from meshwise.tune.belief.hypotheses import SLOWDOWN, Evidence, spread
+from meshwise.cost.layout import Floats, Ints
+from meshwise.tune.belief.hypotheses import SLOWDOWN, Evidence, Hypothesis, spread
 from meshwise.tune.belief.memory import fitting
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.residual import SCALES, Gaussian, Kernel, Scales
@@ -77,17 +77,11 @@ class Posterior:
         evidence = Evidence(kernel, space.traits, rows, seconds - predicted[rows], risk(space.traits, SLOW, [], [])[rows])
         hypotheses = evidence.hypotheses()
         beliefs = [evidence.belief(each) for each in hypotheses]
-        parts: list[Part] = []
-        for each, belief in zip(hypotheses, beliefs, strict=True):
-            usual = [row for run, row in enumerate(rows.tolist()) if run not in each.slow]
-            variance = spread(belief.misfit, len(usual)) * belief.variance + scales.noise**2
-            slow = risk(space.traits, SLOW, rows[list(each.slow)].tolist(), usual)
-            parts.append(Part(each.weight, predicted + belief.mean, np.sqrt(variance), slow))
+        parts = tuple(
+            _part(space, rows, predicted, each, belief, scales) for each, belief in zip(hypotheses, beliefs, strict=True)
+        )
         mean, std, slow = _mixed(parts)
         suspected = [sum(each.weight for each in hypotheses if run in each.slow) for run in range(len(rows))]
-        effects: dict[str, float] = {}
-        for each in hypotheses:
-            effects[each.trait] = effects.get(each.trait, 0.0) + each.weight
         broken = risk(space.traits, BROKEN, [o.candidate for o in failed if o.failure != "oom"], rows.tolist())
         runs = fitting(space, observations) * (1 - broken)
         measured: dict[int, float] = {}
@@ -100,13 +94,13 @@ class Posterior:
                 runs[observation.candidate] = 0.0
         return Posterior(
             space,
-            tuple(parts),
+            parts,
             beliefs[0],
             mean,
             std,
             runs,
             slow,
-            effects,
+            _effects(hypotheses),
             tuple(dict.fromkeys(row for row, chance in zip(rows.tolist(), suspected, strict=True) if chance > 0.5)),
             measured,
             frozenset(o.candidate for o in observations),
@@ -132,6 +126,22 @@ class Posterior:
         """Return the seconds between which a run of this candidate lies with this probability, slow modes aside."""
         half = NormalDist().inv_cdf((1 + level) / 2) * float(self.std[row])
         return math.exp(float(self.mean[row]) - half), math.exp(float(self.mean[row]) + half)
+
+
+def _part(space: Space, rows: Ints, predicted: Floats, hypothesis: Hypothesis, belief: Gaussian, scales: Scales) -> Part:
+    """Return the distribution of every candidate under a hypothesis about the runs of some rows."""
+    usual = [row for run, row in enumerate(rows.tolist()) if run not in hypothesis.slow]
+    variance = spread(belief.misfit, len(usual)) * belief.variance + scales.noise**2
+    slow = risk(space.traits, SLOW, rows[list(hypothesis.slow)].tolist(), usual)
+    return Part(hypothesis.weight, predicted + belief.mean, np.sqrt(variance), slow)
+
+
+def _effects(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
+    """Return the probability of each effect of a trait."""
+    found: dict[str, float] = {}
+    for each in hypotheses:
+        found[each.trait] = found.get(each.trait, 0.0) + each.weight
+    return found
 
 
 def _mixed(parts: Sequence[Part]) -> tuple[Floats, Floats, Floats]:
