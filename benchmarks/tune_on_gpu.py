@@ -31,8 +31,9 @@ from meshwise.workers.trainer.settings import Settings
 MODELS = ("llama-125m:32x1024:8..16", "llama-3.2-1b:8x2048:4..8")
 """Model, batch, and micro-batches to try."""
 OPTIONS = "compile=no,yes precision=bf16,fp8"
-BLOCKS, FEW_STEPS = 2, 2
-"""Of the model that fills the compiler's cache: every block has the same code."""
+BLOCKS, VOCABULARY, FEW_STEPS = 2, 32768, 2
+"""Of the models that fill the compiler's cache, all of which must fit side by side: every block has the same code, and nothing else is
+compiled."""
 
 
 @dataclass
@@ -65,7 +66,7 @@ class Comparison:
             folder = self.folder / f"compile-{row:03d}"
             self.subject.prepare(row, 1, folder)
             full = Settings.read(folder / "settings.json")
-            small = {**full.model, "num_hidden_layers": BLOCKS}
+            small = {**full.model, "num_hidden_layers": BLOCKS, "vocab_size": min(VOCABULARY, full.model["vocab_size"])}
             replace(full, model=small, steps=FEW_STEPS, out=str(folder / "out")).write(folder / "settings.json")
             yield folder
 
