@@ -101,7 +101,7 @@ def _open_files() -> list[str]:
 def _run(folders: Sequence[Path], method: str) -> None:
     """Run some folders side by side, each with as many processes as its layout has devices."""
     context = multiprocessing.get_context(method)
-    runs = [(folder, Settings.read(folder / "settings.json").layout.devices, _free_port()) for folder in folders]
+    runs = [(folder, Settings.read(folder / "settings.json").layout.devices, free_port()) for folder in folders]
     workers = {
         folder: [context.Process(target=_work, args=(folder, rank, ranks, port)) for rank in range(ranks)]
         for folder, ranks, port in runs
@@ -120,7 +120,8 @@ def _run(folders: Sequence[Path], method: str) -> None:
         (folder / "ended").write_text(f"{max(abs(process.exitcode or 0) for process in processes)}\n")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

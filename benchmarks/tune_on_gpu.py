@@ -3,6 +3,8 @@
     python benchmarks/tune_on_gpu.py --out tune.json        # two models on an H200
     python benchmarks/tune_on_gpu.py --device cpu --on 1x1xcpu --try compile=no,yes --model llama-debug:4x64:1..4
 
+Where a GPU cannot be had for the ten minutes that this takes, `tune_sweep.py` measures all candidates in one process.
+
 `tune` runs its loop for real: its launch command hands a run to a server (`forked_runs.py`) and waits for the run's files. Before anything
 is measured, every compiled candidate runs two steps with two blocks, all of them side by side, which fills the compiler's cache: measured
 runs then take seconds, and each of them has the GPU to itself. `tune` runs for all models first; then the candidates that it left out are
@@ -114,11 +116,16 @@ def compile_all(comparisons: Sequence[Comparison]) -> None:
     if not folders:
         return
     failed = run_all(folders)
-    for path in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.best_config"):
-        path.unlink()  # chosen by time while others used the GPU: measured runs choose again
+    forget_choices()
     print(f"compiled {len(folders)} candidates in {time.monotonic() - begun:.1f} s, {len(failed)} failed", flush=True)
     for folder in failed[:2]:
         print((folder / LOG).read_text()[-1500:], flush=True)
+
+
+def forget_choices() -> None:
+    """Delete the compiler's choices between kernels, made by time while others used the GPU: measured runs choose again."""
+    for path in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*.best_config"):
+        path.unlink()
 
 
 def compare(comparisons: Sequence[Comparison], args: argparse.Namespace, until: float) -> None:
@@ -144,9 +151,17 @@ def compare(comparisons: Sequence[Comparison], args: argparse.Namespace, until: 
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", nargs="*", default=list(MODELS), metavar="MODEL:BATCH:SIZES")
+def prepare_compiler(folder: Path) -> None:
+    """Have all processes share one cache of compiled code."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # candidates are compiled side by side, and then come from the cache
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # looking for a GPU must not open it before the server forks
+
+
+def arguments(about: str) -> argparse.ArgumentParser:
+    """Return the arguments of a benchmark over the candidates of some models."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--model", action="append", default=None, metavar="MODEL:BATCH:SIZES")
     parser.add_argument("--on", default="1x1xh200")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--try", dest="options", default=OPTIONS)
@@ -155,13 +170,15 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=260.0, help="seconds after which no measurement begins")
     parser.add_argument("--folder", default="build/tune_on_gpu")
     parser.add_argument("--out", default="", help="file of the result")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    args = arguments(__doc__ or "").parse_args()
     begun, folder = time.monotonic(), Path(args.folder).absolute()
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # candidates are compiled side by side, and then come from the cache
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # looking for a GPU must not open it before the server forks
+    prepare_compiler(folder)
     with server(folder, COMPILER):
-        comparisons = [Comparison.of(name, args) for name in args.model]
+        comparisons = [Comparison.of(name, args) for name in args.model or MODELS]
         compile_all(comparisons)
         compare(comparisons, args, begun + args.limit)
     print(f"{time.monotonic() - begun:.0f} s")
