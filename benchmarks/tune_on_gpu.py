@@ -18,11 +18,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import meshwise
 from forked_runs import COMPILER, Forked, run_all, seconds_of, server
+from meshwise.catalogue import here
 from meshwise.plan.fields import given
 from meshwise.tune.ask import TuneAsk
 from meshwise.tune.loop.course import tune
@@ -152,7 +154,8 @@ def compare(comparisons: Sequence[Comparison], args: argparse.Namespace, until: 
 
 
 def prepare_compiler(folder: Path) -> None:
-    """Have all processes share one cache of compiled code."""
+    """Have all processes share one cache of compiled code, and look for GPUs once."""
+    here.gpus = cache(here.gpus)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # candidates are compiled side by side, and then come from the cache
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # looking for a GPU must not open it before the server forks
