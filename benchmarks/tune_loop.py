@@ -84,11 +84,14 @@ def main() -> None:
         tuned = [tuned_in(f"tune-{repeat}") for repeat in range(args.repeats)]
         for sweep in range(args.sweeps):
             for row, values in enumerate(times.values()):
-                values.append(seconds_of(subject, row, folder / f"sweep-{sweep}-{row}") or math.nan)
+                seconds = seconds_of(subject, row, folder / f"sweep-{sweep}-{row}")
+                values += [seconds] if seconds else []
                 result = compared(times, tuned, args.clock)
                 if args.out:
                     Path(args.out).write_text(json.dumps(result) + "\n", encoding="utf-8")
-    for name, values in sorted(times.items(), key=lambda pair: statistics.median(pair[1])):
+    for name, values in sorted(
+        ((name, each) for name, each in times.items() if each), key=lambda pair: statistics.median(pair[1])
+    ):
         print(f"{statistics.median(values):.4f} s  {min(values):.4f} to {max(values):.4f}  {name}")
     for number, (name, regret, first) in enumerate(zip(result["chosen"], result["regrets"], result["first"], strict=True)):
         print(f"repeat {number}: {name}, {regret:.1%} slower than the fastest (the planner's first: {first:.1%})")
