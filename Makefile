@@ -2,7 +2,7 @@
 # make check  lint, types, layers, documents, predictions   make bench  what is timed
 # make docs   put the real output into README and docs      make clean  remove what make made
 # make fuzz   feed every parser 10,000 mutated inputs       make torture  kill, damage and cut real runs, write docs/reliability.md
-# make referees     install other programs and run their own parsers on exported files
+# make referees     install other programs and run their own parsers on exported files; make referees ONLY=slurm: one of them
 # make screenshots  take the pictures of docs/ui.md in a browser (Chromium)
 # make predictions  renew the golden file of predictions, where they moved on purpose
 
@@ -66,7 +66,7 @@ predictions: .venv/tested
 	$(BIN)/python tools/predictions.py --write
 
 referees: .venv/tested
-	$(BIN)/python tools/referees.py
+	$(BIN)/python tools/referees.py $(ONLY)
 
 clean:
 	rm -rf .venv .referees build src/*.egg-info .pytest_cache .hypothesis .ruff_cache

@@ -18,6 +18,8 @@ QUESTIONS = (
     TrainAsk(model="deepseek-v3", on="256x8xh100-sxm", batch="15360", seq="4096", framework="megatron"),
 )
 RUNS = (0, 5, 20)
+SLOW = 0.2
+"""Share of runs in a slow mode, each of which may be one or not."""
 
 
 def main() -> None:
@@ -28,8 +30,10 @@ def main() -> None:
         space = Space.search(ask.question())
         enumerated = time.process_time() - start
         tried = rng.choice(len(space), max(RUNS), replace=False)
+        slower = np.where(rng.random(len(tried)) < SLOW, 2.0, 1.0)
         seen = [
-            Observation(int(row), float(space.seconds[row] * rng.lognormal(0.1, 0.1)), float(space.memory[row])) for row in tried
+            Observation(int(row), float(space.seconds[row] * factor * rng.lognormal(0.1, 0.1)), float(space.memory[row]))
+            for row, factor in zip(tried, slower, strict=True)
         ]
         seconds: list[float] = []
         for number in RUNS:

@@ -56,7 +56,7 @@ def test_a_slow_mode_of_pipelines_is_learned_from_two_runs():
     before, after = Posterior.of(space(), usual), Posterior.of(space(), [*usual, *slow])
     shift = after.expected - before.expected
     assert np.median(shift[piped]) > 0.25
-    assert abs(np.median(shift[single])) < 0.05
+    assert abs(np.median(shift[single])) < 0.1, "the little that is left to chance: that all of these runs are usual"
     assert set(after.outliers) == {slow[0].candidate, slow[1].candidate}
 
 

@@ -156,6 +156,45 @@ def test_a_log_that_cannot_be_read_is_left_out_and_the_loop_goes_on(plan: TrainP
     assert len(rows) == sum(outcome != "left out" for outcome in outcomes)
 
 
+def test_a_log_that_can_be_read_later_is_a_measurement_then(plan: TrainPlan, cluster: Path) -> None:
+    pretend_cluster.install(cluster / "bin", "none noise none")
+    first = tuned(plan, cluster, runs=3)
+    assert [run.outcome for run in first.runs] == ["ok", "left out", "ok"]
+    log = cluster / "tune" / "run-002" / "output.log"
+    fields = {"seq_len": 4096, "global_batch_seqs": 64, "n_gpus": 8, "step_time_s": 9.5}
+    log.write_text("".join(json.dumps({"step": step, **fields}) + "\n" for step in range(1, 9)))
+    again = tuned(plan, cluster, runs=3)
+    assert [run.outcome for run in again.runs] == ["ok", "ok", "ok"]
+    assert again.runs[1].measured == pytest.approx(9.5)
+    assert len(started(cluster)) == 3, "no run was started again"
+    assert len((cluster / "tune" / "measurement.jsonl").read_text().splitlines()) == 3
+    assert [run.outcome for run in tuned(plan, cluster, runs=3).runs] == ["ok", "ok", "ok"], "and it stays one"
+
+
+def test_a_setup_that_gave_nothing_is_tried_once_more_and_not_until_the_budget_is_used_up(plan: TrainPlan, cluster: Path) -> None:
+    pretend_cluster.install(cluster / "bin", "noise noise noise noise noise")
+    for runs in (3, 4):
+        with pytest.raises(UserError, match="3 runs in a row gave no measurement"):
+            tuned(plan, cluster, runs=9)
+        assert len(started(cluster)) == runs
+
+
+def test_a_script_whose_command_is_not_there_stops_the_loop_and_costs_no_run(
+    plan: TrainPlan, cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as bare:
+        (cluster / "bin" / "torchrun").unlink()
+        bare.setenv("PATH", f"{cluster / 'bin'}:/usr/bin:/bin")
+        with pytest.raises(UserError, match=r"run 1: its script could not execute a command.*torchrun: command not found"):
+            tuned(plan, cluster, runs=1)
+    pretend_cluster.install(cluster / "bin")
+    said: list[str] = []
+    result = tuned(plan, cluster, said, runs=1)
+    assert [run.outcome for run in result.runs] == ["left out", "ok"]
+    assert result.runs[1].name == result.runs[0].name
+    assert said[0].startswith("run 2/2 ")
+
+
 def test_crashes_before_any_success_stop_the_loop_and_teach_nothing(plan: TrainPlan, cluster: Path) -> None:
     pretend_cluster.install(cluster / "bin", "crash crash crash")
     with pytest.raises(UserError, match=r"3 runs in a row gave no measurement.*unhandled system error"):
@@ -215,7 +254,7 @@ def test_budgets_stop_the_loop(plan: TrainPlan, cluster: Path) -> None:
 
 
 def test_by_hand_it_asks_for_logs_and_understands_times_and_failures(plan: TrainPlan, cluster: Path) -> None:
-    answers = iter(["no such file", "4.2s", "oom", "skip"])
+    answers = iter(["no such file", "0s", "4.2s", "oom", "skip"])
     said: list[str] = []
     result = meshwise.tune(
         plan, by_hand=True, runs=3, folder=str(cluster / "hand"), gain=0.0, say=said.append, answer=lambda _: next(answers)
@@ -224,6 +263,7 @@ def test_by_hand_it_asks_for_logs_and_understands_times_and_failures(plan: Train
     assert result.best is not None
     assert result.best.seconds == pytest.approx(4.2)
     assert any("is no file, no time such as 3.2s" in line for line in said)
+    assert any("the time of a step is above zero" in line for line in said)
     assert (cluster / "hand" / "run-001" / "train.sh").exists()
 
 
@@ -236,6 +276,14 @@ def test_by_hand_without_an_answer_it_waits_for_the_next_time(plan: TrainPlan, c
     assert "run 1 waits for its log" in first.stopped
     second = meshwise.tune(plan, say=[].append, answer=lambda _: "3s", **words)
     assert second.runs[0].name == first.runs[0].name
+
+
+def test_by_hand_an_answer_that_was_not_recorded_is_asked_for_again(plan: TrainPlan, cluster: Path) -> None:
+    words = {"by_hand": True, "launch": ""}
+    assert killed_after(plan, cluster, 4, answer=lambda _: "3s", **words) == -signal.SIGKILL
+    assert Journal(cluster / "tune").runs[1].state == "ended"
+    result = tuned(plan, cluster, runs=1, answer=lambda _: "4s", **words)
+    assert [(run.outcome, run.measured) for run in result.runs] == [("ok", 4.0)]
 
 
 def test_variables_that_a_script_needs_are_named_before_anything_starts(

@@ -271,11 +271,12 @@ def refit(p: Problem, weight: Floats, at: Point) -> Point:
     residuals = p.residuals(at.logs, at.values, weight)
     for _ in range(40):
         move, expected = newton_step(p.slopes_of_residuals(at.slopes, weight), residuals, p.most - at.logs, at.damping)
-        if expected < CLOSE * _loss(residuals, size) or not move.any():  # few rows may already be met exactly
+        length = float(np.sum((move / p.width) ** 2))
+        if expected < CLOSE * _loss(residuals, size) or not length:  # few rows may already be met exactly
             break
         values = p.values(at.logs + move)
         wrong = values - at.values - at.slopes @ move
-        slopes = at.slopes + np.outer(wrong, (move / p.width**2) / np.sum((move / p.width) ** 2))
+        slopes = at.slopes + np.outer(wrong, (move / p.width**2) / length)
         reached = p.residuals(at.logs + move, values, weight)
         if _loss(reached, size) < _loss(residuals, size):
             at, residuals = Point(at.logs + move, values, slopes, at.damping / 3), reached

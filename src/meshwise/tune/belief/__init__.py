@@ -3,7 +3,7 @@
 space        candidates: layouts with options, their predicted time and memory, and how both depend on the coefficients
 observation  what one run of a candidate told
 residual     effects that the cost model does not know, over the axes of the layout
-hypotheses   that a trait of a layout has an effect of its own on this machine
+hypotheses   what explains the runs: an effect that a trait of a layout has on this machine, slow modes of some runs
 memory       the probability that a candidate fits, from memory that was measured or ran out
 risk         the probability that a candidate is broken or slow, from what it shares with others that were
 posterior    what measured runs say about all candidates

@@ -15,7 +15,7 @@ import numpy as np
 from meshwise.cost.layout import Floats
 from meshwise.tune.belief.normal import below
 from meshwise.tune.belief.observation import Observation
-from meshwise.tune.belief.posterior import Posterior
+from meshwise.tune.belief.posterior import Part, Posterior
 from meshwise.tune.belief.residual import SCALES, Scales
 from meshwise.tune.belief.space import Space
 
@@ -40,19 +40,24 @@ class Pick:
 
 def gains(posterior: Posterior) -> Floats:
     """Return the expected gain of a run of each candidate; 0 for those that were tried."""
-    mean, std = posterior.mean, np.maximum(posterior.std, 1e-9)
-    fine = posterior.runs * (1 - posterior.slow)
     best = posterior.incumbent
     if best is None:
+        mean, fine = posterior.mean, posterior.runs * (1 - posterior.slow)
         fine[list(posterior.tried)] = 0.0
         least = np.min(mean[fine >= 0.5 * np.max(fine)])  # of those that are likely to run: what does not fit is no measure
         gain = np.maximum(0.0, 1 - np.exp(np.minimum(mean - least, 50.0)) / FIRST) * fine
     else:
-        z = (best - mean) / std
-        saved = below(z) - np.exp(np.minimum(mean - best + std**2 / 2, 50.0)) * below(z - std)
-        gain = np.maximum(0.0, saved) * fine
+        gain = posterior.runs * sum((part.weight * _saved(part, best) for part in posterior.parts), np.zeros(1))
     gain[list(posterior.tried)] = 0.0
     return gain
+
+
+def _saved(part: Part, best: float) -> Floats:
+    """Return the expected share of the best time that a run of each candidate saves under one hypothesis."""
+    std = np.maximum(part.std, 1e-9)
+    z = (best - part.mean) / std
+    saved = below(z) - np.exp(np.minimum(part.mean - best + std**2 / 2, 50.0)) * below(z - std)
+    return np.maximum(0.0, saved) * (1 - part.slow)
 
 
 def gain_left(posterior: Posterior) -> float:

@@ -1,12 +1,16 @@
-"""Hypotheses: that one trait of a layout ('pp across nodes', 'compile yes') has an effect of its own on this machine, which may be large.
+"""Hypotheses: what explains the measured runs of a machine, beside the residual that every machine has.
 
-Under each hypothesis, as under none, the distribution of all candidates is known in closed form, and so is the probability of the measured
-runs. The posterior is the mean over the hypotheses, weighted by that probability. So an effect that no formula knows is believed as soon as
-two runs with a trait and two without it agree on it better than chance.
+- One trait of a layout ('pp across nodes', 'compile yes') has an effect of its own, which may be large. So an effect that no formula knows
+  is believed as soon as two runs with a trait and two without it agree on it better than chance.
+- Some runs were in a slow mode (a bad route, a straggler), and say nothing about their neighbours' times.
+
+Under each hypothesis, the distribution of all candidates is known in closed form, and so is the probability of the measured runs. What is
+believed is the mean over hypotheses, weighted by that probability.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,58 +28,120 @@ way."""
 FEWEST = 2
 """Runs with a trait, and without it, that tell its effect from what is peculiar to one run."""
 NEGLIGIBLE = 0.01
-"""A hypothesis with less than this weight is left out of the mean."""
+"""A hypothesis with less than this share of the largest weight is left out of the mean."""
+SLOWDOWN = 0.9
+"""Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
+SLOWER = 0.2
+"""Least ln(seconds / expected seconds) of such a run."""
+MOST = 8
+"""Hypotheses whose mean is taken: the most probable ones."""
+BEAM = 4
+"""Sets of slow runs, the most probable ones of each size, to which one more run is added."""
 
 
 @dataclass(frozen=True)
-class Mixture:
-    """The mean over hypotheses: mean and variance of ln(measured / predicted) of every candidate."""
+class Hypothesis:
+    """One explanation of the measured runs, with its probability."""
 
-    mean: Floats
-    variance: Floats
-    weights: dict[str, float]
-    """Probability of each hypothesis, '' for none."""
-    belief: Gaussian
-    """The distribution under the most probable hypothesis."""
+    slow: frozenset[int]
+    """Runs in a slow mode, by their position among the measured ones."""
+    trait: str
+    """The trait that has an effect of its own; '' for none."""
+    weight: float
 
 
-def mixture(kernel: Kernel, traits: Mapping[str, Mask], rows: Ints, values: Floats) -> Mixture:
-    """Return the mean over hypotheses, given ln(measured / predicted) of runs of some rows."""
-    noise = np.full(len(rows), kernel.noise)
-    kernels = {"": kernel} | {
-        name: kernel.with_effect(EFFECT * mask)
-        for name, mask in traits.items()
-        if FEWEST <= np.sum(mask[rows]) <= len(rows) - FEWEST
-    }
-    prior = {name: UNKNOWN_EFFECT / max(1, len(kernels) - 1) if name else 1 - UNKNOWN_EFFECT for name in kernels}
-    evidence = {name: np.log(prior[name]) + _evidence(each, rows, values) for name, each in kernels.items()}
-    most = max(evidence.values())
-    likely = {name: float(np.exp(value - most)) for name, value in evidence.items()}
-    total = sum(likely.values())
-    weights = {name: value / total for name, value in likely.items() if value / total >= NEGLIGIBLE}
-    weights = {name: value / sum(weights.values()) for name, value in weights.items()}
-    beliefs = {name: Gaussian.of(kernels[name], rows, values, noise) for name in weights}
-    mean = sum((weights[name] * each.mean for name, each in beliefs.items()), np.zeros(1))
-    variance = sum(
-        (
-            weights[name] * (spread(each.misfit, len(rows)) * each.variance + (each.mean - mean) ** 2)
-            for name, each in beliefs.items()
-        ),
-        np.zeros(1),
-    )
-    return Mixture(mean, variance, weights, beliefs[max(weights, key=lambda name: weights[name])])
+@dataclass
+class Evidence:
+    """The probability of measured runs, given as ln(measured / predicted) of some rows, under each hypothesis."""
+
+    kernel: Kernel
+    traits: Mapping[str, Mask]
+    rows: Ints
+    values: Floats
+    risk: Floats
+    """Probability of each run, before it is measured, to be in a slow mode."""
+    shared: Floats = field(init=False)
+    """Covariance of the runs where no trait has an effect."""
+
+    def __post_init__(self) -> None:
+        self.shared = self.kernel.among(self.rows) + self.kernel.noise**2 * np.eye(len(self.rows))
+
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """Return the hypotheses that are not negligible, the most probable one first. Sets of slow runs grow by one run at a time; of a
+        single run, nobody knows whether it was slow or the machine is."""
+        found: dict[frozenset[int], dict[str, float]] = {frozenset(): self._logs(frozenset())}
+        sizes = [frozenset[int]()]
+        while sizes and len(sizes[0]) < len(self.rows) - 1:
+            more = {grown for slow in sizes for grown in self._grown(slow)}
+            logs = {slow: self._logs(slow) for slow in more}
+            found |= logs
+            sizes = sorted(logs, key=lambda slow: -max(logs[slow].values()))[:BEAM]
+        flat = [(value, slow, trait) for slow, by_trait in found.items() for trait, value in by_trait.items()]
+        most = max(value for value, _, _ in flat)
+        kept = [(math.exp(value - most), slow, trait) for value, slow, trait in flat if value - most >= math.log(NEGLIGIBLE)]
+        kept = sorted(kept, key=lambda each: -each[0])[:MOST]
+        total = sum(weight for weight, _, _ in kept)
+        return tuple(Hypothesis(slow, trait, weight / total) for weight, slow, trait in kept)
+
+    def _grown(self, slow: frozenset[int]) -> list[frozenset[int]]:
+        """Return a set of slow runs with one more each: those that are slower than the others predict."""
+        inside = self._usual(slow)
+        inverse = np.linalg.inv(self.shared[np.ix_(inside, inside)])
+        beyond = inverse @ self.values[inside] / np.diag(inverse)
+        return [slow | {int(run)} for run in inside[beyond > SLOWER]]
+
+    def _usual(self, slow: frozenset[int]) -> Ints:
+        return np.array([run for run in range(len(self.rows)) if run not in slow], dtype=np.int64)
+
+    def _logs(self, slow: frozenset[int]) -> dict[str, float]:
+        """Return the logarithm of the probability of these runs being slow, and of all measurements, for each trait that may have an
+        effect."""
+        inside = self._usual(slow)
+        columns: dict[str, Floats] = {"": np.zeros(len(self.rows))}
+        for name, mask in self.traits.items():
+            if FEWEST <= np.sum(mask[self.rows[inside]]) <= len(inside) - FEWEST:
+                columns[name] = EFFECT * mask[self.rows]
+        prior = np.sum(np.log1p(-self.risk[inside])) + sum(math.log(self.risk[run]) for run in slow)
+        each = {name: UNKNOWN_EFFECT / (len(columns) - 1) if name else 1 - UNKNOWN_EFFECT for name in columns}
+        return {
+            name: float(prior)
+            + math.log(each[name])
+            + self._log(inside, np.array(sorted(slow), dtype=np.int64), self.shared + np.outer(column, column))
+            for name, column in columns.items()
+        }
+
+    def _log(self, inside: Ints, slow: Ints, shared: Floats) -> float:
+        """Return the logarithm of the probability of the measurements: of normal runs, for an unknown variance of residuals, and of slow
+        ones beyond what the normal ones predict for them."""
+        if not len(inside):
+            return 0.0
+        lower = np.linalg.cholesky(shared[np.ix_(inside, inside)])
+        whitened = np.linalg.solve(lower, self.values[inside])
+        beyond = self.values[slow] - np.linalg.solve(lower, shared[np.ix_(inside, slow)]).T @ whitened
+        if np.any(beyond <= SLOWER):
+            return -math.inf
+        in_mode = -float(np.sum(beyond - SLOWER)) / SLOWDOWN - len(slow) * math.log(SLOWDOWN)
+        return in_mode + log_density(lower, whitened)
+
+    def belief(self, hypothesis: Hypothesis) -> Gaussian:
+        """Return ln(measured / predicted) of every candidate under a hypothesis, given the runs that are not slow under it."""
+        inside = self._usual(hypothesis.slow)
+        effect = self.traits.get(hypothesis.trait)
+        kernel = self.kernel if effect is None else self.kernel.with_effect(EFFECT * effect)
+        return Gaussian.of(kernel, self.rows[inside], self.values[inside], np.full(len(inside), kernel.noise))
+
+
+def log_density(lower: Floats, whitened: Floats) -> float:
+    """Return the logarithm of the probability density of runs for an unknown variance of residuals: Student's distribution, up to a
+    constant of the common factor, which one run tells. `lower`: root of their covariance; `whitened`: their values in its units."""
+    told = len(whitened) - 1
+    freedom = FREEDOM + told
+    constant = math.lgamma(freedom / 2) - math.lgamma(FREEDOM / 2) - told / 2 * math.log(FREEDOM * math.pi)
+    misfit = float(whitened @ whitened)
+    return constant - float(np.sum(np.log(np.diag(lower)))) - freedom / 2 * math.log1p(misfit / FREEDOM)
 
 
 def spread(misfit: float, runs: int) -> float:
     """Return the factor on the variance of a machine's residuals that its runs tell: the mean under an inverse gamma prior. One run tells
     the common factor alone."""
     return (FREEDOM + misfit) / (FREEDOM + runs - 1) if runs > 1 else 1.0
-
-
-def _evidence(kernel: Kernel, rows: Ints, values: Floats) -> float:
-    """Return the logarithm of the probability of the runs, for an unknown variance of residuals, up to a constant."""
-    if len(rows) < 2:
-        return 0.0
-    lower = np.linalg.cholesky(kernel.among(rows) + kernel.noise**2 * np.eye(len(rows)))
-    whitened = np.linalg.solve(lower, values)
-    return -float(np.sum(np.log(np.diag(lower)))) - (FREEDOM + len(rows) - 1) / 2 * float(np.log(FREEDOM + whitened @ whitened))

@@ -4,8 +4,8 @@ ln(seconds) is the cost model's prediction, plus its slopes times unknown coeffi
 (`residual.py`): all normal, so that the mean and variance of every candidate follow from the runs by one small linear system. Three kinds
 of run are no normal measurement:
 
-- A run far slower than its neighbours (a slow mode: a bad route, a straggler) is taken out of that system where this explains it better
-  than the system does, and counts against what it has in common with others ('pp across nodes').
+- A run far slower than its neighbours may have been in a slow mode (`hypotheses.py`). As far as that is probable, it is left out of that
+  system, and counts against what it has in common with others ('pp across nodes').
 - A run out of memory is a bound on its memory, whose posterior is a system of the same kind.
 - A run that crashed or hung counts against what it has in common with others.
 """
@@ -19,19 +19,25 @@ from statistics import NormalDist
 import numpy as np
 
 from meshwise.cost.layout import Floats, Ints
-from meshwise.tune.belief.hypotheses import FREEDOM, mixture
+from meshwise.tune.belief.hypotheses import SLOWDOWN, Evidence, Hypothesis, spread
 from meshwise.tune.belief.memory import fitting
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.residual import SCALES, Gaussian, Kernel, Scales
 from meshwise.tune.belief.risk import BROKEN, SLOW, risk
-from meshwise.tune.belief.space import Mask, Space
+from meshwise.tune.belief.space import Space
 
-SLOWDOWN = 0.9
-"""Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
 UNKNOWN = 2.0
 """Standard deviation of the common factor of all runs, once there is one that shows it."""
-SLOWER = 0.2
-"""Least ln(seconds / expected seconds) of such a run."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The distribution of every candidate under one hypothesis."""
+
+    weight: float
+    mean: Floats
+    std: Floats
+    slow: Floats
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,10 @@ class Posterior:
     """Mean and standard deviation of ln(seconds) of every candidate, and the probabilities that it runs and that it is slow."""
 
     space: Space
+    parts: tuple[Part, ...]
+    """The hypotheses that explain the runs, whose mean is `mean`."""
     belief: Gaussian
+    """The distribution under the most probable hypothesis."""
     mean: Floats
     std: Floats
     runs: Floats
@@ -49,7 +58,7 @@ class Posterior:
     effects: dict[str, float]
     """Probability that a trait has an effect of its own that the cost model does not know; '' that none has."""
     outliers: tuple[int, ...]
-    """Measured candidates whose runs were in a slow mode."""
+    """Measured candidates whose runs were probably in a slow mode."""
     measured: dict[int, float]
     """Fastest ln(seconds) of each candidate that ran."""
     tried: frozenset[int]
@@ -65,12 +74,14 @@ class Posterior:
         rows = np.array([o.candidate for o in ran], dtype=np.int64)
         seconds = np.log([o.seconds or math.nan for o in ran])
         predicted = np.log(space.seconds)
-        values = seconds - predicted[rows]
-        usual = _usual(kernel, rows, values, risk(space.traits, SLOW, [], [])[rows])
-        mixed = mixture(kernel, space.traits, rows[usual], values[usual])
-        mean, std = predicted + mixed.mean, np.sqrt(mixed.variance + scales.noise**2)
-        outliers = tuple(dict.fromkeys(rows[~usual].tolist()))
-        slow = risk(space.traits, SLOW, rows[~usual].tolist(), rows[usual].tolist())
+        evidence = Evidence(kernel, space.traits, rows, seconds - predicted[rows], risk(space.traits, SLOW, [], [])[rows])
+        hypotheses = evidence.hypotheses()
+        beliefs = [evidence.belief(each) for each in hypotheses]
+        parts = tuple(
+            _part(space, rows, predicted, each, belief, scales) for each, belief in zip(hypotheses, beliefs, strict=True)
+        )
+        mean, std, slow = _mixed(parts)
+        suspected = [sum(each.weight for each in hypotheses if run in each.slow) for run in range(len(rows))]
         broken = risk(space.traits, BROKEN, [o.candidate for o in failed if o.failure != "oom"], rows.tolist())
         runs = fitting(space, observations) * (1 - broken)
         measured: dict[int, float] = {}
@@ -83,13 +94,14 @@ class Posterior:
                 runs[observation.candidate] = 0.0
         return Posterior(
             space,
-            mixed.belief,
+            parts,
+            beliefs[0],
             mean,
             std,
             runs,
             slow,
-            mixed.weights,
-            outliers,
+            _effects(hypotheses),
+            tuple(dict.fromkeys(row for row, chance in zip(rows.tolist(), suspected, strict=True) if chance > 0.5)),
             measured,
             frozenset(o.candidate for o in observations),
         )
@@ -116,31 +128,24 @@ class Posterior:
         return math.exp(float(self.mean[row]) - half), math.exp(float(self.mean[row]) + half)
 
 
-def _student(value: Floats, square: Floats, freedom: float) -> Floats:
-    """Return the logarithm of the density of Student's distribution, with this square of its scale."""
-    constant = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - 0.5 * math.log(freedom * math.pi)
-    return constant - 0.5 * np.log(square) - (freedom + 1) / 2 * np.log1p(value**2 / (freedom * square))
+def _part(space: Space, rows: Ints, predicted: Floats, hypothesis: Hypothesis, belief: Gaussian, scales: Scales) -> Part:
+    """Return the distribution of every candidate under a hypothesis about the runs of some rows."""
+    usual = [row for run, row in enumerate(rows.tolist()) if run not in hypothesis.slow]
+    variance = spread(belief.misfit, len(usual)) * belief.variance + scales.noise**2
+    slow = risk(space.traits, SLOW, rows[list(hypothesis.slow)].tolist(), usual)
+    return Part(hypothesis.weight, predicted + belief.mean, np.sqrt(variance), slow)
 
 
-def _usual(kernel: Kernel, rows: Ints, values: Floats, slow: Floats) -> Mask:
-    """Return which runs are normal measurements. The run that a slow mode explains best is taken out first, until none is left that the
-    others do not explain better."""
-    usual = np.ones(len(rows), dtype=bool)
-    if not len(rows):
-        return usual
-    shared = kernel.among(rows) + kernel.noise**2 * np.eye(len(rows))
-    while usual.sum() > 1:  # of a single run, nobody knows whether it was slow or the machine is
-        inside = np.flatnonzero(usual)
-        inverse = np.linalg.inv(shared[np.ix_(inside, inside)])
-        variance = 1 / np.diag(inverse)
-        beyond = variance * (inverse @ values[inside])  # by how much each run exceeds what the other runs predict for it
-        freedom = FREEDOM + len(inside) - 2
-        others = float(values[inside] @ inverse @ values[inside]) - beyond**2 / variance
-        normal = _student(beyond, variance * (FREEDOM + others) / freedom, freedom)
-        in_mode = np.log(slow[inside] / (1 - slow[inside])) - np.log(SLOWDOWN) - (beyond - SLOWER) / SLOWDOWN
-        odds = np.where(beyond > SLOWER, in_mode - normal, -np.inf)
-        worst = int(np.argmax(odds))
-        if odds[worst] <= 0:
-            break
-        usual[inside[worst]] = False
-    return usual
+def _effects(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
+    """Return the probability of each effect of a trait."""
+    found: dict[str, float] = {}
+    for each in hypotheses:
+        found[each.trait] = found.get(each.trait, 0.0) + each.weight
+    return found
+
+
+def _mixed(parts: Sequence[Part]) -> tuple[Floats, Floats, Floats]:
+    """Return mean, standard deviation and probability to be slow over all hypotheses."""
+    mean = sum((part.weight * part.mean for part in parts), np.zeros(1))
+    square = sum((part.weight * (part.std**2 + (part.mean - mean) ** 2) for part in parts), np.zeros(1))
+    return mean, np.sqrt(square), sum((part.weight * part.slow for part in parts), np.zeros(1))

@@ -215,7 +215,7 @@ class Space:
             memory=np.asarray(memory, dtype=np.float64),
             capacity=np.full(len(words), capacity),
             axes=known,
-            traits=_traits_of_axes(known),
+            traits=_traits_of_axes(known, len(words)),
             slopes={},
             memory_slopes={},
             memory_spread=spread,
@@ -302,10 +302,9 @@ def _traits(question: Question, layouts: Layouts) -> dict[str, Mask]:
 ACROSS_TP, ACROSS_PP = "tp across nodes", "pp across nodes"
 
 
-def _traits_of_axes(axes: Mapping[str, Axis]) -> dict[str, Mask]:
-    found: dict[str, Mask] = {}
+def _traits_of_axes(axes: Mapping[str, Axis], rows: int) -> dict[str, Mask]:
+    found: dict[str, Mask] = {"any layout": np.ones(rows, dtype=bool)}
     for name, axis in axes.items():
-        found["any layout"] = np.ones(len(axis.values), dtype=bool)
         if axis.choice:
             found |= {f"{name} {word}": axis.values == i for i, word in enumerate(axis.words)}
         else:

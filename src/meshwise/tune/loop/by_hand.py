@@ -1,5 +1,6 @@
 """The result of a run as a person tells it: the path of its log, its time, or how it failed."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -40,6 +41,9 @@ def understood(subject: Subject, row: int, text: str) -> Outcome:
     if text and Path(text).expanduser().is_file():
         return subject.read_log(row, Path(text).expanduser())
     try:
-        return Outcome(seconds=units.parse(text, "seconds"), note="as told")
+        seconds = units.parse(text, "seconds")
     except UserError:
         raise UserError(f"{quoted(text)} is no file, no time such as 3.2s, and none of {', '.join(FAILURES)}, {SKIP}") from None
+    if not 0 < seconds < math.inf:
+        raise UserError(f"{quoted(text)}: the time of a step is above zero: give one such as 3.2s")
+    return Outcome(seconds=seconds, note="as told")

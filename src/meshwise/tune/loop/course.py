@@ -18,7 +18,7 @@ from meshwise.tune.loop import by_hand, ending
 from meshwise.tune.loop.by_hand import Prompt
 from meshwise.tune.loop.history import History, shown
 from meshwise.tune.loop.journal import FORMAT, Journal, Run, opened
-from meshwise.tune.loop.launch import End, Job, launch_failed
+from meshwise.tune.loop.launch import LOG, End, Job, launch_failed
 from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.result import Tuned
 from meshwise.tune.loop.subject import SetupError, Subject
@@ -31,6 +31,8 @@ HOPELESS = 3
 """Runs in a row without a measurement, where none was ever measured, after which the loop stops: the setup is wrong, not the layout."""
 REFUSED = 100
 """Candidates that a program refuses, after which the loop stops."""
+NOT_FOUND = (126, 127)
+"""Exit codes of a shell that could not find or execute a command."""
 VAIN = ("crash", "hang", "timeout")
 """Failures that a wrong setup may explain as well as a layout."""
 
@@ -72,6 +74,11 @@ class Loop:
         """The runs of this question."""
         return self.history.runs
 
+    @property
+    def last(self) -> int:
+        """The number of the last run that the budget allows: runs that do not count have numbers too."""
+        return self.ask.runs + len(self.journal.runs) - sum(run.counts for run in self.runs)
+
     # The course of a tuning.
 
     def go(self) -> Tuned:
@@ -80,6 +87,7 @@ class Loop:
         stopped = ""
         try:
             self.resume()
+            self.in_vain = min(self.in_vain_so_far(), HOPELESS - 1)  # what was wrong may have been mended: one run tells
             while True:
                 stopped = self.fill()
                 if not self.flights:
@@ -106,6 +114,12 @@ class Loop:
         if now not in known:
             self.journal.add("setting", id=now, format=FORMAT, title=self.subject.title, command=self.ask.command())
 
+    def in_vain_so_far(self) -> int:
+        """Return how many runs in a row, up to the last one, gave no measurement."""
+        ended = [run for run in self.runs if run.counts and run.state in ("measured", "rejected")]
+        gave = [run.ran or run.failure == "oom" for run in ended]
+        return gave[::-1].index(True) if True in gave else len(gave)
+
     def tell(self, line: str) -> None:
         self.lines.append(line)
         self.say(line)
@@ -114,8 +128,8 @@ class Loop:
         """Take up the runs that an earlier loop left: started, ended and not read, or only chosen."""
         for run in list(self.runs):
             row = self.subject.find(run.candidate)
-            if run.state == "rejected" and run.counts and row is not None and len(self.subject.space) > 1:
-                self.subject.drop(row)
+            if run.state == "rejected" and run.counts and row is not None:
+                self.reread(run, row)
             if run.state in ("measured", "rejected"):
                 continue
             if run.end.get("how") == "launch":  # the earlier loop was killed before it could say so
@@ -126,11 +140,20 @@ class Loop:
                 continue
             self.say(f"run {run.number} of an earlier start: {run.name}")
             folder = self.folder(run)
-            if run.state == "ended":
-                self.record(run, self.subject.read(row, folder, End(**run.end)))
+            told = self.ask.by_hand and not (folder / LOG).exists()  # by a person, who is asked again
+            if run.state == "ended" and not told:
+                self.finished(run, folder, End(**run.end))
             else:
                 job = (self.subject.prepare if run.state == "chosen" else self.subject.job)(row, run.number, folder)
                 self.start(run, job)
+
+    def reread(self, run: Run, row: int) -> None:
+        """Read a run again whose log could not be read, perhaps with another --format. What stays left out is no candidate."""
+        outcome = self.subject.read(row, self.folder(run), End(**run.end)) if run.unread else Outcome(rejected=run.note)
+        if not outcome.rejected:
+            self.record(run, outcome)
+        elif len(self.subject.space) > 1:
+            self.subject.drop(row)
 
     def folder(self, run: Run) -> Path:
         return (self.journal.folder / run.folder).absolute()
@@ -193,7 +216,7 @@ class Loop:
             why=pick.why,
         )
         run = self.journal.runs[number]
-        self.say(f"run {number}/{self.ask.runs}  {run.name}: {shown(run.predicted)} expected; {run.why}")
+        self.say(f"run {number}/{self.last}  {run.name}: {shown(run.predicted)} expected; {run.why}")
         self.start(run, job)
 
     def start(self, run: Run, job: Job) -> None:
@@ -241,7 +264,18 @@ class Loop:
             error = launch_failed(flight.job, end.code)
             self.journal.add("rejected", run=run.number, note=str(error))
             raise error
-        self.record(run, self.subject.read(self.row(run), flight.job.folder, end))
+        self.finished(run, flight.job.folder, end)
+
+    def finished(self, run: Run, folder: Path, end: End) -> None:
+        """Read a run that has ended, and record it. A script whose command is not there says nothing about the layout."""
+        outcome = self.subject.read(self.row(run), folder, end)
+        if outcome.failure == "crash" and end.code in NOT_FOUND:
+            error = UserError(
+                f"run {run.number}: its script could not execute a command, so nothing was measured: {outcome.note}"
+            )
+            self.journal.add("rejected", run=run.number, note=str(error), end={"how": "launch"})
+            raise error
+        self.record(run, outcome)
 
     def row(self, run: Run) -> int:
         """Return the row of a run that was started: it is among the candidates until it is recorded."""
@@ -253,7 +287,7 @@ class Loop:
         """Note the result of a run, and say what it means."""
         row = self.row(run)
         if outcome.rejected:
-            self.journal.add("rejected", run=run.number, note=outcome.rejected)
+            self.journal.add("rejected", run=run.number, note=outcome.rejected, unread=outcome.unread)
             self.tell(f"run {run.number} is left out: {outcome.rejected}")
             if len(self.subject.space) > 1:
                 self.subject.drop(row)
@@ -264,7 +298,7 @@ class Loop:
                 row=table_row,
             )  # fmt: skip
             self.write_table()
-            self.say(self.history.sentence(self.journal.runs[run.number], self.ask.runs))
+            self.say(self.history.sentence(self.journal.runs[run.number], self.last))
         vain = bool(outcome.rejected) or outcome.failure in VAIN
         self.in_vain = self.in_vain + 1 if vain else 0
         if self.in_vain >= HOPELESS and not any(one.ran for one in self.runs):

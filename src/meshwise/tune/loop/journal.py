@@ -56,6 +56,8 @@ class Run:
     """oom, crash, hang or timeout; '' if it ran."""
     note: str = ""
     """Why it was rejected, or a remark."""
+    unread: bool = False
+    """Whether it was rejected since its log could not be read. It may be measured later."""
 
     @property
     def folder(self) -> str:
@@ -82,10 +84,14 @@ def fold(events: Iterable[Event]) -> dict[int, Run]:
         if kind == "chosen":
             values["number"] = number
             runs.setdefault(number, Run(**values))
-        elif number in runs and STATES.index(kind) > STATES.index(runs[number].state):
+        elif number in runs and (STATES.index(kind) > STATES.index(runs[number].state) or _read_at_last(runs[number], kind)):
             began = {"began": event.get("time", 0.0)} if kind == "started" else {}
             runs[number] = replace(runs[number], **(values | began), state=kind)
     return runs
+
+
+def _read_at_last(run: Run, kind: State) -> bool:
+    return kind == "measured" and run.state == "rejected" and run.unread
 
 
 class Journal:

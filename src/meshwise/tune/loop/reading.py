@@ -64,6 +64,8 @@ class Outcome:
     failure: Failure = ""
     rejected: str = ""
     """Why it is kept out of the fit; '' if it is not."""
+    unread: bool = False
+    """Whether it is kept out since no reader knows its log: another --format may read it later."""
     note: str = ""
     row: Mapping[str, Any] | None = None
     """The row of measurement.jsonl that the run wrote itself."""
@@ -76,7 +78,7 @@ def outcome(log: Path, expected: Expected, end: End, timeout: float, format: str
     try:
         measured = measurement(log, expected, format)
     except UserError as error:
-        measured = Outcome(rejected=str(error))
+        measured = Outcome(rejected=str(error), unread=True)
     if end.code == 0 or (end.how == "timeout" and not measured.rejected):
         return measured
     return Outcome(failure=failure(log, end, timeout), note=_ended(end, log))

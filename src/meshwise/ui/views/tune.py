@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 def tune_view(tuned: "Tuned", width: int) -> RenderableType:
     """Return the table of runs, the best candidate with its interval, and what was written."""
-    head = [f"{tuned.title}: {len(tuned.runs)} runs of {tuned.candidates:,} candidates"]
+    runs, candidates = (
+        f"{count:,} {word}{'s' * (count != 1)}" for count, word in ((len(tuned.runs), "run"), (tuned.candidates, "candidate"))
+    )
+    head = [f"{tuned.title}: {runs} of {candidates}"]
     below = [*_best(tuned), f"stopped: {tuned.stopped}", *tuned.lines]
     table = [fitted(columns(tuned), tuned.runs, width)] if tuned.runs else []
     return Group(*heading(head, width), *table, *(wrapped(line, width) for line in below))
@@ -42,7 +45,7 @@ def columns(tuned: "Tuned") -> "list[Column[TunedRun]]":
         Column("measured", lambda run: _time(run.measured) or run.outcome),
         Column("lost", lambda run: "" if run.regret is None else f"{run.regret:.1%}"),
         Column("GiB", lambda run: _gib(run.memory), 2),
-        Column("expected", lambda run: _gib(run.predicted_memory), 2),
+        Column("expected GiB", lambda run: _gib(run.predicted_memory), 2),
     ]
     return [column for column in every if any(column.cell(run) for run in tuned.runs)]
 
