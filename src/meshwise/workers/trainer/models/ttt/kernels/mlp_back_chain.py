@@ -50,7 +50,7 @@ def second_order(dg, xh, gx, gamma, thin, T: gl.constexpr, D: gl.constexpr, W: g
     return scale[:, None] * (dxh - mean_dxh[:, None] - xh * along_dxh[:, None]), dgx
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["heads", "batches"])
 def back_chain(
     queries, keys, values, rates, places, gammas, betas, states2, tiles, small, thin,
     d_keys_read, d_rates_read, d_values, d_rates, sums,

@@ -22,7 +22,7 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
 )
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["heads", "batches"])
 def chain(
     keys, values, rates, places, w1_at, b1_at, w2_at, b2_at, gammas, betas, states1, states2, starts1, starts2,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr,

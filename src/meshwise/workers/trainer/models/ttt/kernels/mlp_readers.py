@@ -26,7 +26,7 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
 )
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["heads", "batches"])
 def output(
     queries, keys, values, rates, places, gammas, betas, states1, states2, starts1, starts2, out,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr,
@@ -80,7 +80,7 @@ def output(
     gl.store(rows(out + at, step, T, D, wide), o.to(out.dtype.element_ty))
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["heads", "batches"])
 def readers(
     queries, keys, values, rates, places, gammas, betas, states1, states2, starts1, starts2, d_out,
     tiles, small, thin, d_queries, d_keys, d_rates, each,
@@ -191,7 +191,7 @@ def readers(
     gl.store(each + i, gl.sum(d_eta * gl.load(rates + j * heads)[None, :], 1))
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["heads", "batches"])
 def through_w1(
     states1, tiles, d_keys_read, d_keys, heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
