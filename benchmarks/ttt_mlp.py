@@ -29,7 +29,7 @@ VARIANTS: dict[str, list[dict[str, int]]] = {
     "chain": [{"W": 8}, {"W": 16, "maxnreg": 128}],
     "output": [{"W": 4}, {"W": 8}, {"W": 8, "maxnreg": 128}],
     "readers": [{"W": 4}, {"W": 8}, {"W": 8, "maxnreg": 128}],
-    "back_chain": [{"W": 8}, {"W": 16, "maxnreg": 128}],
+    "back_chain": [{"W": 8}, {"W": 8, "AHEAD": 0}, {"W": 16, "maxnreg": 128}],
     "through_w1": [{"W": 4}, {"W": 8}],
 }
 """Warps (W) and registers per thread to try for each kernel."""
@@ -125,7 +125,9 @@ def compile_all() -> None:
     """Compile all variants at once, each in a process."""
     began = time.perf_counter()
     each = [(name, at) for name, several in VARIANTS.items() for at in range(len(several))]
-    started = [subprocess.Popen([sys.executable, __file__, "one", name, str(at)], stderr=subprocess.PIPE, text=True) for name, at in each]
+    started = [
+        subprocess.Popen([sys.executable, __file__, "one", name, str(at)], stderr=subprocess.PIPE, text=True) for name, at in each
+    ]
     for job, names in zip(started, each, strict=True):
         _, errors = job.communicate()
         if job.returncode:

@@ -23,6 +23,9 @@ class Pointer:
     def __add__(self, more: Any) -> "Pointer":
         return Pointer(self.memory, self.at + more)
 
+    def to(self, dtype: torch.dtype) -> Tensor:
+        return torch.as_tensor(self.at, dtype=dtype)
+
 
 class Shared:
     """A matrix in shared memory, or a view of one."""
@@ -69,8 +72,8 @@ def reduce(several: tuple[Tensor, ...], axis: int, add: object) -> tuple[Tensor,
 
 
 def inline(text: str, constraints: str, given: list[Tensor], **options: object) -> Tensor:
-    assert text.startswith("rcp.approx")
-    return 1 / given[0]
+    assert text.startswith(("rcp.approx", "prefetch.global"))
+    return 1 / given[0] if text.startswith("rcp.approx") else torch.zeros_like(given[0])
 
 
 def count(first: int, last: int, **options: object) -> Iterator[Tensor]:
@@ -86,7 +89,7 @@ def language(program: tuple[int, ...]) -> types.SimpleNamespace:
     kinds = ("NVMMADistributedLayout", "DotOperandLayout", "SwizzledSharedLayout", "BlockedLayout", "SliceLayout")
     return types.SimpleNamespace(
         load=load, store=store, reduce=reduce, inline_asm_elementwise=inline, static_range=range, where=torch.where, exp2=torch.exp2,
-        rsqrt=torch.rsqrt, float32=torch.float32, int32=torch.int32, int64=torch.int64, constexpr=lambda value: value,
+        rsqrt=torch.rsqrt, maximum=lambda a, b: max(a, b), float32=torch.float32, int32=torch.int32, int64=torch.int64, constexpr=lambda value: value,
         arange=lambda first, last, layout: torch.arange(first, last), program_id=lambda axis: torch.tensor(program[axis]),
         allocate_shared_memory=lambda dtype, shape, layout: Shared(torch.full(shape, float("nan"), dtype=dtype)),
         zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype), sum=lambda x, axis: x.sum(axis),

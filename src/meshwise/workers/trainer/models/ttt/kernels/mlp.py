@@ -17,7 +17,13 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_back_chain import back_chai
 from meshwise.workers.trainer.models.ttt.kernels.mlp_chain import chain
 from meshwise.workers.trainer.models.ttt.kernels.mlp_readers import output, readers, through_w1
 
-KERNELS: dict[str, Any] = {"chain": chain, "output": output, "readers": readers, "back_chain": back_chain, "through_w1": through_w1}
+KERNELS: dict[str, Any] = {
+    "chain": chain,
+    "output": output,
+    "readers": readers,
+    "back_chain": back_chain,
+    "through_w1": through_w1,
+}
 LAUNCH: dict[str, dict[str, int]] = {
     "chain": {"W": 8}, "output": {"W": 8, "maxnreg": 128}, "readers": {"W": 4}, "back_chain": {"W": 8}, "through_w1": {"W": 4},
 }  # fmt: skip
@@ -131,7 +137,13 @@ def ttt_mlp_backward(
         launch("chain", len(q[rows]) * heads, *given, heads, batches, **c)
 
     def readers(rows: Rows) -> None:
-        given = (*cut(rows, q, k, v, rate), place, gamma, beta, *cut(rows, *states, d_out, *tiles, dq, dk_read, d_rate_read, each))
+        given = (
+            *cut(rows, q, k, v, rate),
+            place,
+            gamma,
+            beta,
+            *cut(rows, *states, d_out, *tiles, dq, dk_read, d_rate_read, each),
+        )
         launch("readers", len(q[rows]) * heads * batches, *given, heads, batches, **c)
 
     def back_chain(rows: Rows) -> None:

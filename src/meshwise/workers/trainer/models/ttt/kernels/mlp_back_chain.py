@@ -12,6 +12,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
     add5,
+    announce,
     fetch,
     flat,
     left,
@@ -55,6 +56,7 @@ def back_chain(
     queries, keys, values, rates, places, gammas, betas, states2, tiles, small, thin,
     d_keys_read, d_rates_read, d_values, d_rates, sums,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr, SUMS: gl.constexpr,
+    AHEAD: gl.constexpr = 1,
 ):  # fmt: skip
     """For each mini-batch of one (batch, head), last first, from dW1', db1', dW2', db2' of the weights after it:
 
@@ -76,7 +78,13 @@ def back_chain(
     dw1, dw2 = zeros(M, D, high), zeros(M, D, high)
     db1, db2 = gl.zeros([M], gl.float32, gl.SliceLayout(1, high)), gl.zeros([D], gl.float32, gl.SliceLayout(0, wide))
     d_gamma, d_beta, d_place = zeros(T, D, wide), zeros(T, D, wide), gl.zeros([T], gl.float32, gl.SliceLayout(1, wide))
-    k_at, q_at, g2_at, dz2_at, dz2b_at = room(dtype, T, D), room(dtype, T, D), room(dtype, T, D), room(dtype, T, D), room(dtype, T, D)
+    k_at, q_at, g2_at, dz2_at, dz2b_at = (
+        room(dtype, T, D),
+        room(dtype, T, D),
+        room(dtype, T, D),
+        room(dtype, T, D),
+        room(dtype, T, D),
+    )
     x_at, g1_at, dd_at = room(dtype, M, T), room(dtype, M, T), room(dtype, M, T)
     dw1_at, dw2_at, w2_at = room(dtype, M, D), room(dtype, M, D), room(dtype, M, D)
     for back in tl.range(0, batches, disable_licm=True):
@@ -88,16 +96,24 @@ def back_chain(
         async_copy.commit_group()
         tile, row = tiles + mini * 8 * M * T, small + mini * 3 * D * T
         k, v = gl.load(rows(keys + at, step, T, D, wide)), gl.load(rows(values + at, step, T, D, wide))
-        g1, x2, bend = read(tile + M * T, W), read(tile, W), read(tile + 2 * M * T, W)
+        g1, bend = read(tile + M * T, W), read(tile + 2 * M * T, W)
         dg1 = read(tile + 6 * M * T, W).to(gl.float32)
         xh = gl.load(rows(row, D, T, D, wide)).to(gl.float32)
-        rate, e_high = gl.load(rates + token * heads + head + t * heads), last * gl.load(rates + token * heads + head + t_high * heads)
+        rate, e_high = (
+            gl.load(rates + token * heads + head + t * heads),
+            last * gl.load(rates + token * heads + head + t_high * heads),
+        )
         k_at.store(k)
         q_at.store(gl.load(rows(queries + at, step, T, D, wide)))
         dz2b = gl.load(rows(row + D * T, D, T, D, wide))
         dz2b_at.store(dz2b)
         g1_at.store(g1)
-        x_at.store(x2)
+        x_at.store(read(tile, W))
+        # the mini-batch before: while this one is worked on, its tiles come from device memory
+        if AHEAD:
+            coming = gl.maximum(mini - 1, 0)
+            announce(tiles + coming * 8 * M * T, M * T // 8, W)
+            announce(states2 + coming * M * D, M * D // 64, W)
         dw1_now = dw1.to(dtype)
         dw1_at.store(dw1_now)
         dw2_at.store(dw2.to(dtype))
@@ -107,16 +123,19 @@ def back_chain(
         g2 = gl.load(thin + mini * 5 * T + t)[:, None] * (gx - mean_gx[:, None] - xh * along[:, None])
         g2_at.store(g2.to(dtype))
 
-        a1 = mma_v2(gl.convert_layout(dw1_now, left(high)), k_at.permute((1, 0)).load(right(high)), zeros(M, T, high)) + db1[:, None]
+        a1 = (
+            mma_v2(gl.convert_layout(dw1_now, left(high)), k_at.permute((1, 0)).load(right(high)), zeros(M, T, high))
+            + db1[:, None]
+        )
         dg1 -= e_high[None, :] * a1
-        dd = (dg1 * bend.to(gl.float32)).to(dtype)
-        dd_at.store(dd)
+        dd_at.store((dg1 * bend.to(gl.float32)).to(dtype))
+        de = gl.convert_layout(gl.sum(g1.to(gl.float32) * a1, 0), gl.SliceLayout(1, wide))
         e = (last * rate)[:, None]
         a2 = through(x_at, dw2_at, zeros(T, D, wide), wide) + db2[None, :]
         dg2 = gl.load(rows(row + 2 * D * T, D, T, D, wide)).to(gl.float32) - e * a2
         async_copy.wait_group(0)
         dg2 = through(dd_at, w2_at, dg2, wide)
-        dw2 = mma_v2(gl.convert_layout(dd, left(high)), g2_at.load(right(high)), dw2)
+        dw2 = mma_v2(dd_at.load(left(high)), g2_at.load(right(high)), dw2)
         dz2, dgx = second_order(dg2, xh, gx, gamma, thin + mini * 5 * T, T, D, W)
         dz2_at.store(dz2.to(dtype))
         dgo = gamma * dgx
@@ -126,7 +145,7 @@ def back_chain(
         dk = through(g1_at, dw1_at, zeros(T, D, wide), wide)
         d_keys = rows(d_keys_read + at, step, T, D, wide)
         gl.store(d_keys, gl.load(d_keys) - e * dk + dgo)
-        de = gl.convert_layout(gl.sum(g1.to(gl.float32) * a1, 0), gl.SliceLayout(1, wide)) + gl.sum(g2 * a2, 1)
+        de += gl.sum(g2 * a2, 1)
         spot = token * heads + head + t * heads
         gl.store(d_rates + spot, gl.load(d_rates_read + spot) - last * de)
         d_place -= rate * de
@@ -140,7 +159,7 @@ def back_chain(
         dz1b = read(tile + 5 * M * T, W)
         dw1 = mma_v2(gl.convert_layout(dz1b, left(high)), q_at.load(right(high)), dw1)
         dw1 = mma_v2(gl.convert_layout(dz1_now, left(high)), k_at.load(right(high)), dw1)
-        dw2 = mma_v2(gl.convert_layout(x2, left(high)), dz2_at.load(right(high)), dw2)
+        dw2 = mma_v2(x_at.load(left(high)), dz2_at.load(right(high)), dw2)
         dw2 = mma_v2(gl.convert_layout(read(tile + 4 * M * T, W), left(high)), dz2b_at.load(right(high)), dw2)
         db1 += gl.sum(dz1 + dz1b.to(gl.float32), 1)
         db2 += gl.sum(dz2 + dz2b.to(gl.float32), 0)

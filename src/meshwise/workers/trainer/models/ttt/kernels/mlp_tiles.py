@@ -67,6 +67,14 @@ def fetch(into, at, W: gl.constexpr):
 
 
 @gluon.jit
+def announce(at, LINES: gl.constexpr, W: gl.constexpr):
+    """Ask for lines of 128 bytes of 16-bit numbers to be brought into the L2 cache."""
+    start = at + gl.arange(0, LINES, layout=gl.BlockedLayout([1], [32], [W], [0])) * 64
+    ask: gl.constexpr = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
+    gl.inline_asm_elementwise(ask, "=r,l", [start.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def packed(at, W: gl.constexpr):
     """Return pointers to the 8 numbers that each thread of 8 warps holds of 128 x 16 features and tokens, one such block after the other."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [W, 1], [1, 0])
@@ -121,13 +129,21 @@ def zeros(ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
-def through(a_at, b_at, total, layout: gl.constexpr):
-    """Add A' B to a total, for A and B in shared memory (M x .): a product over the inner width, a quarter at a time to save registers."""
+def quarter(a_at, b_at, i: gl.constexpr, total, layout: gl.constexpr):
     part: gl.constexpr = a_at.shape[0] // 4
-    for i in gl.static_range(4):
-        a = a_at.slice(i * part, part, 0).permute((1, 0)).load(left(layout))
-        total = mma_v2(a, b_at.slice(i * part, part, 0).load(right(layout)), total)
-    return total
+    a = a_at.slice(i * part, part, 0).permute((1, 0)).load(left(layout))
+    return mma_v2(a, b_at.slice(i * part, part, 0).load(right(layout)), total)
+
+
+@gluon.jit
+def through(a_at, b_at, total, layout: gl.constexpr):
+    """Add A' B to a total, for A and B in shared memory (M x .): a product over the inner width.
+
+    Its four quarters are added up at the end: each product waits for the one whose result it adds to.
+    """
+    none = gl.zeros(total.shape, gl.float32, layout)
+    first = quarter(a_at, b_at, 0, total, layout) + quarter(a_at, b_at, 1, none, layout)
+    return first + (quarter(a_at, b_at, 2, none, layout) + quarter(a_at, b_at, 3, none, layout))
 
 
 @gluon.jit
