@@ -1,38 +1,48 @@
-"""TTT-MLP's Triton kernels in Triton's interpreter on the CPU: outputs and every gradient are those of the plain form in float64."""
+"""TTT-MLP's Gluon kernels, executed on the CPU: outputs and every gradient are those of the plain form in float64."""
 
-import json
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 
 from meshwise.workers.trainer.models.ttt.dispatch import MLP, why_no_kernels
-from support.nursery import SUPPORT, Nursery
+
+pytest.importorskip("triton")
+
+from meshwise.workers.trainer.models.ttt.kernels import mlp
+from support.gluon_on_cpu import OnCPU
+from support.ttt_mlp_cases import inputs, layer, operator
 
 
-@pytest.fixture(scope="module")
-def measured(interpreted: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    seen = tmp_path_factory.mktemp("ttt-mlp") / "seen.json"
-    interpreted.run(str(SUPPORT / "ttt_mlp_worker.py"), str(seen))
-    return json.loads(seen.read_text())
+@pytest.fixture(autouse=True, scope="module")
+def _kernels_on_the_cpu() -> Iterator[None]:
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlp, "KERNELS", {name: OnCPU(kernel) for name, kernel in mlp.KERNELS.items()})
+        yield
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    [
-        "several mini-batches",
-        "one mini-batch",
-        "a long mini-batch",
-        "a layer",
-        "a layer with a tail",
-        "a layer with joined projections",
-    ],
-)
-def test_kernels_compute_the_plain_form_and_all_its_gradients(measured: dict[str, dict[str, float]], case: str) -> None:
-    seen = measured[case]
+CASES: dict[str, Callable[[], dict[str, float]]] = {
+    "several mini-batches": lambda: operator(2, 3, 2, 64, 16),
+    "one mini-batch": lambda: operator(1, 1, 1, 64, 16),
+    "a layer": lambda: layer(32),
+    "a layer with a tail": lambda: layer(40),
+    "a layer with joined projections": lambda: layer(32, fused=True),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_compute_the_plain_form_and_all_its_gradients(case: str) -> None:
+    seen = CASES[case]()
     # written so that NaN fails
     assert [name for name, error in seen.items() if not error < 1e-5] == []
     assert len(seen) > 10
+
+
+def test_the_operator_keeps_the_promises_that_the_compiler_relies_on() -> None:
+    given = [one.float().requires_grad_() for one in inputs(1, 2, 1, 64, 16)]
+    checked = torch.library.opcheck(mlp.ttt_mlp, tuple(given))
+    assert set(checked.values()) == {"SUCCESS"}
 
 
 def test_a_layer_on_a_cpu_does_not_use_the_kernels() -> None:
