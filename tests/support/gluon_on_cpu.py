@@ -20,6 +20,9 @@ class Pointer:
         self.dtype = types.SimpleNamespace(element_ty=memory.dtype)
         self.type = types.SimpleNamespace(layout=None)
 
+    def __sub__(self, less: Any) -> "Pointer":
+        return self + -less
+
     def __add__(self, more: Any) -> "Pointer":
         return Pointer(self.memory, self.at + more)
 
@@ -43,6 +46,9 @@ class Shared:
 
     def permute(self, order: tuple[int, ...]) -> "Shared":
         return Shared(self.values.permute(order))
+
+    def index(self, at: Any) -> "Shared":
+        return Shared(self.values[int(at)])
 
     def slice(self, start: int, length: int, dim: int = 0) -> "Shared":
         return Shared(self.values.narrow(dim, start, length))

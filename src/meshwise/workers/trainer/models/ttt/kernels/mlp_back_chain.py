@@ -1,10 +1,10 @@
 """TTT-MLP's backward chain in Gluon: one program per sequence and head, serial from the last mini-batch to the first.
 
-`mlp_readers.readers` leaves for each mini-batch: `tiles` (M x T, in the order of `write`): X2 = gelu(Z1), G1, gelu'(Z1), W2 G2' gelu''(Z1), X2b, dZ1b,
-dG1, dX2; `small` (T x D): xh, dZ2b, dG2; `thin`, rows of T: the norm's scale, and the means of gx, gx xh, gamma^2 xh, gamma^2 xh^2.
+`mlp_readers.readers` leaves for each mini-batch: `tiles` (M x T, in the order of `write`): X2 = gelu(Z1), G1, gelu'(Z1), dG1,
+W2 G2' gelu''(Z1), X2b, dZ1b, dX2; `small` (T x D): xh, dZ2b, dG2; `thin`, rows of T: the norm's scale, and the means of gx, gx xh, gamma^2 xh, gamma^2 xh^2.
 """
 
-# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -19,9 +19,12 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
     read,
     right,
     room,
+    packed,
     rows,
+    swizzled,
     tall,
     through,
+    unpack,
     write,
     zeros,
 )
@@ -56,7 +59,7 @@ def back_chain(
     queries, keys, values, rates, places, gammas, betas, states2, tiles, small, thin,
     d_keys_read, d_rates_read, d_values, d_rates, sums,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr, SUMS: gl.constexpr,
-    AHEAD: gl.constexpr = 1,
+    AHEAD: gl.constexpr = 1, STAGED: gl.constexpr = 0,
 ):  # fmt: skip
     """For each mini-batch of one (batch, head), last first, from dW1', db1', dW2', db2' of the weights after it:
 
@@ -86,18 +89,36 @@ def back_chain(
         room(dtype, T, D),
     )
     x_at, g1_at, dd_at = room(dtype, M, T), room(dtype, M, T), room(dtype, M, T)
-    dw1_at, dw2_at, w2_at = room(dtype, M, D), room(dtype, M, D), room(dtype, M, D)
+    dw1_at, dw2_at = room(dtype, M, D), room(dtype, M, D)
+    w2_room = gl.allocate_shared_memory(dtype, [1 + STAGED, M, D], swizzled(D))
+    if STAGED:
+        staged = gl.allocate_shared_memory(dtype, [4 * 512, 8], gl.SwizzledSharedLayout(8, 1, 1, [1, 0]))
+        mini = pair * batches + batches - 1
+        fetch(w2_room.index(0), states2 + mini * M * D, W)
+        async_copy.async_copy_global_to_shared(staged, rows(tiles + mini * 8 * M * T, 8, 4 * 512, 8, packed(W)))
+        async_copy.commit_group()
     for back in tl.range(0, batches, disable_licm=True):
         n = batches - 1 - back
         mini = pair * batches + n
         token = (pair // heads * batches + n) * T
         at = (token * heads + head) * D
-        fetch(w2_at, states2 + mini * M * D, W)
-        async_copy.commit_group()
+        coming = gl.maximum(mini - 1, 0)
+        w2_at = w2_room.index(back % 2 if STAGED else 0)
+        if not STAGED:
+            fetch(w2_at, states2 + mini * M * D, W)
+            async_copy.commit_group()
         tile, row = tiles + mini * 8 * M * T, small + mini * 3 * D * T
         k, v = gl.load(rows(keys + at, step, T, D, wide)), gl.load(rows(values + at, step, T, D, wide))
-        g1, bend = read(tile + M * T, W), read(tile + 2 * M * T, W)
-        dg1 = read(tile + 6 * M * T, W).to(gl.float32)
+        if STAGED:
+            async_copy.wait_group(0)
+            x_at.store(unpack(staged.slice(0, 512, 0).load(packed(W)), W))
+            g1 = unpack(staged.slice(512, 512, 0).load(packed(W)), W)
+            bend = unpack(staged.slice(1024, 512, 0).load(packed(W)), W)
+            dg1 = unpack(staged.slice(1536, 512, 0).load(packed(W)), W).to(gl.float32)
+        else:
+            x_at.store(read(tile, W))
+            g1, bend = read(tile + M * T, W), read(tile + 2 * M * T, W)
+            dg1 = read(tile + 3 * M * T, W).to(gl.float32)
         xh = gl.load(rows(row, D, T, D, wide)).to(gl.float32)
         rate, e_high = (
             gl.load(rates + token * heads + head + t * heads),
@@ -108,12 +129,15 @@ def back_chain(
         dz2b = gl.load(rows(row + D * T, D, T, D, wide))
         dz2b_at.store(dz2b)
         g1_at.store(g1)
-        x_at.store(read(tile, W))
         # the mini-batch before: while this one is worked on, its tiles come from device memory
         if AHEAD:
-            coming = gl.maximum(mini - 1, 0)
-            announce(tiles + coming * 8 * M * T, M * T // 8, W)
-            announce(states2 + coming * M * D, M * D // 64, W)
+            announce(tiles + coming * 8 * M * T, M * T // 8, 64, W)
+            announce(states2 + coming * M * D, M * D // 64, 64, W)
+            announce(small + coming * 3 * D * T, 2 * D * T // 64, 64, W)
+            announce(small + coming * 3 * D * T + 2 * D * T, D * T // 64, 64, W)
+            announce(keys + at - (n > 0).to(gl.int32) * (T * step), T, step, W)
+            announce(values + at - (n > 0).to(gl.int32) * (T * step), T, step, W)
+            announce(queries + at - (n > 0).to(gl.int32) * (T * step), T, step, W)
         dw1_now = dw1.to(dtype)
         dw1_at.store(dw1_now)
         dw2_at.store(dw2.to(dtype))
@@ -127,13 +151,18 @@ def back_chain(
             mma_v2(gl.convert_layout(dw1_now, left(high)), k_at.permute((1, 0)).load(right(high)), zeros(M, T, high))
             + db1[:, None]
         )
+        if STAGED:
+            fetch(w2_room.index((back + 1) % 2), states2 + coming * M * D, W)
+            async_copy.async_copy_global_to_shared(staged, rows(tiles + coming * 8 * M * T, 8, 4 * 512, 8, packed(W)))
+            async_copy.commit_group()
         dg1 -= e_high[None, :] * a1
         dd_at.store((dg1 * bend.to(gl.float32)).to(dtype))
         de = gl.convert_layout(gl.sum(g1.to(gl.float32) * a1, 0), gl.SliceLayout(1, wide))
         e = (last * rate)[:, None]
         a2 = through(x_at, dw2_at, zeros(T, D, wide), wide) + db2[None, :]
         dg2 = gl.load(rows(row + 2 * D * T, D, T, D, wide)).to(gl.float32) - e * a2
-        async_copy.wait_group(0)
+        if not STAGED:
+            async_copy.wait_group(0)
         dg2 = through(dd_at, w2_at, dg2, wide)
         dw2 = mma_v2(dd_at.load(left(high)), g2_at.load(right(high)), dw2)
         dz2, dgx = second_order(dg2, xh, gx, gamma, thin + mini * 5 * T, T, D, W)
@@ -153,14 +182,14 @@ def back_chain(
         dx2 = mma_v2(dw2_at.load(left(high)), g2_at.permute((1, 0)).load(right(high)), zeros(M, T, high))
         dx2 = read(tile + 7 * M * T, W).to(gl.float32) - e_high[None, :] * dx2
         dx2 = mma_v2(w2_at.load(left(high)), dz2_at.permute((1, 0)).load(right(high)), dx2)
-        dz1 = dg1 * read(tile + 3 * M * T, W).to(gl.float32) + dx2 * bend.to(gl.float32)
+        dz1 = dg1 * read(tile + 4 * M * T, W).to(gl.float32) + dx2 * bend.to(gl.float32)
         dz1_now = dz1.to(dtype)
         write(tile + 7 * M * T, dz1_now, W)
-        dz1b = read(tile + 5 * M * T, W)
+        dz1b = read(tile + 6 * M * T, W)
         dw1 = mma_v2(gl.convert_layout(dz1b, left(high)), q_at.load(right(high)), dw1)
         dw1 = mma_v2(gl.convert_layout(dz1_now, left(high)), k_at.load(right(high)), dw1)
         dw2 = mma_v2(x_at.load(left(high)), dz2_at.load(right(high)), dw2)
-        dw2 = mma_v2(gl.convert_layout(read(tile + 4 * M * T, W), left(high)), dz2b_at.load(right(high)), dw2)
+        dw2 = mma_v2(gl.convert_layout(read(tile + 5 * M * T, W), left(high)), dz2b_at.load(right(high)), dw2)
         db1 += gl.sum(dz1 + dz1b.to(gl.float32), 1)
         db2 += gl.sum(dz2 + dz2b.to(gl.float32), 0)
     sums += pair * SUMS

@@ -1,6 +1,6 @@
 """TTT-MLP's forward chain in Gluon: one program per sequence and head, serial over mini-batches."""
 
-# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

@@ -1,6 +1,6 @@
 """TTT-MLP outside the chains, one program per mini-batch, sequence and head: outputs, their gradients, and what only the first weights need."""
 
-# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
@@ -139,13 +139,13 @@ def readers(
     back = mma_v2(w2_at.load(left(high)), g_at.permute((1, 0)).load(right(high)), zeros(M, T, high))
     g1 = (back * bend).to(dtype)
     write(tiles + M * T, g1, W)
-    write(tiles + 3 * M * T, (back * curve).to(dtype), W)
+    write(tiles + 4 * M * T, (back * curve).to(dtype), W)
 
     zb = mma_v2(w1_at.load(left(high)), q_at.permute((1, 0)).load(right(high)), zeros(M, T, high)) + b1
     x2b, bend = gelu(mma_v2(gl.convert_layout(g1, left(high)), turned((-a1).to(dtype), W), zb))
     x2b = x2b.to(dtype)
     xb_at.store(x2b)
-    write(tiles + 4 * M * T, x2b, W)
+    write(tiles + 5 * M * T, x2b, W)
     p2 = through(xb_at, x_at, zeros(T, T, high), high) + 1
     minus_a2 = (-eta * p2).to(dtype)
     z2b = through(xb_at, w2_at, zeros(T, D, wide), wide) + b2
@@ -165,9 +165,9 @@ def readers(
     dx2b = mma_v2(w2_at.load(left(high)), dz_at.permute((1, 0)).load(right(high)), zeros(M, T, high))
     dx2b = mma_v2(gl.convert_layout(x2, left(high)), turned(dp, W), dx2b)
     dz1b = (dx2b * bend).to(dtype)
-    write(tiles + 5 * M * T, dz1b, W)
+    write(tiles + 6 * M * T, dz1b, W)
     dg1 = mma_v2(gl.convert_layout(dz1b, left(high)), a_at.load(right(high)), zeros(M, T, high))
-    write(tiles + 6 * M * T, (-dg1).to(dtype), W)
+    write(tiles + 3 * M * T, (-dg1).to(dtype), W)
     a_at.store(minus_a2)
     dg2 = mma_v2(a_at.permute((1, 0)).load(left(wide)), dz_at.load(right(wide)), zeros(T, D, wide))
     gl.store(rows(small + 2 * D * T, D, T, D, wide), dg2.to(dtype))

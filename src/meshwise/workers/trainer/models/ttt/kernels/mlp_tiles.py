@@ -7,7 +7,7 @@ Letters: D the head's width (64), M the inner width (256), T the tokens of a min
 `flat`, tokens x features of the head (T x D): each warp holds a slice of the features. It takes the products over the whole inner width.
 """
 
-# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+# pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
@@ -67,33 +67,37 @@ def fetch(into, at, W: gl.constexpr):
 
 
 @gluon.jit
-def announce(at, LINES: gl.constexpr, W: gl.constexpr):
-    """Ask for lines of 128 bytes of 16-bit numbers to be brought into the L2 cache."""
-    start = at + gl.arange(0, LINES, layout=gl.BlockedLayout([1], [32], [W], [0])) * 64
+def announce(at, LINES: gl.constexpr, step, W: gl.constexpr):
+    """Ask for lines of 128 bytes, `step` numbers apart, to be brought into the L2 cache."""
+    start = at + gl.arange(0, LINES, layout=gl.BlockedLayout([1], [32], [W], [0])) * step
     ask: gl.constexpr = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
     gl.inline_asm_elementwise(ask, "=r,l", [start.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
 
 
+@gluon.constexpr_function
+def packed(W):
+    """The 8 numbers that each thread of 8 warps holds of 128 x 16 features and tokens, one such block after the other."""
+    return gl.BlockedLayout([1, 8], [32, 1], [W, 1], [1, 0])
+
+
 @gluon.jit
-def packed(at, W: gl.constexpr):
-    """Return pointers to the 8 numbers that each thread of 8 warps holds of 128 x 16 features and tokens, one such block after the other."""
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [W, 1], [1, 0])
-    return rows(at, 8, 512, 8, layout)
+def unpack(tile, W: gl.constexpr):
+    """Return a tall tile (256 x 16) from the order of `write`: the same registers hold it."""
+    tile = tile.reshape([2, 8, 8, 4, 2, 2, 2]).permute((0, 1, 4, 2, 5, 3, 6))
+    return gl.convert_layout(tile.reshape([256, 16]), tall(W))
 
 
 @gluon.jit
 def read(at, W: gl.constexpr):
     """Return a tall tile (256 x 16) that `write` stored: straight into the registers that need it."""
-    tile = gl.load(packed(at, W)).reshape([2, 8, 8, 4, 2, 2, 2])
-    return gl.convert_layout(tile.permute((0, 1, 4, 2, 5, 3, 6)).reshape([256, 16]), tall(W))
+    return unpack(gl.load(rows(at, 8, 512, 8, packed(W))), W)
 
 
 @gluon.jit
 def write(at, tile, W: gl.constexpr):
     """Store a tall tile (256 x 16) in the order of the registers that hold it."""
-    pointers = packed(at, W)
     tile = tile.reshape([2, 8, 2, 8, 2, 4, 2]).permute((0, 1, 3, 5, 2, 4, 6)).reshape([512, 8])
-    gl.store(pointers, gl.convert_layout(tile, pointers.type.layout))
+    gl.store(rows(at, 8, 512, 8, packed(W)), gl.convert_layout(tile, packed(W)))
 
 
 @gluon.jit
