@@ -1,6 +1,7 @@
 """Run Gluon kernels on the CPU: their Python is executed once per program, with torch in place of Gluon's language.
 
-Triton's own interpreter does not know Gluon. Layouts are ignored here (the compiler checks them), so this checks values: every read, product and store.
+Triton's own interpreter does not know Gluon. Layouts are ignored here (the compiler checks them): this checks the values of every read,
+product and store.
 """
 
 import types
@@ -95,7 +96,8 @@ def language(program: tuple[int, ...]) -> types.SimpleNamespace:
     kinds = ("NVMMADistributedLayout", "DotOperandLayout", "SwizzledSharedLayout", "BlockedLayout", "SliceLayout")
     return types.SimpleNamespace(
         load=load, store=store, reduce=reduce, inline_asm_elementwise=inline, static_range=range, where=torch.where, exp2=torch.exp2,
-        rsqrt=torch.rsqrt, maximum=lambda a, b: max(a, b), float32=torch.float32, int32=torch.int32, int64=torch.int64, constexpr=lambda value: value,
+        rsqrt=torch.rsqrt, maximum=lambda a, b: max(a, b),
+        float32=torch.float32, int32=torch.int32, int64=torch.int64, constexpr=lambda value: value,
         arange=lambda first, last, layout: torch.arange(first, last), program_id=lambda axis: torch.tensor(program[axis]),
         allocate_shared_memory=lambda dtype, shape, layout: Shared(torch.full(shape, float("nan"), dtype=dtype)),
         zeros=lambda shape, dtype, layout: torch.zeros(shape, dtype=dtype), sum=lambda x, axis: x.sum(axis),

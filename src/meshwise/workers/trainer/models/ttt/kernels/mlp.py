@@ -27,7 +27,8 @@ KERNELS: dict[str, Any] = {
 LAUNCH: dict[str, dict[str, int]] = {
     "chain": {"W": 8}, "output": {"W": 8, "maxnreg": 128}, "readers": {"W": 4}, "back_chain": {"W": 8}, "through_w1": {"W": 4},
 }  # fmt: skip
-"""Warps per program, the fastest on an H200 (docs/ttt-mlp-kernels.md). A chain holds 128 KiB of state in registers, half of a multiprocessor's."""
+"""Warps (W) per program, the fastest on an H200 (docs/ttt-mlp-kernels.md). A chain holds 128 KiB of state in registers, half of a
+multiprocessor's."""
 
 Rows = slice
 """A range of a batch's sequences."""
@@ -161,10 +162,12 @@ def ttt_mlp_backward(
     d_place = d_place.sum(0)
     d_place[-1] += d_last.sum()
     d_gamma, d_beta = (read + chained for read, chained in zip(d_norm_read, d_norm, strict=True))
-    found = (d_w1.view(w1.shape), d_b1.view(b1.shape), d_w2.view(w2.shape), d_b2.view(b2.shape), d_gamma, d_beta)
-    given = (w1, b1, w2, b2, gamma, beta)
     # copies: an operator's results share no memory
-    return dq, dk, dv, d_rate, d_place, *(one.to(like.dtype, copy=True) for one, like in zip(found, given, strict=True))
+    return (
+        dq, dk, dv, d_rate, d_place, d_w1.reshape(w1.shape).to(w1.dtype, copy=True), d_b1.reshape(b1.shape).to(b1.dtype, copy=True),
+        d_w2.reshape(w2.shape).to(w2.dtype, copy=True), d_b2.reshape(b2.shape).to(b2.dtype, copy=True),
+        d_gamma.to(gamma.dtype), d_beta.to(beta.dtype),
+    )  # fmt: skip
 
 
 @ttt_mlp_backward.register_fake

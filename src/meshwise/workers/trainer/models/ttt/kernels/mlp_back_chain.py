@@ -1,7 +1,8 @@
 """TTT-MLP's backward chain in Gluon: one program per sequence and head, serial from the last mini-batch to the first.
 
 `mlp_readers.readers` leaves for each mini-batch: `tiles` (M x T, in the order of `write`): X2 = gelu(Z1), G1, gelu'(Z1), dG1,
-W2 G2' gelu''(Z1), X2b, dZ1b, dX2; `small` (T x D): xh, dZ2b, dG2; `thin`, rows of T: the norm's scale, and the means of gx, gx xh, gamma^2 xh, gamma^2 xh^2.
+W2 G2' gelu''(Z1), X2b, dZ1b, dX2; `small` (T x D): xh, dZ2b, dG2; `thin`, rows of T: the norm's scale, and the means of gx, gx xh,
+gamma^2 xh, gamma^2 xh^2.
 """
 
 # pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
@@ -16,10 +17,10 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
     fetch,
     flat,
     left,
+    packed,
     read,
     right,
     room,
-    packed,
     rows,
     swizzled,
     tall,

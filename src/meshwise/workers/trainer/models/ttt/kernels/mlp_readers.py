@@ -1,4 +1,5 @@
-"""TTT-MLP outside the chains, one program per mini-batch, sequence and head: outputs, their gradients, and what only the first weights need."""
+"""TTT-MLP outside the chains, one program per mini-batch, sequence and head: outputs, their gradients, and the product that only needs
+W1."""
 
 # pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
 from triton.experimental import gluon

@@ -1,10 +1,10 @@
-"""Helpers that the TTT-MLP kernels share. They are in Gluon, Triton's lower level, which leaves the placement of every tile to the kernel: the same
-products in Triton took 55 barriers per step of the forward chain and five fences; these take eight and none (docs/ttt-mlp-kernels.md).
+"""Helpers that the TTT-MLP kernels share. The kernels are in Gluon, Triton's lower level, which leaves the place of every tile to them: the
+same products in Triton took 55 barriers and 5 fences per step of the forward chain, here they take 6 and none (docs/ttt-mlp-kernels.md).
 
-Letters: D the head's width (64), M the inner width (256), T the tokens of a mini-batch (16), W the warps of a program. Two arrangements, both of
-`mma`, whose results are the next product's operands without leaving the registers (`wgmma` needs a fence before each product):
-`tall`, features x tokens: each warp holds a slice of the inner width, of a state (M x D) as of a mini-batch (M x T). A tile of T x T is in every warp.
-`flat`, tokens x features of the head (T x D): each warp holds a slice of the features. It takes the products over the whole inner width.
+Letters: D the head's width (64), M the inner width (256), T the tokens of a mini-batch (16), W the warps of a program. All products are
+`mma`, whose results are operands of the next product without leaving their registers; `wgmma` needs a fence before each. Two layouts:
+`tall`, features x tokens: each warp holds a slice of the inner width, of a state (M x D) or a mini-batch (M x T), and all of a T x T tile.
+`flat`, tokens x features of the head (T x D): each warp holds a slice of the features. It takes the products over the inner width.
 """
 
 # pyright: basic, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportAttributeAccessIssue=false, reportAssignmentType=false
@@ -76,7 +76,7 @@ def announce(at, LINES: gl.constexpr, step, W: gl.constexpr):
 
 @gluon.constexpr_function
 def packed(W):
-    """The 8 numbers that each thread of 8 warps holds of 128 x 16 features and tokens, one such block after the other."""
+    """The 8 numbers that each thread of 8 warps holds of 128 features x 16 tokens, block after block."""
     return gl.BlockedLayout([1, 8], [32, 1], [W, 1], [1, 0])
 
 
