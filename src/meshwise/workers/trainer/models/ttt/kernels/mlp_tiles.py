@@ -3,7 +3,7 @@ same products in Triton took 55 barriers and 5 fences per step of the forward ch
 
 Letters: D the head's width (64), M the inner width (256), T the tokens of a mini-batch (16), W the warps of a program. All products are
 `mma`, whose results are operands of the next product without leaving their registers; `wgmma` needs a fence before each. Two layouts:
-`tall`, features x tokens: each warp holds a slice of the inner width, of a state (M x D) or a mini-batch (M x T), and all of a T x T tile.
+`tall`, features x tokens: each warp holds a slice of the inner width, of a state (M x D) or a mini-batch (M x T), and all of T x T.
 `flat`, tokens x features of the head (T x D): each warp holds a slice of the features. It takes the products over the inner width.
 """
 
