@@ -88,3 +88,18 @@ def _mlp(d: Device, op: Op, steps: Floats, mbs: Floats, heads: Floats) -> tuple[
     forward, again, backward = (p.seconds(d.sms, steps, mbs, heads) * wider for p in (MLP_FORWARD, MLP_AGAIN, MLP_BACKWARD))
     sums = 2 * 4 * 2 * op.n * op.k * mbs * heads / d.bandwidth  # gradients of the first weights, one copy per sequence
     return forward, again + backward + sums
+
+
+def scratch_bytes(op: Op, heads: int) -> float:
+    """Return bytes per token that the kernels of one layer's backward pass leave for each other, in 16 and 32 bits.
+
+    TTT-MLP, for each mini-batch and head: the weights at its start, 8 tiles of the inner width, 3 of the head's and the keys' gradients.
+    TTT-Linear: 6 tiles of the head's width and the gradient of the weights. Worked: TTT-MLP with 64 features in mini-batches of 16:
+    65,536 + 1,280 + 65,536 + 6,144 + 4,096 + 896 = 143,488 bytes, 8,968 per token and head.
+    """
+    batch = op.serial
+    if op.n <= op.k:
+        return heads * (6 * 2 * op.k + 2 * op.n * op.k / batch)
+    weights = 2 * 2 * op.n * op.k + 4 * (op.n + op.k)
+    tiles = 8 * 2 * op.n * batch + 3 * 2 * op.k * batch + 4 * op.k * batch
+    return heads * (weights + tiles + 4 * (6 * batch + 2 * op.k)) / batch
