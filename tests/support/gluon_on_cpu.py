@@ -105,7 +105,7 @@ def language(program: tuple[int, ...]) -> types.SimpleNamespace:
     )  # fmt: skip
 
 
-NOTHING = types.SimpleNamespace(async_copy_global_to_shared=copy, commit_group=layout, wait_group=layout)
+NOTHING = types.SimpleNamespace(commit_group=layout, wait_group=layout)
 
 
 def on_cpu(kernel: Any, program: tuple[int, ...]) -> Callable[..., Any]:
@@ -121,6 +121,8 @@ def on_cpu(kernel: Any, program: tuple[int, ...]) -> Callable[..., Any]:
             names[name] = mma
         elif name == "async_copy":
             names[name] = NOTHING
+        elif name == "start_copy":
+            names[name] = copy
         elif hasattr(value, "fn") and callable(value.fn):
             names[name] = late(value, program)
         else:

@@ -22,6 +22,7 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
     right,
     room,
     rows,
+    start_copy,
     swizzled,
     tall,
     through,
@@ -96,7 +97,7 @@ def back_chain(
         staged = gl.allocate_shared_memory(dtype, [4 * 512, 8], gl.SwizzledSharedLayout(8, 1, 1, [1, 0]))
         mini = pair * batches + batches - 1
         fetch(w2_room.index(0), states2 + mini * M * D, W)
-        async_copy.async_copy_global_to_shared(staged, rows(tiles + mini * 8 * M * T, 8, 4 * 512, 8, packed(W)))
+        start_copy(staged, rows(tiles + mini * 8 * M * T, 8, 4 * 512, 8, packed(W)))
         async_copy.commit_group()
     for back in tl.range(0, batches, disable_licm=True):
         n = batches - 1 - back
@@ -154,7 +155,7 @@ def back_chain(
         )
         if STAGED:
             fetch(w2_room.index((back + 1) % 2), states2 + coming * M * D, W)
-            async_copy.async_copy_global_to_shared(staged, rows(tiles + coming * 8 * M * T, 8, 4 * 512, 8, packed(W)))
+            start_copy(staged, rows(tiles + coming * 8 * M * T, 8, 4 * 512, 8, packed(W)))
             async_copy.commit_group()
         dg1 -= e_high[None, :] * a1
         dd_at.store((dg1 * bend.to(gl.float32)).to(dtype))

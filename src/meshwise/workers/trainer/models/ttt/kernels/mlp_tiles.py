@@ -13,6 +13,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 EPS = gl.constexpr(1e-6)
+start_copy = async_copy.async_load if hasattr(async_copy, "async_load") else async_copy.async_copy_global_to_shared
+"""From device to shared memory; Triton 3.9 renamed it."""
 
 
 @gluon.constexpr_function
@@ -63,7 +65,7 @@ def rows(at, step, ROWS: gl.constexpr, COLUMNS: gl.constexpr, layout: gl.constex
 @gluon.jit
 def fetch(into, at, W: gl.constexpr):
     """Start to copy a state (M x D, row-major) to shared memory."""
-    async_copy.async_copy_global_to_shared(into, rows(at, into.shape[1], into.shape[0], into.shape[1], lines(W)))
+    start_copy(into, rows(at, into.shape[1], into.shape[0], into.shape[1], lines(W)))
 
 
 @gluon.jit
