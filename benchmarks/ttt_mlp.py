@@ -29,13 +29,7 @@ VARIANTS: dict[str, list[dict[str, int]]] = {
     "chain": [{"W": 8}, {"W": 16, "maxnreg": 128}],
     "output": [{"W": 4}, {"W": 8}, {"W": 8, "maxnreg": 128}],
     "readers": [{"W": 4}, {"W": 8}, {"W": 8, "maxnreg": 128}],
-    "back_chain": [
-        {"W": 8},
-        {"W": 8, "AHEAD": 0},
-        {"W": 8, "STAGED": 1},
-        {"W": 8, "STAGED": 1, "AHEAD": 0},
-        {"W": 16, "maxnreg": 128},
-    ],
+    "back_chain": [{"W": 8}, {"W": 16, "maxnreg": 128}],
     "through_w1": [{"W": 4}, {"W": 8}],
 }
 """Warps (W) and registers per thread to try for each kernel."""

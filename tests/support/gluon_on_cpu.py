@@ -19,16 +19,9 @@ class Pointer:
     def __init__(self, memory: Tensor, at: Any) -> None:
         self.memory, self.at = memory, at
         self.dtype = types.SimpleNamespace(element_ty=memory.dtype)
-        self.type = types.SimpleNamespace(layout=None)
-
-    def __sub__(self, less: Any) -> "Pointer":
-        return self + -less
 
     def __add__(self, more: Any) -> "Pointer":
         return Pointer(self.memory, self.at + more)
-
-    def to(self, dtype: torch.dtype) -> Tensor:
-        return torch.as_tensor(self.at, dtype=dtype)
 
 
 class Shared:
@@ -47,9 +40,6 @@ class Shared:
 
     def permute(self, order: tuple[int, ...]) -> "Shared":
         return Shared(self.values.permute(order))
-
-    def index(self, at: Any) -> "Shared":
-        return Shared(self.values[int(at)])
 
     def slice(self, start: int, length: int, dim: int = 0) -> "Shared":
         return Shared(self.values.narrow(dim, start, length))
@@ -79,8 +69,8 @@ def reduce(several: tuple[Tensor, ...], axis: int, add: object) -> tuple[Tensor,
 
 
 def inline(text: str, constraints: str, given: list[Tensor], **options: object) -> Tensor:
-    assert text.startswith(("rcp.approx", "prefetch.global"))
-    return 1 / given[0] if text.startswith("rcp.approx") else torch.zeros_like(given[0])
+    assert text.startswith("rcp.approx")
+    return 1 / given[0]
 
 
 def count(first: int, last: int, **options: object) -> Iterator[Tensor]:
@@ -96,7 +86,7 @@ def language(program: tuple[int, ...]) -> types.SimpleNamespace:
     kinds = ("NVMMADistributedLayout", "DotOperandLayout", "SwizzledSharedLayout", "BlockedLayout", "SliceLayout")
     return types.SimpleNamespace(
         load=load, store=store, reduce=reduce, inline_asm_elementwise=inline, static_range=range, where=torch.where, exp2=torch.exp2,
-        rsqrt=torch.rsqrt, maximum=lambda a, b: max(a, b),
+        rsqrt=torch.rsqrt,
         float32=torch.float32, int32=torch.int32, int64=torch.int64, constexpr=lambda value: value,
         arange=lambda first, last, layout: torch.arange(first, last), program_id=lambda axis: torch.tensor(program[axis]),
         allocate_shared_memory=lambda dtype, shape, layout: Shared(torch.full(shape, float("nan"), dtype=dtype)),

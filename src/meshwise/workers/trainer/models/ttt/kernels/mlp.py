@@ -25,7 +25,7 @@ KERNELS: dict[str, Any] = {
     "through_w1": through_w1,
 }
 LAUNCH: dict[str, dict[str, int]] = {
-    "chain": {"W": 8}, "output": {"W": 8, "maxnreg": 128}, "readers": {"W": 4}, "back_chain": {"W": 8}, "through_w1": {"W": 4},
+    "chain": {"W": 8}, "output": {"W": 4}, "readers": {"W": 4}, "back_chain": {"W": 8}, "through_w1": {"W": 4},
 }  # fmt: skip
 """Warps (W) per program, the fastest on an H200 (docs/ttt-mlp-kernels.md). A chain holds 128 KiB of state in registers, half of a
 multiprocessor's."""
@@ -158,7 +158,8 @@ def ttt_mlp_backward(
     staggered(waves(q), chain, readers)
     staggered(waves(q), back_chain, through_w1)
     d_w1, d_w2, d_b1, d_b2, *d_norm, d_last = sums.sum(0).split(parts, 1)
-    d_place, *d_norm_read = each.sum((0, 2)).split([short, width, width], 1)
+    # one dimension after the other: at once, a sum has as few programs as results
+    d_place, *d_norm_read = each.sum(2).sum(0).split([short, width, width], 1)
     d_place = d_place.sum(0)
     d_place[-1] += d_last.sum()
     d_gamma, d_beta = (read + chained for read, chained in zip(d_norm_read, d_norm, strict=True))

@@ -13,20 +13,15 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
     add5,
-    announce,
     fetch,
     flat,
     left,
-    packed,
     read,
     right,
     room,
     rows,
-    start_copy,
-    swizzled,
     tall,
     through,
-    unpack,
     write,
     zeros,
 )
@@ -61,7 +56,6 @@ def back_chain(
     queries, keys, values, rates, places, gammas, betas, states2, tiles, small, thin,
     d_keys_read, d_rates_read, d_values, d_rates, sums,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr, SUMS: gl.constexpr,
-    AHEAD: gl.constexpr = 1, STAGED: gl.constexpr = 0,
 ):  # fmt: skip
     """For each mini-batch of one (batch, head), last first, from dW1', db1', dW2', db2' of the weights after it:
 
@@ -83,44 +77,22 @@ def back_chain(
     dw1, dw2 = zeros(M, D, high), zeros(M, D, high)
     db1, db2 = gl.zeros([M], gl.float32, gl.SliceLayout(1, high)), gl.zeros([D], gl.float32, gl.SliceLayout(0, wide))
     d_gamma, d_beta, d_place = zeros(T, D, wide), zeros(T, D, wide), gl.zeros([T], gl.float32, gl.SliceLayout(1, wide))
-    k_at, q_at, g2_at, dz2_at, dz2b_at = (
-        room(dtype, T, D),
-        room(dtype, T, D),
-        room(dtype, T, D),
-        room(dtype, T, D),
-        room(dtype, T, D),
-    )
+    k_at, q_at, g2_at = room(dtype, T, D), room(dtype, T, D), room(dtype, T, D)
+    dz2_at, dz2b_at = room(dtype, T, D), room(dtype, T, D)
     x_at, g1_at, dd_at = room(dtype, M, T), room(dtype, M, T), room(dtype, M, T)
-    dw1_at, dw2_at = room(dtype, M, D), room(dtype, M, D)
-    w2_room = gl.allocate_shared_memory(dtype, [1 + STAGED, M, D], swizzled(D))
-    if STAGED:
-        staged = gl.allocate_shared_memory(dtype, [4 * 512, 8], gl.SwizzledSharedLayout(8, 1, 1, [1, 0]))
-        mini = pair * batches + batches - 1
-        fetch(w2_room.index(0), states2 + mini * M * D, W)
-        start_copy(staged, rows(tiles + mini * 8 * M * T, 8, 4 * 512, 8, packed(W)))
-        async_copy.commit_group()
+    dw1_at, dw2_at, w2_at = room(dtype, M, D), room(dtype, M, D), room(dtype, M, D)
     for back in tl.range(0, batches, disable_licm=True):
         n = batches - 1 - back
         mini = pair * batches + n
         token = (pair // heads * batches + n) * T
         at = (token * heads + head) * D
-        coming = gl.maximum(mini - 1, 0)
-        w2_at = w2_room.index(back % 2 if STAGED else 0)
-        if not STAGED:
-            fetch(w2_at, states2 + mini * M * D, W)
-            async_copy.commit_group()
+        fetch(w2_at, states2 + mini * M * D, W)
+        async_copy.commit_group()
         tile, row = tiles + mini * 8 * M * T, small + mini * 3 * D * T
         k, v = gl.load(rows(keys + at, step, T, D, wide)), gl.load(rows(values + at, step, T, D, wide))
-        if STAGED:
-            async_copy.wait_group(0)
-            x_at.store(unpack(staged.slice(0, 512, 0).load(packed(W)), W))
-            g1 = unpack(staged.slice(512, 512, 0).load(packed(W)), W)
-            bend = unpack(staged.slice(1024, 512, 0).load(packed(W)), W)
-            dg1 = unpack(staged.slice(1536, 512, 0).load(packed(W)), W).to(gl.float32)
-        else:
-            x_at.store(read(tile, W))
-            g1, bend = read(tile + M * T, W), read(tile + 2 * M * T, W)
-            dg1 = read(tile + 3 * M * T, W).to(gl.float32)
+        x_at.store(read(tile, W))
+        g1, bend = read(tile + M * T, W), read(tile + 2 * M * T, W)
+        dg1 = read(tile + 3 * M * T, W).to(gl.float32)
         xh = gl.load(rows(row, D, T, D, wide)).to(gl.float32)
         rate, e_high = (
             gl.load(rates + token * heads + head + t * heads),
@@ -131,15 +103,6 @@ def back_chain(
         dz2b = gl.load(rows(row + D * T, D, T, D, wide))
         dz2b_at.store(dz2b)
         g1_at.store(g1)
-        # the mini-batch before: while this one is worked on, its tiles come from device memory
-        if AHEAD:
-            announce(tiles + coming * 8 * M * T, M * T // 8, 64, W)
-            announce(states2 + coming * M * D, M * D // 64, 64, W)
-            announce(small + coming * 3 * D * T, 2 * D * T // 64, 64, W)
-            announce(small + coming * 3 * D * T + 2 * D * T, D * T // 64, 64, W)
-            announce(keys + at - (n > 0).to(gl.int32) * (T * step), T, step, W)
-            announce(values + at - (n > 0).to(gl.int32) * (T * step), T, step, W)
-            announce(queries + at - (n > 0).to(gl.int32) * (T * step), T, step, W)
         dw1_now = dw1.to(dtype)
         dw1_at.store(dw1_now)
         dw2_at.store(dw2.to(dtype))
@@ -153,18 +116,13 @@ def back_chain(
             mma_v2(gl.convert_layout(dw1_now, left(high)), k_at.permute((1, 0)).load(right(high)), zeros(M, T, high))
             + db1[:, None]
         )
-        if STAGED:
-            fetch(w2_room.index((back + 1) % 2), states2 + coming * M * D, W)
-            start_copy(staged, rows(tiles + coming * 8 * M * T, 8, 4 * 512, 8, packed(W)))
-            async_copy.commit_group()
         dg1 -= e_high[None, :] * a1
         dd_at.store((dg1 * bend.to(gl.float32)).to(dtype))
         de = gl.convert_layout(gl.sum(g1.to(gl.float32) * a1, 0), gl.SliceLayout(1, wide))
         e = (last * rate)[:, None]
         a2 = through(x_at, dw2_at, zeros(T, D, wide), wide) + db2[None, :]
         dg2 = gl.load(rows(row + 2 * D * T, D, T, D, wide)).to(gl.float32) - e * a2
-        if not STAGED:
-            async_copy.wait_group(0)
+        async_copy.wait_group(0)
         dg2 = through(dd_at, w2_at, dg2, wide)
         dw2 = mma_v2(dd_at.load(left(high)), g2_at.load(right(high)), dw2)
         dz2, dgx = second_order(dg2, xh, gx, gamma, thin + mini * 5 * T, T, D, W)

@@ -68,14 +68,6 @@ def fetch(into, at, W: gl.constexpr):
     start_copy(into, rows(at, into.shape[1], into.shape[0], into.shape[1], lines(W)))
 
 
-@gluon.jit
-def announce(at, LINES: gl.constexpr, step, W: gl.constexpr):
-    """Ask for lines of 128 bytes, `step` numbers apart, to be brought into the L2 cache."""
-    start = at + gl.arange(0, LINES, layout=gl.BlockedLayout([1], [32], [W], [0])) * step
-    ask: gl.constexpr = "prefetch.global.L2 [$1]; mov.u32 $0, 0;"
-    gl.inline_asm_elementwise(ask, "=r,l", [start.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
-
-
 @gluon.constexpr_function
 def packed(W):
     """The 8 numbers that each thread of 8 warps holds of 128 features x 16 tokens, block after block."""
@@ -83,16 +75,10 @@ def packed(W):
 
 
 @gluon.jit
-def unpack(tile, W: gl.constexpr):
-    """Return a tall tile (256 x 16) from the order of `write`: the same registers hold it."""
-    tile = tile.reshape([2, 8, 8, 4, 2, 2, 2]).permute((0, 1, 4, 2, 5, 3, 6))
-    return gl.convert_layout(tile.reshape([256, 16]), tall(W))
-
-
-@gluon.jit
 def read(at, W: gl.constexpr):
     """Return a tall tile (256 x 16) that `write` stored: straight into the registers that need it."""
-    return unpack(gl.load(rows(at, 8, 512, 8, packed(W))), W)
+    tile = gl.load(rows(at, 8, 512, 8, packed(W))).reshape([2, 8, 8, 4, 2, 2, 2])
+    return gl.convert_layout(tile.permute((0, 1, 4, 2, 5, 3, 6)).reshape([256, 16]), tall(W))
 
 
 @gluon.jit
