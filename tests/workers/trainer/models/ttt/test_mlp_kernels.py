@@ -1,6 +1,7 @@
 """TTT-MLP's Gluon kernels, executed on the CPU: outputs and every gradient are those of the plain form in float64."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,3 +48,11 @@ def test_the_operator_keeps_the_promises_that_the_compiler_relies_on() -> None:
 
 def test_a_layer_on_a_cpu_does_not_use_the_kernels() -> None:
     assert "not cpu" in why_no_kernels(torch.device("cpu"), torch.bfloat16, 64, 16, MLP)
+
+
+def test_with_an_older_triton_a_layer_does_not_use_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper = SimpleNamespace(major=9, minor=0, shared_memory_per_block_optin=227 << 10, name="H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: hopper)
+    for version, reason in (("3.5.1", "they need triton 3.6 or later; 3.5.1 is installed"), ("3.6.0", "")):
+        monkeypatch.setattr("importlib.metadata.version", lambda name, version=version: version)
+        assert why_no_kernels.__wrapped__(torch.device("cuda"), torch.bfloat16, 64, 16, MLP) == reason
