@@ -1,9 +1,10 @@
 """TTT-MLP 125M on one GPU: kernels checked against float64, the time of each kernel, and tokens/s of forward + backward + AdamW.
 
-PYTHONPATH=src python3 benchmarks/ttt_mlp.py [check] [kernels] [step] [profile] [plain]    (default: all)
+PYTHONPATH=src python3 benchmarks/ttt_mlp.py [compile] [check] [kernels] [step] [profile] [plain]    (default: all)
 """
 
 import json
+import subprocess
 import sys
 import time
 import traceback
@@ -24,8 +25,14 @@ from meshwise.workers.trainer.weights import init_random
 CONFIG = json.loads((Path(__file__).parents[1] / "src/meshwise/data/models/ttt-mlp-125m.json").read_text())
 NAMES = ["out", "q", "k", "v", "rate", "place", "W1", "b1", "W2", "b2", "gamma", "beta"]
 PRINTED: list[str] = []
-VARIANTS = {"chain": [8, 16], "output": [4, 8], "readers": [4, 8], "back_chain": [8, 16], "through_w1": [4, 8]}
-"""Numbers of warps to try for each kernel."""
+VARIANTS: dict[str, list[dict[str, int]]] = {
+    "chain": [{"W": 8}, {"W": 16, "maxnreg": 128}],
+    "output": [{"W": 4}, {"W": 8}, {"W": 8, "maxnreg": 128}],
+    "readers": [{"W": 4}, {"W": 8}, {"W": 8, "maxnreg": 128}],
+    "back_chain": [{"W": 8}, {"W": 16, "maxnreg": 128}],
+    "through_w1": [{"W": 4}, {"W": 8}],
+}
+"""Warps (W) and registers per thread to try for each kernel."""
 VOCABULARY, PADDED, CHUNK = 50257, 50304, 2048
 
 
@@ -91,27 +98,69 @@ def timed(run: Callable[[], object], repeats: int = 10) -> float:
     return sorted(begin.elapsed_time(end) for begin, end in marks)[repeats // 2]
 
 
-def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
+def runs(batch: int, batches: int, heads: int) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return the forward and the backward pass of the operator on random inputs."""
     given = [tensor.bfloat16() if i < 3 else tensor.float() for i, tensor in enumerate(inputs(batch, batches, heads))]
     d_out = torch.randn_like(given[0])
+    return lambda: mlp.ttt_mlp(*given), lambda: mlp.ttt_mlp_backward(d_out, *given)
+
+
+def results(run: Callable[[], Any]) -> list[Tensor]:
+    found = run()
+    return [tensor.float() for tensor in ([found] if isinstance(found, Tensor) else found)]
+
+
+def one(name: str, at: int) -> None:
+    """Compile one variant of a kernel, for the cache on disk."""
+    mlp.LAUNCH[name] = VARIANTS[name][at]
+    mlp.KERNELS = {other: kernel if other == name else Absent() for other, kernel in mlp.KERNELS.items()}
+    for run in runs(1, 2, 12):
+        run()
+    torch.cuda.synchronize()
+
+
+class Absent:
+    """A kernel that does nothing."""
+
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *given, **named: None
+
+
+def compile_all() -> None:
+    """Compile all variants at once, each in a process."""
+    began = time.perf_counter()
+    each = [(name, at) for name, several in VARIANTS.items() for at in range(len(several))]
+    started = [
+        subprocess.Popen([sys.executable, __file__, "one", name, str(at)], stderr=subprocess.PIPE, text=True) for name, at in each
+    ]
+    for job, names in zip(started, each, strict=True):
+        _, errors = job.communicate()
+        if job.returncode:
+            say("did not compile:", *names, errors[-600:])
+    say(f"compiled in {time.perf_counter() - began:.0f} s")
+
+
+def kernels(batch: int = 16, batches: int = 32, heads: int = 12) -> None:
+    forward, backward = runs(batch, batches, heads)
     staggered, whole = mlp.waves, lambda q: [slice(None)]
     mlp.waves = whole
     for name, several in VARIANTS.items():
-        run = (lambda: mlp.ttt_mlp(*given)) if name in ("chain", "output") else (lambda: mlp.ttt_mlp_backward(d_out, *given))
-        before = mlp.LAUNCH[name]
-        for warps in several:
-            mlp.LAUNCH[name] = warps
-            run()
+        run = forward if name in ("chain", "output") else backward
+        before, wanted = mlp.LAUNCH[name], results(run)
+        for options in several:
+            mlp.LAUNCH[name] = options
+            far = max(float((a - b).norm() / b.norm()) for a, b in zip(results(run), wanted, strict=True))
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
                 run()
+                run()
                 torch.cuda.synchronize()
-            took = sum(e.device_time_total for e in seen.key_averages() if e.key.startswith(name)) / 1e3
-            say(f"{name}, {warps} warps: {took:.3f} ms")
+            took = sum(e.device_time_total for e in seen.key_averages() if e.key.startswith(name)) / 2e3
+            say(f"{name}, {options}: {took:.3f} ms, {far:.1e} from the default")
         mlp.LAUNCH[name] = before
     for words, waves in (("waves staggered", staggered), ("in one launch", whole)):
         mlp.waves = waves
-        say(f"operator at {batch} x {16 * batches}, {words}: forward {timed(lambda: mlp.ttt_mlp(*given)):.3f} ms,",
-            f"backward {timed(lambda: mlp.ttt_mlp_backward(d_out, *given)):.3f} ms")  # fmt: skip
+        say(f"operator at {batch} x {16 * batches}, {words}: forward {timed(forward):.3f} ms,",
+            f"backward {timed(backward):.3f} ms")  # fmt: skip
     mlp.waves = staggered
 
 
@@ -244,6 +293,7 @@ def plain_step(batch: int = 16, seq: int = 128) -> None:
 
 
 PARTS: dict[str, list[Callable[[], None]]] = {
+    "compile": [compile_all],
     "check": [
         lambda: check(2, 4, 3),
         lambda: check(1, 32, 2),
@@ -259,6 +309,9 @@ PARTS: dict[str, list[Callable[[], None]]] = {
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["one"]:
+        one(sys.argv[2], int(sys.argv[3]))
+        return
     for name in sys.argv[1:] or list(PARTS):
         for part in PARTS[name]:
             try:

@@ -8,6 +8,7 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
+from meshwise.cost.train.chain import scratch_bytes
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import ADAPTER_BYTES, Parameters, Tuned, tuned
 from meshwise.cost.train.recompute import Kept, kept
@@ -138,6 +139,8 @@ class StateMemory:
     """By kind: weights, gradients, optimizer."""
     logits: Floats
     """On the last stage."""
+    passing: Floats
+    """Bytes of them that are free again when the backward pass of the layers begins."""
     buckets: Floats
     """Buffers that gradients are reduced from and weights gathered into, two of each bucket."""
     replaces_activations: Floats
@@ -152,7 +155,7 @@ class StateMemory:
         replaces = f.splits_weights & (a.devices == 1) & (microbatches == 1) & (not how.adapted)
         bucket = f.bucket if how.frozen is None else min(f.bucket, how.trained.total)
         buckets = 2.0 * bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
-        return StateMemory(states, _logits(model, work, a.mbs * (work.seq / a.cp), a, how.head), buckets, replaces)
+        return StateMemory(states, *_logits(model, work, a.mbs * (work.seq / a.cp), a, how.head), buckets, replaces)
 
     @property
     def total(self) -> Floats:
@@ -173,6 +176,8 @@ class ActivationMemory:
     """On the last stage, which holds one micro-batch."""
     working: Floats
     """Activations of the layer that is being recomputed."""
+    scratch: Floats
+    """Tiles that the kernels of one layer's backward pass leave for each other."""
 
     @staticmethod
     def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "ActivationMemory":
@@ -187,7 +192,8 @@ class ActivationMemory:
         interleaved = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
         gathered = GATHERED * 2.0 * model.decoder.hidden * (a.sp > 0)
         beside = _dequantized(model, work) + a.mbs * _tower_bytes(model)
-        return ActivationMemory(first, interleaved, last, rows * (working + gathered) + beside / a.tp)
+        scratch = max((scratch_bytes(op, model.decoder.heads) for op in model.ops if op.serial), default=0.0)
+        return ActivationMemory(first, interleaved, last, rows * (working + gathered) + beside / a.tp, rows * scratch / a.tp)
 
 
 def memory(
@@ -203,6 +209,8 @@ def memory(
     sizes = {kind: states.expand_row(values, stage) for kind, values in held.states.items()}
     sizes["activations"] = (np.where(stage, last, first) + activations.expand(stored.working)) * c.activations
     sizes["logits"] = stage * states.expand(held.logits)
+    # in the place of logits that are free by then
+    sizes["activations"] += np.maximum(0.0, activations.expand(stored.scratch) - stage * states.expand(held.passing))
     if held.replaces_activations.any():
         freed = sizes["activations"] + sizes["logits"]
         replaces = states.expand(held.replaces_activations)
@@ -222,21 +230,22 @@ def _dequantized(model: Model, work: Train) -> float:
     return 2.0 * max((op.n * op.k for op in model.ops if op.name in names), default=0)
 
 
-def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) -> Floats:
-    """Return bytes of all logits; where they are computed in chunks, two at a time with a `trained` head, its gradient in float32 and
-    the gradient of its input; fused with the head, only the latter two. A vocabulary that is not a multiple of 64 is padded, in a copy of
-    the head."""
+def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) -> tuple[Floats, Floats]:
+    """Return bytes of all logits, and how many of them are free before the layers' backward pass. Where logits are computed in chunks:
+    two at a time with a `trained` head, its gradient in float32 and the gradient of its input; fused with the head, only the latter two.
+    A vocabulary that is not a multiple of 64 is padded, in a copy of the head."""
     f, vocabulary, hidden = work.framework, model.decoder.vocab, model.decoder.hidden
     if not work.objective.vocabulary:
-        return np.zeros_like(rows)
+        return np.zeros_like(rows), np.zeros_like(rows)
     if work.loss_kind == "materialised":
-        return rows * (vocabulary * f.logit_bytes) / a.tp
+        logits = rows * (vocabulary * f.logit_bytes) / a.tp
+        return logits, logits
     whole = 2.0 * rows * vocabulary / a.tp
     parts = np.ceil(whole / f.logits_at_once)
     head = (4.0 * trained + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
     at_once = 2.0 if trained else 1.0
-    chunks = whole / parts * np.minimum(at_once, parts) if work.loss_kind == "chunked" else 0.0
-    return chunks + head + 2.0 * rows * hidden
+    chunks = whole / parts * np.minimum(at_once, parts) if work.loss_kind == "chunked" else np.zeros_like(whole)
+    return chunks + head + 2.0 * rows * hidden, chunks
 
 
 def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, Floats]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from meshwise.workers.trainer.models.ttt.dispatch import MLP, why_no_kernels
-from support.ttt_mlp_worker import NAMES, far, inputs, plain
+from support.ttt_mlp_cases import NAMES, far, inputs, plain
 
 if not torch.cuda.is_available() or why_no_kernels(torch.device("cuda:0"), torch.bfloat16, 64, 16, MLP):
     pytest.skip("no GPU that the kernels support", allow_module_level=True)

@@ -1,6 +1,7 @@
 """Whether the kernels support a layer, and if not, why."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+import importlib.metadata
 import importlib.util
 import logging
 from dataclasses import dataclass
@@ -18,10 +19,12 @@ class Limits:
     dtypes: tuple[torch.dtype, ...]
     shared: int = 0
     """Bytes of shared memory that a program needs."""
+    triton: tuple[int, int] = (3, 0)
+    """The oldest Triton that has been seen to compile them."""
 
 
 LINEAR = Limits((32, 64, 128), (16, 32, 64), (torch.bfloat16, torch.float16, torch.float32))
-MLP = Limits((64,), (16,), (torch.bfloat16, torch.float16), shared=160 * 1024)
+MLP = Limits((64,), (16,), (torch.bfloat16, torch.float16), shared=160 * 1024, triton=(3, 6))
 
 
 @cache
@@ -34,6 +37,9 @@ def why_no_kernels(device: torch.device, dtype: torch.dtype, head_size: int, min
         return f"they need an Ampere or later GPU with {limits.shared >> 10} KiB of shared memory; this is {chip.name}"
     if importlib.util.find_spec("triton") is None:
         return "they need triton, which is not installed"
+    version = importlib.metadata.version("triton")
+    if tuple(map(int, version.split(".")[:2])) < limits.triton:
+        return f"they need triton {'.'.join(map(str, limits.triton))} or later; {version} is installed"
     if head_size not in limits.head_sizes:
         return f"they support heads of {', '.join(map(str, limits.head_sizes))} features, not {head_size}"
     if mini_batch not in limits.mini_batches:

@@ -8,18 +8,27 @@ b1 (heads, 1, M), W2 (heads, M, D), b2 (heads, 1, D); gamma, beta (heads, D).
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.models.ttt.kernels import mlp_backward, mlp_forward
+from meshwise.workers.trainer.models.ttt.kernels.mlp_back_chain import back_chain
+from meshwise.workers.trainer.models.ttt.kernels.mlp_chain import chain
+from meshwise.workers.trainer.models.ttt.kernels.mlp_readers import output, readers, through_w1
 
-LAUNCH = {"chain": 8, "output": 4, "readers": 4, "back_chain": 8, "through_w1": 4}
-"""Warps per program, the fastest on an H200 (docs/ttt-mlp-kernels.md).
-
-A chain holds 128 KiB of state in registers, half of a multiprocessor's. Stages stay at 1: with 2, Triton 3.6 compiles a backward chain
-that reads outside of its shared memory.
-"""
+KERNELS: dict[str, Any] = {
+    "chain": chain,
+    "output": output,
+    "readers": readers,
+    "back_chain": back_chain,
+    "through_w1": through_w1,
+}
+LAUNCH: dict[str, dict[str, int]] = {
+    "chain": {"W": 8}, "output": {"W": 4}, "readers": {"W": 4}, "back_chain": {"W": 8}, "through_w1": {"W": 4},
+}  # fmt: skip
+"""Warps (W) per program, the fastest on an H200 (docs/ttt-mlp-kernels.md). A chain holds 128 KiB of state in registers, half of a
+multiprocessor's."""
 
 Rows = slice
 """A range of a batch's sequences."""
@@ -31,8 +40,9 @@ def sizes(q: Tensor, w1: Tensor, place: Tensor) -> tuple[int, int, int, dict[str
     return batch, heads, tokens // len(place), {"D": width, "M": w1.shape[-1], "T": len(place)}
 
 
-def launch(name: str) -> dict[str, int]:
-    return {"num_warps": LAUNCH[name], "num_stages": 1}
+def launch(name: str, programs: int, *given: Tensor | int, **constants: int) -> None:
+    options = LAUNCH[name]
+    KERNELS[name][(programs,)](*given, **constants, **options, num_warps=options["W"])
 
 
 def waves(q: Tensor) -> list[Rows]:
@@ -83,16 +93,12 @@ def ttt_mlp(
     states, out = fresh_states(k, batch, heads, batches, c), torch.empty_like(q)
 
     def chain(rows: Rows) -> None:
-        kept = [tensor[rows] for tensor in states]
-        grid = (len(kept[0]) * heads,)
-        weights = (w1, b1, w2, b2, gamma, beta)
-        mlp_forward.chain[grid](k[rows], v[rows], rate[rows], place, *weights, *kept, heads, batches, **c, **launch("chain"))
+        kept, given = [tensor[rows] for tensor in states], (k[rows], v[rows], rate[rows], place)
+        launch("chain", len(kept[0]) * heads, *given, w1, b1, w2, b2, gamma, beta, *kept, heads, batches, **c)
 
     def output(rows: Rows) -> None:
-        kept = [tensor[rows] for tensor in states]
-        grid = (len(kept[0]) * heads * batches,)
-        given = (q[rows], k[rows], v[rows], rate[rows], place, gamma, beta)
-        mlp_forward.output[grid](*given, *kept, out[rows], heads, batches, **c, **launch("output"))
+        kept, given = [tensor[rows] for tensor in states], (q[rows], k[rows], v[rows], rate[rows], place, gamma, beta)
+        launch("output", len(kept[0]) * heads * batches, *given, *kept, out[rows], heads, batches, **c)
 
     staggered(waves(q), chain, output)
     return out
@@ -117,45 +123,51 @@ def ttt_mlp_backward(
     def fresh(*shape: int, like: Tensor = rate) -> Tensor:
         return like.new_empty(batch, heads, *shape)
 
-    tiles = [fresh(batches, 8, inner, short, like=k), fresh(batches, 3, width, short, like=k), fresh(batches, 3, short)]
+    tiles = [fresh(batches, 8, inner, short, like=k), fresh(batches, 3, short, width, like=k), fresh(batches, 5, short)]
     dq, dk, dv, d_rate = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(rate)
     dk_read, d_rate_read = torch.empty_like(k, dtype=torch.float32), torch.empty_like(rate)
-    each = [fresh(batches, short), fresh(batches, width), fresh(batches, width)]
-    sums = [fresh(), fresh(inner, width), fresh(inner), fresh(inner, width), fresh(width), fresh(width), fresh(width)]
+    # for each mini-batch d place, d gamma, d beta; for each chain dW1, dW2, db1, db2, d gamma, d beta, d place of the last position
+    each, parts = fresh(batches, short + 2 * width), [inner * width, inner * width, inner, width, width, width, 1]
+    sums = fresh(sum(parts))
 
     def cut(rows: Rows, *whole: Tensor) -> list[Tensor]:
         return [tensor[rows] for tensor in whole]
 
     def chain(rows: Rows) -> None:
-        weights = (w1, b1, w2, b2, gamma, beta)
-        grid = (len(q[rows]) * heads,)
-        mlp_forward.chain[grid](
-            *cut(rows, k, v, rate), place, *weights, *cut(rows, *states), heads, batches, **c, **launch("chain")
-        )
+        given = (*cut(rows, k, v, rate), place, w1, b1, w2, b2, gamma, beta, *cut(rows, *states))
+        launch("chain", len(q[rows]) * heads, *given, heads, batches, **c)
 
     def readers(rows: Rows) -> None:
-        given, left = cut(rows, q, k, v, rate), cut(rows, *states, d_out, *tiles, dq, dk_read, d_rate_read, *each)
-        grid = (len(given[0]) * heads * batches,)
-        mlp_backward.readers[grid](*given, place, gamma, beta, *left, heads, batches, **c, **launch("readers"))
+        given = (
+            *cut(rows, q, k, v, rate),
+            place,
+            gamma,
+            beta,
+            *cut(rows, *states, d_out, *tiles, dq, dk_read, d_rate_read, each),
+        )
+        launch("readers", len(q[rows]) * heads * batches, *given, heads, batches, **c)
 
     def back_chain(rows: Rows) -> None:
-        given, left = cut(rows, q, k, v, rate), cut(rows, states[1], *tiles, dk_read, d_rate_read, dv, d_rate, *sums)
-        grid = (len(given[0]) * heads,)
-        mlp_backward.back_chain[grid](*given, place, gamma, beta, *left, heads, batches, **c, **launch("back_chain"))
+        left = cut(rows, states[1], *tiles, dk_read, d_rate_read, dv, d_rate, sums)
+        given = (*cut(rows, q, k, v, rate), place, gamma, beta, *left)
+        launch("back_chain", len(q[rows]) * heads, *given, heads, batches, **c, SUMS=sum(parts))
 
     def through_w1(rows: Rows) -> None:
-        given = cut(rows, states[0], tiles[0], dk_read, dk)
-        mlp_backward.through_w1[(len(given[0]) * heads * batches,)](*given, heads, batches, **c, **launch("through_w1"))
+        launch("through_w1", len(q[rows]) * heads * batches, *cut(rows, states[0], tiles[0], dk_read, dk), heads, batches, **c)
 
     staggered(waves(q), chain, readers)
     staggered(waves(q), back_chain, through_w1)
-    d_last, d_w1, d_b1, d_w2, d_b2, d_gamma, d_beta = (tensor.sum(0) for tensor in sums)
-    d_place = each[0].sum((0, 1, 2))
+    d_w1, d_w2, d_b1, d_b2, *d_norm, d_last = sums.sum(0).split(parts, 1)
+    # one dimension after the other: at once, a sum has as few programs as results
+    d_place, *d_norm_read = each.sum(2).sum(0).split([short, width, width], 1)
+    d_place = d_place.sum(0)
     d_place[-1] += d_last.sum()
+    d_gamma, d_beta = (read + chained for read, chained in zip(d_norm_read, d_norm, strict=True))
+    # copies: an operator's results share no memory
     return (
-        dq, dk, dv, d_rate, d_place, d_w1.transpose(1, 2).to(w1.dtype).contiguous(), d_b1.unsqueeze(1).to(b1.dtype),
-        d_w2.to(w2.dtype), d_b2.unsqueeze(1).to(b2.dtype),
-        (each[1].sum((0, 2)) + d_gamma).to(gamma.dtype), (each[2].sum((0, 2)) + d_beta).to(beta.dtype),
+        dq, dk, dv, d_rate, d_place, d_w1.reshape(w1.shape).to(w1.dtype, copy=True), d_b1.reshape(b1.shape).to(b1.dtype, copy=True),
+        d_w2.reshape(w2.shape).to(w2.dtype, copy=True), d_b2.reshape(b2.shape).to(b2.dtype, copy=True),
+        d_gamma.to(gamma.dtype), d_beta.to(beta.dtype),
     )  # fmt: skip
 
 
