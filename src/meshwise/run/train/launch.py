@@ -179,8 +179,8 @@ def prepare(run: TrainRun) -> Launch:
         raise UserError(f"--pack: {given}; give text with --data and a --tokenizer that has one")
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
-    if settings.precision == "fp8":
-        _check_eight_bits(device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
+    if settings.eight:
+        _check_eight_bits(settings.precision, device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
     rules = broken_rules(settings)
     if rules:
         raise BrokenRules(rules, valid_choices(settings))
@@ -232,7 +232,8 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
         raise UserError(f"{what}: the trainer does not cut an expert over tensor-parallel ranks; plan with --fix etp=1")
     if made.ask.precision not in PRECISIONS or made.ask.optimizer != "adamw":
         raise UserError(
-            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16 or fp8, and adamw: plan with these"
+            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16, fp8 or fp8-row, and adamw: "
+            "plan with these"
         )
     if made.ask.objective != "sft":
         raise UserError(
@@ -321,13 +322,13 @@ def _check_kind(cluster: str) -> None:
         raise UserError(f"the plan is for {cluster}, but this machine has no GPU; --device cpu trains it on the CPU anyway")
 
 
-def _check_eight_bits(device: str, on: str) -> None:
+def _check_eight_bits(precision: str, device: str, on: str) -> None:
     """Refuse products of 8 bits on a chip that has none."""
     chip = clusters.find_cluster(on).chip if on and device == "cuda" else None
     if device != "cuda" or (chip and not chip.flops.get("fp8")):
         where = chip.name if chip else "this run is on a CPU"
         raise UserError(
-            f"--precision fp8 needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16"
+            f"--precision {precision} needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16"
         )
 
 

@@ -137,9 +137,9 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
             part.fuse()
     for model in models if settings.pack else ():
         cast(Any, model).document_end = settings.document_end
-    if settings.precision == "fp8":
+    if settings.eight:
         for part in (part for model in models for part in model.modules() if hasattr(part, "eight")):
-            cast(Any, part).eight = True
+            cast(Any, part).eight = settings.eight
 
 
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:
