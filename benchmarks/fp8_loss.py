@@ -1,6 +1,6 @@
-"""The loss of a 125M Llama on the embedded text in bf16 and in 8 bits: `python benchmarks/fp8_loss.py [STEPS [PRECISION...]]` on a GPU machine.
+"""The loss of a 125M Llama on the embedded text in bf16 and in 8 bits: `python benchmarks/fp8_loss.py [STEPS [PRECISION...]]` on a GPU.
 
-Prints the mean loss of the last tenth of the steps (500 by default) for each precision (bf16, fp8, fp8-row), and how far it is from the first.
+Prints the mean loss of the last tenth of the steps (500) for each precision (bf16, fp8, fp8-row), and how far it is from the first.
 """
 
 import os
