@@ -1,7 +1,7 @@
 """Communication time: the bandwidth and latency of each group of devices, and the cost of collectives in it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from meshwise.cost.work import Train
 CONGESTION = 0.33
 """Loss of bandwidth between pods over the data-center network per doubling of the pods: MaxText's v5e runs of 2 to 32 slices lose as much
 more time as half of the bandwidth would cost."""
+GLOO_SCATTER = 2.0
+"""Bytes of a reduce-scatter over those of a ring with gloo, the backend of CPUs: torch does an all-reduce and keeps a part of the result.
+Counted on the cables of two and four hosts (benchmarks/hosts_with_limits.py, torch 2.13)."""
 HOP = 1.5e-6
 """Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's tuning model: 0.6 to 3.4 us)."""
 
@@ -43,6 +46,8 @@ class Fabric:
     """Set where a node is a pod wired as a torus."""
     peers: int = 0
     """Devices that each device has a link of its own to, where there is no switch: a group uses the links between its members only."""
+    gloo: bool = False
+    """Whether collectives are those of CPUs, which has rings alone."""
 
     @staticmethod
     def of(cluster: Cluster, calibration: Calibration) -> "Fabric":
@@ -63,7 +68,7 @@ class Fabric:
             torus = Torus.of(cluster.torus, closed, node.link.bandwidth * calibration.link)
         peers = node.link.peers if node.link else 0
         latencies = calibration.link_latency, calibration.network_latency
-        return Fabric(node.devices, link or network, network, *latencies, above, torus, peers)
+        return Fabric(node.devices, link or network, network, *latencies, above, torus, peers, cluster.chip.kind == "cpu")
 
     def inside(self, ranks: Floats) -> Floats:
         """Return the bytes per second of a device to the other `ranks` - 1 members of its group in the node."""
@@ -87,6 +92,8 @@ class Group:
     """Of a reduce-scatter or an all-gather: a ring of size - 1 steps, for which NCCL has no tree."""
     tree: Floats
     """Half of the latency of an all-reduce over a tree between nodes."""
+    scatter: Floats = field(default_factory=lambda: np.ones(1))
+    """Bytes of a reduce-scatter over those of a ring."""
 
     @staticmethod
     def of(fabric: Fabric, size: Floats, stride: Floats) -> "Group":
@@ -107,7 +114,8 @@ class Group:
         ring = fabric.network_latency * between + fabric.link_latency * (inside - 1) + HOP * rest
         tree = fabric.network_latency * _depth(np.maximum(nodes, 1.0)) + fabric.link_latency * (inside - 1)
         ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
-        return Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
+        found = Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
+        return replace(found, tree=found.latency, scatter=np.full(1, GLOO_SCATTER)) if fabric.gloo else found
 
     def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float, congestion: float = 0.0) -> "Group":
         """Limit a group that spans several units of each tier to the uplinks of its `inside` ranks per unit. Steps between units take
@@ -133,12 +141,20 @@ class Group:
         return (self.size - 1) / self.size / self.bandwidth
 
     def gather(self, size: Floats) -> Floats:
-        """Return seconds of an all-gather or reduce-scatter of `size` bytes in total."""
+        """Return seconds of an all-gather of `size` bytes in total."""
         return self.seconds_per_byte * size + self.latency
+
+    def reduce_scatter(self, size: Floats) -> Floats:
+        """Return seconds of a reduce-scatter of `size` bytes in total."""
+        return self.scatter * self.gather(size)
 
     def reduce(self, size: Floats) -> Floats:
         """Return seconds of an all-reduce: a reduce-scatter and an all-gather, over rings or trees, whichever have less latency."""
         return 2 * (self.seconds_per_byte * size + np.minimum(self.latency, self.tree))
+
+    def split_reduce(self, size: Floats, split: Floats) -> Floats:
+        """Return seconds of an all-reduce, which where `split` is a reduce-scatter and an all-gather with work between them."""
+        return np.where(split > 0, (1 + self.scatter) / 2, 1.0) * self.reduce(size)
 
 
 @dataclass(frozen=True)
@@ -311,7 +327,7 @@ class DataParallel:
         once = np.where(
             stages[0],
             _pieces(shard.reduce, f.reduced_bytes * parameters, pieces),
-            _pieces(shard.gather, f.reduced_bytes * parameters, pieces),
+            _pieces(shard.reduce_scatter, f.reduced_bytes * parameters, pieces),
         )
         copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
         across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)

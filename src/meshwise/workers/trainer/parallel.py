@@ -69,8 +69,11 @@ class Ranks:
 
     @property
     def uses_fsdp(self) -> bool:
-        """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens."""
-        return self.always or self.layout.dp * self.layout.cp > 1
+        """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens.
+
+        Under tensor parallelism alone it shards over one rank: so that layers compute, and send each other, 16-bit activations.
+        """
+        return self.always or self.layout.devices > self.layout.pp
 
     @property
     def replica(self) -> int:
