@@ -32,8 +32,9 @@ from support.three_hosts import ThreeHosts, ip  # noqa: E402
 
 PAYLOAD = 1448 / 1514
 """Share of the bytes that the token bucket counts which are bytes of a tensor: of a frame of 1514, 1448 are."""
-LATENCY = 1e-4
-"""Seconds of a message through the sockets of two processes here, without the cable's delay."""
+LATENCY, TRIPS = 1e-4, 2
+"""Seconds of a step of gloo's rings through the sockets of two processes here, and the cable's delays in it: the receiver first says that
+it is ready. `meshwise probe` measures both together."""
 MODEL: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 8, "vocab_size": 8192, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -133,7 +134,7 @@ def compare(hosts: ThreeHosts, name: str, case: Case, rate: float, delay: float)
     before = sent(hosts)
     limited = step_seconds(hosts, case, STEPS)
     bytes_ = (sent(hosts) - before - short) / (STEPS - SHORT)
-    guess = predicted(count, case, rate, LATENCY + delay)
+    guess = predicted(count, case, rate, LATENCY + TRIPS * delay)
     guessed_bytes = predicted(count, case, rate, 0.0) * rate / 8 * PAYLOAD
     found = limited - computing
     print(
