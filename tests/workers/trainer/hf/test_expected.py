@@ -4,8 +4,7 @@ import json
 import struct
 import subprocess
 from collections.abc import Callable
-from contextlib import nullcontext
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
