@@ -118,6 +118,16 @@ def same_choices(settings: Settings, passes: Passes) -> Iterator[list[int]]:
     yield others
 
 
+def watched(settings: Settings, passes: Passes) -> list[torch.dtype]:
+    """Return a list that gets the types of activations from other ranks: inputs of later stages, and of blocks under tensor parallelism."""
+    seen: list[torch.dtype] = []
+    for model in passes.models:
+        parts: list[Any] = [model] if model.model.embed_tokens is None else []
+        for part in parts + (model.blocks() if settings.layout.tp > 1 else []):
+            part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype), prepend=part is model)
+    return seen
+
+
 def cut_in(settings: Settings, passes: Passes) -> bool:
     """Return whether the weights that the layout should shard are sharded, and not silently replicated."""
     a = settings.layout
@@ -147,12 +157,13 @@ def main() -> None:
         assert not broken_rules(settings), broken_rules(settings)
         ranks = ranks_of(settings.layout)
         passes = Passes(settings, ranks, DEVICE)
-        cut = cut_in(settings, passes)
+        cut, sent = cut_in(settings, passes), watched(settings, passes)
         true, loss_1, total_1 = reference(settings)
         fixed = settings.half and dist.get_world_size() == 1
         with same_choices(settings, passes) if fixed else nullcontext([]) as others:
             mine, loss, total = gradients(settings, ranks, passes)
         found = torch.tensor([worst(mine, true), abs(loss / loss_1 - 1), abs(total / total_1 - 1), float(not cut)], device=DEVICE)
+        found = torch.cat([found, torch.tensor([float(settings.half and torch.float32 in sent)], device=DEVICE)])
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         seen = [None] * dist.get_world_size()
         dist.all_gather_object(seen, sorted(mine))
@@ -161,6 +172,7 @@ def main() -> None:
             "loss": float(found[1]),
             "norm": float(found[2]),
             "uncut": bool(found[3]),
+            "wide": bool(found[4]),
             "others": sum(others) / (len(others) * settings.batch * settings.seq / settings.microbatches) if others else 0.0,
             "missing": sorted(set(true) - {weight for names in seen for weight in names or ()}),
         }

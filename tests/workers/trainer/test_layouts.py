@@ -196,6 +196,7 @@ def test_gradients_loss_and_norm_equal_those_of_one_process(measured: Callable[[
     seen = measured(processes)[name]
     assert seen["missing"] == []
     assert seen["uncut"] is False
+    assert seen["wide"] is False  # 16-bit runs send 16-bit activations
     # 16 bits have a unit of 2^-8: through some ten operations of a block an error of a few percent
     far = 0.05 if name.startswith("bf16") else 1e-5
     assert max(seen["gradients"], seen["loss"], seen["norm"]) < far, seen
