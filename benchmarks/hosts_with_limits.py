@@ -5,7 +5,8 @@
 Every host has one process. Communication is the time of a step minus that of the same step with collectives that move nothing
 (silent_trainer.py); a run on unlimited cables would be no such baseline, since gloo moves its bytes with the CPU. The bytes that a host
 sends per step are the difference between the interface's counters after a long and a short run. The prediction is the cost model's for
-such hosts, with what Ethernet, IP and TCP leave of a cable, and nothing hidden: collectives of gloo make a rank wait.
+such hosts, with what Ethernet, IP and TCP leave of a cable, the latency of a small all-gather's step (step_latency.py), as a probe
+measures it, and nothing hidden: collectives of gloo make a rank wait.
 """
 
 import argparse
@@ -32,16 +33,13 @@ from support.three_hosts import ThreeHosts, ip  # noqa: E402
 
 PAYLOAD = 1448 / 1514
 """Share of the bytes that the token bucket counts which are bytes of a tensor: of a frame of 1514, 1448 are."""
-LATENCY, TRIPS = 1e-4, 2
-"""Seconds of a step of gloo's rings through the sockets of two processes here, and the cable's delays in it: the receiver first says that
-it is ready. `meshwise probe` measures both together."""
 MODEL: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8,
     "num_key_value_heads": 8, "vocab_size": 8192, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
 }  # fmt: skip
 BATCH, SHORT, STEPS = 4, 2, 8
 COMMUNICATION = ("dp", "tp", "cp", "pp", "p2p", "ep")
-SILENT, REAL = "silent_trainer", "meshwise.workers.trainer"
+SILENT, REAL, LATENCY = "silent_trainer", "meshwise.workers.trainer", "step_latency"
 
 
 @dataclass(frozen=True)
@@ -65,29 +63,40 @@ def cases(hosts: int) -> dict[str, Case]:
     }
 
 
+def on_every_host(hosts: ThreeHosts, program: str, given: str) -> None:
+    """Run a program as one process on each host."""
+    places = f"{ROOT / 'src'}:{ROOT / 'benchmarks'}"
+    environment = os.environ | {"PYTHONPATH": places, "GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"}
+    running = [
+        subprocess.Popen(
+            [
+                *hosts.before(number), sys.executable, "-m", "torch.distributed.run", "--nnodes", str(len(hosts.names)),
+                "--node-rank", str(number), "--nproc-per-node", "1", "--master-addr", "10.79.0.1", "--master-port", "29500",
+                "-m", program, given,
+            ],
+            env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for number in range(len(hosts.names))
+    ]  # fmt: skip
+    errors = [process.communicate(timeout=600)[1] for process in running]
+    if any(process.returncode for process in running):
+        raise RuntimeError(errors[0][-2000:])
+
+
 def step_seconds(hosts: ThreeHosts, case: Case, steps: int, program: str = REAL) -> float:
     """Run the trainer on all hosts; return the seconds of its fastest step: other programs on this machine only add to it."""
-    count = len(hosts.names)
     with tempfile.TemporaryDirectory() as folder:
         case.settings(steps, folder).write(Path(folder, "config.json"))
-        places = f"{ROOT / 'src'}:{ROOT / 'benchmarks'}"
-        environment = os.environ | {"PYTHONPATH": places, "GLOO_SOCKET_IFNAME": "cable", "OMP_NUM_THREADS": "1"}
-        running = [
-            subprocess.Popen(
-                [
-                    *hosts.before(number), sys.executable, "-m", "torch.distributed.run", "--nnodes", str(count),
-                    "--node-rank", str(number), "--nproc-per-node", "1", "--master-addr", "10.79.0.1", "--master-port", "29500",
-                    "-m", program, f"{folder}/config.json",
-                ],
-                env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            )
-            for number in range(count)
-        ]  # fmt: skip
-        errors = [process.communicate(timeout=600)[1] for process in running]
-        if any(process.returncode for process in running):
-            raise RuntimeError(errors[0][-2000:])
+        on_every_host(hosts, program, f"{folder}/config.json")
         rows = [json.loads(line) for line in Path(folder, "steps.jsonl").read_text(encoding="utf-8").splitlines()]
     return min(row["seconds"] for row in rows[1:])
+
+
+def step_latency(hosts: ThreeHosts) -> float:
+    """Return the seconds of a step of gloo's rings: the receiver first says that it is ready, so that it takes two delays of a cable."""
+    with tempfile.TemporaryDirectory() as folder:
+        on_every_host(hosts, LATENCY, f"{folder}/latency")
+        return float(Path(folder, "latency").read_text(encoding="utf-8"))
 
 
 def sent(hosts: ThreeHosts) -> int:
@@ -123,7 +132,7 @@ def predicted(count: int, case: Case, rate: float, latency: float) -> float:
     return float(sum(cost.time[name][0] for name in COMMUNICATION if name in cost.time))
 
 
-def compare(hosts: ThreeHosts, name: str, case: Case, rate: float, delay: float) -> None:
+def compare(hosts: ThreeHosts, name: str, case: Case, rate: float, latency: float) -> None:
     count = len(hosts.names)
     limit(hosts, 0)
     computing = step_seconds(hosts, case, STEPS, SILENT)
@@ -134,7 +143,7 @@ def compare(hosts: ThreeHosts, name: str, case: Case, rate: float, delay: float)
     before = sent(hosts)
     limited = step_seconds(hosts, case, STEPS)
     bytes_ = (sent(hosts) - before - short) / (STEPS - SHORT)
-    guess = predicted(count, case, rate, LATENCY + TRIPS * delay)
+    guess = predicted(count, case, rate, latency)
     guessed_bytes = predicted(count, case, rate, 0.0) * rate / 8 * PAYLOAD
     found = limited - computing
     print(
@@ -157,9 +166,15 @@ def main() -> None:
         hosts = DelayedHosts(asked.delay / 1e3) if asked.delay else ThreeHosts()
         try:
             hosts.make()
+            limit(hosts, asked.rate * 1e6)
+            latency = step_latency(hosts)
+            print(
+                f"{count} hosts, {asked.rate:g} Mbps, {asked.delay:g} ms: a step of a ring takes {latency * 1e3:.2f} ms",
+                flush=True,
+            )
             for name, case in cases(count).items():
                 if name.startswith(asked.only):
-                    compare(hosts, name, case, asked.rate * 1e6, asked.delay / 1e3)
+                    compare(hosts, name, case, asked.rate * 1e6, latency)
         finally:
             hosts.remove()
 
