@@ -353,7 +353,7 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
     facts: dict[str, float | str] = {"flops_per_token": flops, "params": float(model.params)}
     if settings.device == "cuda" and on:
         chip = clusters.find_cluster(on).chip
-        peak = chip.flops.get(cast(Any, settings.precision))
+        peak = chip.flops.get(cast(Any, "fp8" if settings.eight else settings.precision))
         known = chips.catalogued(chip) if chip.key == chips.HERE else chip
         facts |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
     return facts
