@@ -29,6 +29,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "documents without ends": (SIZES, {"pack": True}, "--pack: the embedded text has no documents"),
     "validation without a text": (SIZES, {"eval_data": "nowhere.txt"}, "--eval-data 'nowhere.txt': no such file"),
     "a dashboard that is not installed": (SIZES, {"track": "wandb"}, "--track wandb needs wandb, which is not installed"),
+    "metrics in place of a folder": (SIZES, {"metrics_file": "."}, "is a folder; expected the path of a file, such as run.prom"),
     "metrics in a folder that does not exist": (SIZES, {"metrics_file": "nowhere/run.prom"}, "nowhere does not exist"),
 }  # fmt: skip
 

@@ -67,10 +67,15 @@ def _announcement(ready: Launch) -> list[str]:
     return [
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
         f"{s.precision} on {workers}{nodes}",
-        f"learning rate {s.lr:g} after {s.warmup} steps of warm-up, then {s.lr_schedule}; gradient clipped to {s.clip:g}, weight decay "
-        f"{s.weight_decay:g}{_accumulation(s)}",
+        f"learning rate {s.lr:g} {_course(s)}; gradient clipped to {s.clip:g}, weight decay {s.weight_decay:g}{_accumulation(s)}",
         *ready.notes,
     ]
+
+
+def _course(s: Settings) -> str:
+    """Return how the learning rate rises and falls; a run may end before it has risen."""
+    warm_up = f"after {s.warmup} step{'s' * (s.warmup != 1)} of warm-up"
+    return f"{warm_up}, then {s.lr_schedule}" if s.warmup < s.steps else f"only {warm_up}, of which this run has {s.steps}"
 
 
 def _accumulation(s: Settings) -> str:

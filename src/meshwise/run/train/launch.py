@@ -342,6 +342,9 @@ def _check_monitoring(s: Settings) -> None:
         require(name, f"--track {name}")
     if s.metrics_file and not Path(s.metrics_file).parent.is_dir():
         raise UserError(f"--metrics-file {s.metrics_file}: the folder {Path(s.metrics_file).parent} does not exist")
+    if s.metrics_file and (os.path.isdir(s.metrics_file) or not os.access(Path(s.metrics_file).parent, os.W_OK)):
+        why = "is a folder" if os.path.isdir(s.metrics_file) else "cannot be written there"
+        raise UserError(f"--metrics-file {s.metrics_file} {why}; expected the path of a file, such as run.prom")
     if s.profile_steps and s.profile_from >= s.steps:
         raise UserError(f"--profile starts at step {s.profile_from + 1}, but the run has {s.steps} steps")
 
