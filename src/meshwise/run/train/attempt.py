@@ -83,7 +83,7 @@ def _accumulation(s: Settings) -> str:
     if s.microbatches == 1:
         return ""
     ranks = " on each data-parallel rank" if s.layout.dp > 1 else ""
-    return f"; gradients of {s.microbatches} micro-batches of {s.layout.mbs} sequences are accumulated{ranks}"
+    return f"; gradients of {s.microbatches} micro-batches of {s.layout.mbs} sequence{'s' * (s.layout.mbs != 1)} are accumulated{ranks}"
 
 
 def _plural(number: int, what: str) -> str:
