@@ -45,6 +45,7 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "8b": ("llama-3-8b", 4, 2048, {}),
     "8b-fp8": ("llama-3-8b", 4, 2048, {"precision": "fp8"}),
     "8b-fp8-exact": ("llama-3-8b", 4, 2048, {"precision": "fp8", "exact": True}),
+    "8b-fp8-row": ("llama-3-8b", 4, 2048, {"precision": "fp8-row", "exact": True}),
     "1b-fp8": ("llama-3.2-1b", 8, 2048, {"precision": "fp8"}),
     "8b-full": ("llama-3-8b", 8, 2048, {"recompute": "full"}),
     "ttt-16x128": ("ttt-linear-125m", 16, 128, {}),
@@ -103,11 +104,11 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
     }
     if "tiles" in options:
         attention.WIDE_TILES = options["tiles"]
-    if options.get("precision") == "fp8":
+    if options.get("precision", "").startswith("fp8"):
         from meshwise.workers.trainer.ops import fp8
 
         fp8.FAST_BACKWARD = "exact" not in options
-        fp8.BACKWARD = torch.float8_e4m3fn if "e4m3" in options else fp8.BACKWARD
+        fp8.BACKWARD |= {False: torch.float8_e4m3fn} if "e4m3" in options else {}
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
     tune = options.get("tune", {})
     flags |= {"lr": 3e-4, "tune": Tune(**(tune | {"targets": tuple(tune.get("targets", ()))}))}

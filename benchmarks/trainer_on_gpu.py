@@ -95,7 +95,7 @@ def tests() -> None:
         if "launched" in row:
             pairs = {
                 key: max(abs(a / b - 1) for a, b in zip(row[key], row["launched"], strict=True))
-                for key in ("captured", "eight")
+                for key in ("captured", "fp8", "fp8-row")
                 if key in row
             }
             say(

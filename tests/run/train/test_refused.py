@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from meshwise.catalogue import here
+from meshwise.catalogue.chips import find_chip
 from meshwise.errors import UserError
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
@@ -24,9 +25,11 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "ep that does not divide the ranks": (MIXTRAL, {"ep": 4, "dp_shard": 2}, "ep (4) must divide dp_shard x cp x tp (2 x 1 x 1)"),
     "ep without experts": (SIZES, {"ep": 2, "dp_shard": 2}, "ep (2) above 1 needs a model with experts"),
     "8 bits on a CPU": (SIZES, {"precision": "fp8"}, "--precision fp8 needs a GPU with 8-bit products, such as an H100 or newer"),
+    "8 bits with a scale per row on a CPU": (SIZES, {"precision": "fp8-row"}, "--precision fp8-row needs a GPU with 8-bit products"),
     "documents without ends": (SIZES, {"pack": True}, "--pack: the embedded text has no documents"),
     "validation without a text": (SIZES, {"eval_data": "nowhere.txt"}, "--eval-data 'nowhere.txt': no such file"),
     "a dashboard that is not installed": (SIZES, {"track": "wandb"}, "--track wandb needs wandb, which is not installed"),
+    "metrics in place of a folder": (SIZES, {"metrics_file": "."}, "is a folder; expected the path of a file, such as run.prom"),
     "metrics in a folder that does not exist": (SIZES, {"metrics_file": "nowhere/run.prom"}, "nowhere does not exist"),
 }  # fmt: skip
 
@@ -42,13 +45,16 @@ def test_what_cannot_work_is_refused_in_one_line(name: str, tmp_path: Path, monk
     assert words in one_line(error.value)
 
 
-def test_8_bits_are_refused_on_a_gpu_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("precision", ["fp8", "fp8-row"])
+def test_8_bits_are_refused_on_a_gpu_without_them(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here, "gpus", lambda: ["NVIDIA A100-SXM4-80GB"])
     with pytest.raises(UserError) as error:
-        prepare(TrainRun("llama-125m", precision="fp8", batch=8, seq=64))
-    assert "--precision fp8 needs a GPU with 8-bit products" in one_line(error.value)
+        prepare(TrainRun("llama-125m", precision=precision, batch=8, seq=64))
+    assert f"--precision {precision} needs a GPU with 8-bit products" in one_line(error.value)
     monkeypatch.setattr(here, "gpus", lambda: ["NVIDIA H200"])
-    assert prepare(TrainRun("llama-125m", precision="fp8", batch=8, seq=64)).settings.split_weights
+    made = prepare(TrainRun("llama-125m", precision=precision, batch=8, seq=64)).settings
+    assert made.split_weights
+    assert made.facts["peak"] == find_chip("h200").flops["fp8"]  # of which the report states a share
 
 
 def test_moments_of_16_bits_are_refused_where_no_kernel_updates_them(monkeypatch: pytest.MonkeyPatch) -> None:

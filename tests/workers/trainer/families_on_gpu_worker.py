@@ -95,7 +95,8 @@ def main() -> None:
             if name in SHORT:
                 found[name]["short"] = losses(replace(settings, compile=True, moments="bf16"))
             if name in EIGHT:
-                found[name]["eight"] = losses(replace(settings, compile=True, precision="fp8"))
+                for precision in ("fp8", "fp8-row"):
+                    found[name][precision] = losses(replace(settings, compile=True, precision=precision))
         except Exception:
             found[name] = {"failed": traceback.format_exc(limit=-6)}
         Path(sys.argv[2]).write_text(json.dumps(found))

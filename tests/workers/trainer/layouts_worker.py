@@ -2,12 +2,15 @@
 
     layouts_worker.py CASES.json SEEN.json [cpu|cuda]
 
-One rank alone builds the groups of all axes and communicates with itself, so that one GPU runs every collective of NCCL.
+One rank alone builds the groups of all axes and communicates with itself, so that one GPU runs every collective of NCCL. In 16 bits its
+routers choose the experts of the reference, since another choice is another function, and count the tokens that would have others.
 """
 
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from meshwise.workers.trainer.data.samples import batch_of, local_batch
 from meshwise.workers.trainer.gradients import gradient_norm, named_parameters, reduce_gradients
 from meshwise.workers.trainer.models.base import Span, build
+from meshwise.workers.trainer.models.decoder.experts import Router
 from meshwise.workers.trainer.models.description import EMBEDDING
 from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.parallel import AXES, Ranks
@@ -34,6 +38,8 @@ WHOLE = ("router.weight", "q_a_proj.weight", "kv_a_proj.weight")
 DEVICE = torch.device(sys.argv[3] if len(sys.argv) > 3 else "cpu")
 meshes: dict[tuple[int | bool, ...], Ranks] = {}
 whole: dict[str, tuple[dict[str, torch.Tensor], float, float]] = {}
+chosen: dict[str, dict[str, torch.Tensor]] = {}
+"""Experts of each token in the reference, by model and router."""
 
 
 class Sharded(Settings):
@@ -79,12 +85,47 @@ def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float
     layers = sizes_of(settings.model).layers
     model = build(settings.model, Span(0, layers, layers)).to(DEVICE)
     init_random([model], settings.seed, settings.model["initializer_range"])
+    chosen[key] = {}
+    for name, router in routers(model):
+        router.register_forward_hook(lambda _, __, routed, name=name: chosen[key].update({name: routed.experts}))
     tokens, targets = (part.to(DEVICE) for part in batch_of(settings, 0))
     loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
     loss.backward()
     total = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
     whole[key] = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, float(loss), float(total)
     return whole[key]
+
+
+def routers(model: torch.nn.Module) -> list[tuple[str, Router]]:
+    return [(name, part) for name, part in model.named_modules() if isinstance(part, Router)]
+
+
+@contextmanager
+def same_choices(settings: Settings, passes: Passes) -> Iterator[list[int]]:
+    """Make the routers of one rank choose the reference's experts; the list gets the tokens of each call that would have others."""
+    others: list[int] = []
+    for name, router in routers(passes.models[0]):
+        parts = chosen[json.dumps(settings.model)][name].tensor_split(settings.microbatches)
+        calls = iter((*parts[: passes.schedule is not None], *parts))  # torch runs a stage once more to learn its shapes
+
+        def allowed(scores: torch.Tensor, calls: Iterator[torch.Tensor] = calls, k: int = router.e.chosen) -> torch.Tensor:
+            given = torch.zeros_like(scores).scatter(1, next(calls), 1.0)
+            own = torch.zeros_like(scores).scatter(1, scores.topk(k).indices, 1.0)
+            others.append(int((given != own).any(1).sum()))
+            return given
+
+        router._allowed = allowed  # pyright: ignore[reportPrivateUsage]
+    yield others
+
+
+def watched(settings: Settings, passes: Passes) -> list[torch.dtype]:
+    """Return a list that gets the types of activations from other ranks: inputs of later stages, and of blocks under tensor parallelism."""
+    seen: list[torch.dtype] = []
+    for model in passes.models:
+        parts: list[Any] = [model] if model.model.embed_tokens is None else []
+        for part in parts + (model.blocks() if settings.layout.tp > 1 else []):
+            part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype), prepend=part is model)
+    return seen
 
 
 def cut_in(settings: Settings, passes: Passes) -> bool:
@@ -116,10 +157,13 @@ def main() -> None:
         assert not broken_rules(settings), broken_rules(settings)
         ranks = ranks_of(settings.layout)
         passes = Passes(settings, ranks, DEVICE)
-        cut = cut_in(settings, passes)
-        mine, loss, total = gradients(settings, ranks, passes)
+        cut, sent = cut_in(settings, passes), watched(settings, passes)
         true, loss_1, total_1 = reference(settings)
+        fixed = settings.half and dist.get_world_size() == 1
+        with same_choices(settings, passes) if fixed else nullcontext([]) as others:
+            mine, loss, total = gradients(settings, ranks, passes)
         found = torch.tensor([worst(mine, true), abs(loss / loss_1 - 1), abs(total / total_1 - 1), float(not cut)], device=DEVICE)
+        found = torch.cat([found, torch.tensor([float(settings.half and torch.float32 in sent)], device=DEVICE)])
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         seen = [None] * dist.get_world_size()
         dist.all_gather_object(seen, sorted(mine))
@@ -128,6 +172,8 @@ def main() -> None:
             "loss": float(found[1]),
             "norm": float(found[2]),
             "uncut": bool(found[3]),
+            "wide": bool(found[4]),
+            "others": sum(others) / (len(others) * settings.batch * settings.seq / settings.microbatches) if others else 0.0,
             "missing": sorted(set(true) - {weight for names in seen for weight in names or ()}),
         }
     if dist.get_rank() == 0:

@@ -88,10 +88,11 @@ def test_a_captured_step_computes_the_same_losses(trained: dict[str, Any], famil
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "bloom", "gemma2"])
-def test_products_of_8_bits_train_like_those_of_16(trained: dict[str, Any], family: str) -> None:
+@pytest.mark.parametrize("precision", ["fp8", "fp8-row"])
+def test_products_of_8_bits_train_like_those_of_16(trained: dict[str, Any], family: str, precision: str) -> None:
     found = trained[family]
-    assert found["eight"] == pytest.approx(found["captured"], rel=0.03)
-    assert found["eight"] != found["captured"]
+    assert found[precision] == pytest.approx(found["captured"], rel=0.03)
+    assert found[precision] != found["captured"]
 
 
 def test_squares_from_the_kernels_of_experts_give_the_norm_of_their_gradients(trained: dict[str, Any]) -> None:

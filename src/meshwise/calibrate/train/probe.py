@@ -129,7 +129,7 @@ def _chip(rows: Sequence[Row], facts: Row, key: str) -> Chip:
     name = str(facts["name"])
     known = known_chip(name.removeprefix("NVIDIA ")) if facts["device"] == "cuda" else None
     devices = max(1, int(facts["ranks"]) // max(1, int(facts["nodes"])))
-    link, host = _bandwidth(_group(rows, 1)), _host(rows)
+    link, host = _bandwidth(_group(rows, 1), gloo=facts["device"] == "cpu"), _host(rows)
     if known is not None:
         return replace(known, key=key, name=f"{key}: {known.name}", aliases=(), link=known.link or link, host=known.host or host)
     dtype = str(of_kind(rows, "gemm")[0]["dtype"])
@@ -299,9 +299,11 @@ def _group(rows: Sequence[Row], nodes: int) -> list[Row]:
     return [row for row in of_kind(rows, "wire") if row["what"] != "point-to-point" and min(2, row["nodes"]) == nodes]
 
 
-def _moved(row: Row) -> tuple[float, float]:
-    """Return the bytes that a rank passes on in a ring, and the number of steps: both twice as large in an all-reduce."""
-    times, size = (2 if row["what"] == "all-reduce" else 1), int(row["group"])
+def _moved(row: Row, gloo: bool) -> tuple[float, float]:
+    """Return the bytes that a rank passes on in a ring, and the number of steps: both twice as large in an all-reduce, which gloo does in
+    place of a reduce-scatter too."""
+    times = 2 if row["what"] == "all-reduce" or (gloo and row["what"] == "reduce-scatter") else 1
+    size = int(row["group"])
     return times * (size - 1) / size * row["size"], times * (size - 1)
 
 
@@ -311,23 +313,25 @@ def _latency(rows: Sequence[Row], steps: Callable[[Row], float]) -> float:
     return statistics.median(row["seconds"] / steps(row) for row in rows if row["size"] == small)
 
 
-def _bandwidth(rows: Sequence[Row]) -> Link | None:
+def _bandwidth(rows: Sequence[Row], gloo: bool) -> Link | None:
     """Return the median bandwidth that a ring of ranks reached with large arrays."""
     if not rows:
         return None
     large = sorted({row["size"] for row in rows})[-2:]
-    rates = [_moved(row)[0] / row["seconds"] for row in rows if row["size"] in large]
+    rates = [_moved(row, gloo)[0] / row["seconds"] for row in rows if row["size"] in large]
     return Link(name="measured", bandwidth=statistics.median(rates))
 
 
 def _links(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> Calibration:
     """Fit the bandwidth and latency of the link inside a node, and the latency of the network between nodes."""
-    near, far = _group(rows, 1), _group(rows, 2)
-    link = _bandwidth(near)
+    near, far, gloo = _group(rows, 1), _group(rows, 2), chip.kind == "cpu"
+    link = _bandwidth(near, gloo)
     if link is not None and chip.link is not None:
         calibration = replace(calibration, link=min(1.0, link.bandwidth / chip.link.bandwidth))
-        calibration = replace(calibration, link_latency=_latency(near, lambda row: _moved(row)[1]))
-    if far:
+        calibration = replace(calibration, link_latency=_latency(near, lambda row: _moved(row, gloo)[1]))
+    if far and gloo:
+        calibration = replace(calibration, network_latency=_latency(far, lambda row: _moved(row, gloo)[1]))
+    elif far:
         depth = {"all-reduce": 2}
         calibration = replace(
             calibration, network_latency=_latency(far, lambda row: depth.get(row["what"], 1) * math.ceil(math.log2(row["group"])))

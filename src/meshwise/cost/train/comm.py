@@ -1,7 +1,7 @@
 """Communication time: the bandwidth and latency of each group of devices, and the cost of collectives in it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from meshwise.cost.work import Train
 CONGESTION = 0.33
 """Loss of bandwidth between pods over the data-center network per doubling of the pods: MaxText's v5e runs of 2 to 32 slices lose as much
 more time as half of the bandwidth would cost."""
+GLOO_SEGMENT, GLOO_SEGMENTS = 2.0**20, 2
+"""Bytes of a segment of an all-reduce with gloo, the backend of CPUs, and segments that are on their way at a time: each takes a step's
+latency before it moves (measured over cables of 10 ms, benchmarks/hosts_with_limits.py)."""
 HOP = 1.5e-6
 """Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's tuning model: 0.6 to 3.4 us)."""
 
@@ -43,6 +46,9 @@ class Fabric:
     """Set where a node is a pod wired as a torus."""
     peers: int = 0
     """Devices that each device has a link of its own to, where there is no switch: a group uses the links between its members only."""
+    gloo: bool = False
+    """Whether collectives are gloo's, the backend of CPUs: rings alone, and in place of a reduce-scatter an all-reduce, of which torch
+    keeps a part (bytes counted on the cables of two and four hosts, benchmarks/hosts_with_limits.py, torch 2.13)."""
 
     @staticmethod
     def of(cluster: Cluster, calibration: Calibration) -> "Fabric":
@@ -63,7 +69,7 @@ class Fabric:
             torus = Torus.of(cluster.torus, closed, node.link.bandwidth * calibration.link)
         peers = node.link.peers if node.link else 0
         latencies = calibration.link_latency, calibration.network_latency
-        return Fabric(node.devices, link or network, network, *latencies, above, torus, peers)
+        return Fabric(node.devices, link or network, network, *latencies, above, torus, peers, cluster.chip.kind == "cpu")
 
     def inside(self, ranks: Floats) -> Floats:
         """Return the bytes per second of a device to the other `ranks` - 1 members of its group in the node."""
@@ -87,6 +93,8 @@ class Group:
     """Of a reduce-scatter or an all-gather: a ring of size - 1 steps, for which NCCL has no tree."""
     tree: Floats
     """Half of the latency of an all-reduce over a tree between nodes."""
+    gloo: Floats = field(default_factory=lambda: np.zeros(1))
+    """Seconds per byte that a rank sends in an all-reduce over gloo, whose segments wait for a step's latency; 0: another backend."""
 
     @staticmethod
     def of(fabric: Fabric, size: Floats, stride: Floats) -> "Group":
@@ -107,7 +115,8 @@ class Group:
         ring = fabric.network_latency * between + fabric.link_latency * (inside - 1) + HOP * rest
         tree = fabric.network_latency * _depth(np.maximum(nodes, 1.0)) + fabric.link_latency * (inside - 1)
         ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
-        return Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
+        found = Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
+        return found.over_gloo(np.where(crosses, fabric.network_latency, fabric.link_latency)) if fabric.gloo else found
 
     def across(self, tiers: tuple[Tier, ...], inside: Iterable[Floats], below: float, congestion: float = 0.0) -> "Group":
         """Limit a group that spans several units of each tier to the uplinks of its `inside` ranks per unit. Steps between units take
@@ -124,6 +133,12 @@ class Group:
             below = tier.latency
         return Group(self.size, bandwidth, ring, tree)
 
+    def over_gloo(self, latency: Floats) -> "Group":
+        """Return the group with gloo's collectives. Worked: 1 MiB at 1 Gbps takes 9 ms; where a step's latency is 20 ms, two segments are
+        through after 29 ms, so that each takes 14.5."""
+        segment = (latency + GLOO_SEGMENT / self.bandwidth) / GLOO_SEGMENTS
+        return replace(self, tree=self.latency, gloo=segment / GLOO_SEGMENT)
+
     def take(self, rows: Ints) -> "Group":
         return Group(*(column if len(column) == 1 else column[rows] for column in vars(self).values()))
 
@@ -133,12 +148,23 @@ class Group:
         return (self.size - 1) / self.size / self.bandwidth
 
     def gather(self, size: Floats) -> Floats:
-        """Return seconds of an all-gather or reduce-scatter of `size` bytes in total."""
+        """Return seconds of an all-gather of `size` bytes in total."""
         return self.seconds_per_byte * size + self.latency
+
+    def reduce_scatter(self, size: Floats) -> Floats:
+        """Return seconds of a reduce-scatter of `size` bytes in total."""
+        return np.where(self.gloo > 0, self.reduce(size), self.gather(size)) if np.any(self.gloo) else self.gather(size)
 
     def reduce(self, size: Floats) -> Floats:
         """Return seconds of an all-reduce: a reduce-scatter and an all-gather, over rings or trees, whichever have less latency."""
-        return 2 * (self.seconds_per_byte * size + np.minimum(self.latency, self.tree))
+        rings = self.seconds_per_byte * size + np.minimum(self.latency, self.tree)
+        return 2 * np.maximum(rings, self.gloo * (self.size - 1) / self.size * size) if np.any(self.gloo) else 2 * rings
+
+    def split_reduce(self, size: Floats, split: Floats) -> Floats:
+        """Return seconds of an all-reduce, which where `split` is a reduce-scatter and an all-gather with work between them."""
+        if not np.any(self.gloo):
+            return self.reduce(size)
+        return np.where(split > 0, self.gather(size) + self.reduce_scatter(size), self.reduce(size))
 
 
 @dataclass(frozen=True)
@@ -311,7 +337,7 @@ class DataParallel:
         once = np.where(
             stages[0],
             _pieces(shard.reduce, f.reduced_bytes * parameters, pieces),
-            _pieces(shard.gather, f.reduced_bytes * parameters, pieces),
+            _pieces(shard.reduce_scatter, f.reduced_bytes * parameters, pieces),
         )
         copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
         across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)

@@ -86,7 +86,7 @@ def host_link(q: Question) -> float:
 def head_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dict[str, Floats]:
     """Return seconds of the output head and the loss for one micro-batch."""
     rows, once = a.mbs * q.work.seq / a.cp, q.work.objective.forwards
-    wire = np.where(a.tp > 1, comm.tp.reduce(2 * rows * q.model.decoder.hidden), 0.0)
+    wire = np.where(a.tp > 1, comm.tp.split_reduce(2 * rows * q.model.decoder.hidden, a.sp), 0.0)
     return {
         "matmul": (1 + once) * p.head + p.head_back,
         "elementwise": (1 + once / 2) * p.logits,
@@ -102,7 +102,7 @@ def _tensor_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:
     number = sum(times for block, times in q.model.times.items() if block in dense)
     experts = sum(times for block, times in q.model.times.items() if block in mixed)
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden
-    return np.where(a.tp > 1, (number + experts * (a.etp > 1)) * comm.tp.reduce(size), 0.0)
+    return np.where(a.tp > 1, (number + experts * (a.etp > 1)) * comm.tp.split_reduce(size, a.sp), 0.0)
 
 
 def _context_parallel(q: Question, comm: Communicators, a: Layouts) -> Floats:

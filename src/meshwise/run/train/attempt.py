@@ -67,10 +67,16 @@ def _announcement(ready: Launch) -> list[str]:
     return [
         f"{s.name}: {ready.model.params:,} parameters, {s.batch} x {s.seq} tokens per step in {parts}, "
         f"{s.precision} on {workers}{nodes}",
-        f"learning rate {s.lr:g} after {s.warmup} steps of warm-up, then {s.lr_schedule}; gradient clipped to {s.clip:g}, weight decay "
-        f"{s.weight_decay:g}{'' if s.moments == 'fp32' else f'; moments in {s.moments}'}{_accumulation(s)}",
+        f"learning rate {s.lr:g} {_course(s)}; gradient clipped to {s.clip:g}, weight decay {s.weight_decay:g}"
+        f"{'' if s.moments == 'fp32' else f'; moments in {s.moments}'}{_accumulation(s)}",
         *ready.notes,
     ]
+
+
+def _course(s: Settings) -> str:
+    """Return how the learning rate rises and falls; a run may end before it has risen."""
+    warm_up = f"after {s.warmup} step{'s' * (s.warmup != 1)} of warm-up"
+    return f"{warm_up}, then {s.lr_schedule}" if s.warmup < s.steps else f"only {warm_up}, of which this run has {s.steps}"
 
 
 def _accumulation(s: Settings) -> str:
@@ -78,7 +84,7 @@ def _accumulation(s: Settings) -> str:
     if s.microbatches == 1:
         return ""
     ranks = " on each data-parallel rank" if s.layout.dp > 1 else ""
-    return f"; gradients of {s.microbatches} micro-batches of {s.layout.mbs} sequences are accumulated{ranks}"
+    return f"; gradients of {s.microbatches} micro-batches of {s.layout.mbs} sequence{'s' * (s.layout.mbs != 1)} are accumulated{ranks}"
 
 
 def _plural(number: int, what: str) -> str:

@@ -184,8 +184,8 @@ def prepare(run: TrainRun) -> Launch:
         check_weights(values, name, Path(settings.weights))
         if tune.freezes and settings.checkpoint_every:
             settings = replace(settings, base=weights_fingerprint(Path(settings.weights)))
-    if settings.precision == "fp8":
-        _check_eight_bits(device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
+    if settings.eight:
+        _check_eight_bits(settings.precision, device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
     rules = broken_rules(settings)
     if rules:
         raise BrokenRules(rules, valid_choices(settings))
@@ -237,8 +237,8 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
         raise UserError(f"{what}: the trainer does not cut an expert over tensor-parallel ranks; plan with --fix etp=1")
     if made.ask.precision not in PRECISIONS or made.ask.optimizer not in FORMATS:
         raise UserError(
-            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16 or fp8, and {' or '.join(FORMATS)}: "
-            "plan with these"
+            f"{what} is for {made.ask.precision} and {made.ask.optimizer}, but the trainer has bf16, fp8 or fp8-row, and "
+            f"{' or '.join(FORMATS)}: plan with these"
         )
     if made.ask.objective != "sft":
         raise UserError(
@@ -327,13 +327,13 @@ def _check_kind(cluster: str) -> None:
         raise UserError(f"the plan is for {cluster}, but this machine has no GPU; --device cpu trains it on the CPU anyway")
 
 
-def _check_eight_bits(device: str, on: str) -> None:
+def _check_eight_bits(precision: str, device: str, on: str) -> None:
     """Refuse products of 8 bits on a chip that has none."""
     chip = clusters.find_cluster(on).chip if on and device == "cuda" else None
     if device != "cuda" or (chip and not chip.flops.get("fp8")):
         where = chip.name if chip else "this run is on a CPU"
         raise UserError(
-            f"--precision fp8 needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16"
+            f"--precision {precision} needs a GPU with 8-bit products, such as an H100 or newer ({where}); use --precision bf16"
         )
 
 
@@ -347,6 +347,9 @@ def _check_monitoring(s: Settings) -> None:
         require(name, f"--track {name}")
     if s.metrics_file and not Path(s.metrics_file).parent.is_dir():
         raise UserError(f"--metrics-file {s.metrics_file}: the folder {Path(s.metrics_file).parent} does not exist")
+    if s.metrics_file and (os.path.isdir(s.metrics_file) or not os.access(Path(s.metrics_file).parent, os.W_OK)):
+        why = "is a folder" if os.path.isdir(s.metrics_file) else "cannot be written there"
+        raise UserError(f"--metrics-file {s.metrics_file} {why}; expected the path of a file, such as run.prom")
     if s.profile_steps and s.profile_from >= s.steps:
         raise UserError(f"--profile starts at step {s.profile_from + 1}, but the run has {s.steps} steps")
 
@@ -360,7 +363,7 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
         facts["tune"] = own_run.tune_words(settings)
     if settings.device == "cuda" and on:
         chip = clusters.find_cluster(on).chip
-        peak = chip.flops.get(cast(Any, settings.precision))
+        peak = chip.flops.get(cast(Any, "fp8" if settings.eight else settings.precision))
         known = chips.catalogued(chip) if chip.key == chips.HERE else chip
         facts |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
     return facts

@@ -69,8 +69,11 @@ class Ranks:
 
     @property
     def uses_fsdp(self) -> bool:
-        """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens."""
-        return self.always or self.layout.dp * self.layout.cp > 1
+        """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens.
+
+        Under tensor parallelism alone it shards over one rank: so that layers compute, and send each other, 16-bit activations.
+        """
+        return self.always or self.layout.devices > self.layout.pp
 
     @property
     def replica(self) -> int:
@@ -140,9 +143,9 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
             stack.ask_squares()
     for model in models if settings.pack else ():
         cast(Any, model).document_end = settings.document_end
-    if settings.precision == "fp8":
+    if settings.eight:
         for part in (part for model in models for part in model.modules() if hasattr(part, "eight")):
-            cast(Any, part).eight = True
+            cast(Any, part).eight = settings.eight
 
 
 def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks) -> None:

@@ -12,8 +12,8 @@ from meshwise.workers.trainer.tuning.method import FULL, Tune
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
 SPLIT_BACKWARD = ("zero-bubble", "zbv")
 RECOMPUTE = ("none", "selective", "full")
-PRECISIONS = ("bf16", "fp8", "fp32")
-"""fp8: matrix products of the layers in 8 bits, and everything else as with bf16."""
+PRECISIONS = ("bf16", "fp8", "fp8-row", "fp32")
+"""fp8, fp8-row: matrix products of the layers in 8 bits with one scale per tensor or per row, and everything else as with bf16."""
 MOMENTS = ("fp32", "bf16")
 EIGHT = 16
 """Sizes of 8-bit products are multiples of this."""
@@ -159,6 +159,11 @@ class Settings:
         return self.precision != "fp32"
 
     @property
+    def eight(self) -> str:
+        """tensor or row, which has one scale, if the layers' products are in 8 bits."""
+        return {"fp8": "tensor", "fp8-row": "row"}.get(self.precision, "")
+
+    @property
     def split_weights(self) -> bool:
         """Whether a float32 weight is stored as bfloat16 plus the 16 remaining bits; with several ranks weights are float32."""
         return self.half and self.device == "cuda" and self.layout.devices == 1
@@ -220,14 +225,14 @@ def broken_rules(settings: Settings) -> list[str]:
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
-        f"fp8 needs tp 1 (tp is {a.tp}) and a model with softmax attention": settings.precision != "fp8"
+        f"{settings.precision} needs tp 1 (tp is {a.tp}) and a model with softmax attention": not settings.eight
         or (a.tp == 1 and not recurrent),
-        f"fp8 needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW width ({m.ffn}) "
-        f"to be multiples of {EIGHT}": settings.precision != "fp8"
+        f"{settings.precision} needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW "
+        f"width ({m.ffn}) to be multiples of {EIGHT}": not settings.eight
         or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
         f"moments in bf16 need precision bf16 or fp8 and one GPU (given: {settings.precision} on {a.devices} x {settings.device}); "
         "use moments in fp32": settings.moments == "fp32" or settings.split_weights,
-        f"{tune.method} trains in bf16 or fp32, not in fp8": not tune.freezes or settings.precision != "fp8",
+        f"{tune.method} trains in bf16 or fp32, not in {settings.precision}": not tune.freezes or not settings.eight,
         f"{tune.method} has weights without gradients, which schedule {a.schedule} cannot split": not tune.freezes
         or a.schedule not in SPLIT_BACKWARD,
         f"qlora has whole 4-bit weights on every rank: it needs tp 1 (tp is {a.tp})": not tune.quantized or a.tp == 1,

@@ -4,7 +4,7 @@ import json
 import struct
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,26 @@ def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_p
     values, label = launch.buildable("bloom-560m")
     with pytest.raises(expected.WeightsError, match=r"lacks transformer.word_embeddings.weight of bloom-560m \(293 of 293 are"):
         expected.check(values, label, given)
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        (
+            {"num_attention_heads": 8, "head_dim": 4},
+            "has 8 attention heads, but tiny has 4; these weights belong to another model",
+        ),
+        ({"hidden_act": "gelu"}, "has gelu as the activation, but tiny has silu; these weights belong"),
+        ({"rope_theta": 5e5, "rms_norm_eps": 1e-6}, ""),
+        ({"model_type": "a type of another program"}, ""),
+    ],
+)
+def test_a_config_beside_the_weights_must_state_the_same_model(stated: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """The same shapes, cut into other heads, are another model; other positions are a choice of who trains on."""
+    given = saved(LLAMA, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | stated), encoding="utf-8")
+    with pytest.raises(expected.WeightsError, match=says) if says else nullcontext():
+        expected.check(LLAMA, "tiny", given / "model.safetensors")
 
 
 def test_a_file_stands_for_its_folder_and_one_of_several_for_all(tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 from meshwise.workers.trainer.hf.safetensors import TensorEntry, WeightsError, contents, format_shape
-from meshwise.workers.trainer.models.registry import Config, family_of, stored_of
+from meshwise.workers.trainer.models.registry import Config, description_of, families, family_of, stored_of
 from meshwise.workers.trainer.models.tensors import HEAD, Shapes
 
 READABLE = ("F64", "F32", "F16", "BF16")
 """Types that the trainer reads, by the names of the format."""
+MEANT = {"heads": "attention heads", "kv_heads": "KV heads", "head_dim": "features per head", "activation": "as the activation"}
+"""Facts of a model that its weights were trained with and that their shapes need not show, in words."""
 OPTIONAL_PREFIX = "transformer."
 """Some files of BLOOM and GPT-2 leave this prefix out of their tensor names."""
 
@@ -51,3 +53,27 @@ def check(config: Config, label: str, given: Path) -> None:
     for name, entry in stored.items():
         if name not in known and not name.endswith(buffers):
             raise WeightsError(f"{entry.path}: holds {name}, which {label} does not have; these weights belong to another model")
+    _check_config(config, label, given if given.is_dir() else given.parent)
+
+
+def _check_config(config: Config, label: str, folder: Path) -> None:
+    """Refuse weights of the same shapes whose config.json, if there is one beside them, states another model."""
+    try:
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        theirs = description_of(stated) if stated["model_type"] in families() else None
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+    ):  # none, or one of another program: the shapes fit
+        return
+    ours = description_of(config)
+    for name, words in MEANT.items() if theirs else ():
+        has, needs = getattr(theirs, name), getattr(ours, name)
+        if has != needs:
+            raise WeightsError(
+                f"{folder / 'config.json'} has {has} {words}, but {label} has {needs}; these weights belong to another model"
+            )

@@ -6,6 +6,7 @@ span ends the model, or the loss if it is given the targets. Parameters have the
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 
@@ -52,9 +53,11 @@ class Headed(nn.Module):
     logit_factor: float = 1.0
 
     def end(self, x: Tensor, norm: nn.Module | None, targets: Tensor | None) -> Tensor:
-        """Turn the last block's activations into logits, or into the mean loss of the targets; return other activations unchanged."""
+        """Turn the last block's activations into logits, or into the mean loss of the targets; return activations for another stage in
+        the type that products have, which halves what is sent in 16 bits."""
         if self.lm_head is None or norm is None:
-            return x
+            kind = x.device.type
+            return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
         x = norm(x)
         if self.logit_factor != 1:
             x = x * self.logit_factor

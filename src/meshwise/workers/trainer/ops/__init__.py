@@ -8,7 +8,8 @@
     fused_projections.py  several projections of one input as one product, with a Triton kernel for gated feed-forwards
     adapted.py            products of frozen weights with low-rank adapters
     nf4.py                weights in 4 bits; nf4_kernel.py: the Triton kernel that turns them into 16 bits
-    fp8.py                products of 8-bit numbers, with Triton kernels that cast
+    fp8.py                products of 8-bit numbers
+    fp8_casts.py          Triton kernels that cast to 8 bits, and find the scales
     fused_heads.py        Triton kernels that split, norm and rotate queries, keys and values
     experts.py            rows grouped by expert, multiplied without dropping a token
     expert_kernels.py     Triton kernels between the grouped products of experts

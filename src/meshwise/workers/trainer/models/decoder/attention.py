@@ -25,8 +25,8 @@ class Attention(nn.Module):
         """Whether one product computes queries, keys and values."""
         self.frozen, self.columns = False, tuple[int, ...]()
         """Whether that product has no gradient of its weights, and where their adapters are among the joined ones."""
-        self.eight = False
-        """Whether products are in 8 bits."""
+        self.eight = ""
+        """tensor or row, which has one scale, if products are in 8 bits."""
         self.kernel = False
         """Whether a kernel norms and rotates what that product returns."""
         self.q_proj = nn.Linear(d.hidden, d.heads * d.head_dim, bias=d.qkv_bias)
@@ -45,7 +45,7 @@ class Attention(nn.Module):
         """Return queries, keys and values (batch, sequence, heads, head_dim)."""
         if self.kernel and rotation is not None:
             return self._by_kernel(self._joined(x), rotation)
-        joined = self.fused or self.eight
+        joined = self.fused or bool(self.eight)
         parts = self._joined(x).split(self._widths(), -1) if joined else [p(x) for p in self._projections()]
         # -1: under tensor parallelism the projections return only this rank's heads
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
@@ -63,7 +63,7 @@ class Attention(nn.Module):
         from meshwise.workers.trainer.ops.fused_projections import fused_linear
 
         weights = [p.weight for p in self._projections()]
-        rows = fp8_linear(x, weights)[0] if self.eight else fused_linear(x, weights)
+        rows = fp8_linear(x, weights, self.eight == "row")[0] if self.eight else fused_linear(x, weights)
         return rows + torch.cat([p.bias for p in self._projections()]) if self.biased else rows
 
     def _by_kernel(self, rows: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:

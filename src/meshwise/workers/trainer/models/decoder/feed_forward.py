@@ -9,13 +9,13 @@ from meshwise.workers.trainer.models.description import Description
 from meshwise.workers.trainer.ops.experts import ACTIVATE
 
 
-def project(x: Tensor, linear: nn.Linear, eight: bool) -> Tensor:
-    """Apply a linear layer; if `eight`, its product is in 8 bits."""
+def project(x: Tensor, linear: nn.Linear, eight: str) -> Tensor:
+    """Apply a linear layer, in 8 bits if `eight` says what has a scale: a tensor, or a row."""
     if not eight:
         return linear(x)
     from meshwise.workers.trainer.ops.fp8 import fp8_linear
 
-    y = fp8_linear(x, [linear.weight])[0]
+    y = fp8_linear(x, [linear.weight], eight == "row")[0]
     bias = cast("Tensor | None", linear.bias)
     return y if bias is None else y + bias
 
@@ -35,14 +35,15 @@ class FeedForward(nn.Module):
         """Whether one product computes the gate and up projections."""
         self.frozen, self.columns = False, (tuple[int, ...](), tuple[int, ...]())
         """Whether products have no gradients of their weights, and where adapters are among the joined ones of gate and up, and of down."""
-        self.eight = False
-        """Whether products are in 8 bits."""
+        self.eight = ""
+        """tensor or row, which has one scale, if products are in 8 bits."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.eight and self.gated and not self.biased and self.activation in ("silu", "gelu_tanh"):
             from meshwise.workers.trainer.ops.fp8 import fp8_gated_product
 
-            return fp8_gated_product(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight, self.activation)[0]
+            weights = self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight
+            return fp8_gated_product(x, *weights, self.activation, self.eight == "row")[0]
         if self.fused and self.frozen:
             from meshwise.workers.trainer.tuning.linear import gated_product as frozen_product
 
