@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from meshwise.run.train import launch
 from meshwise.tune.loop.launch import LOG, Job
@@ -100,7 +101,7 @@ def _open_files() -> list[str]:
 
 def _run(folders: Sequence[Path], method: str) -> None:
     """Run some folders side by side, each with as many processes as its layout has devices."""
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     runs = [(folder, Settings.read(folder / "settings.json").layout.devices, free_port()) for folder in folders]
     workers = {
         folder: [context.Process(target=_work, args=(folder, rank, ranks, port)) for rank in range(ranks)]

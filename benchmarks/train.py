@@ -118,7 +118,8 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
     ranks = Ranks.of(layout, "cuda")
     passes = Passes(settings, ranks, torch.device("cuda"))
     if options.get("squares") is False:
-        for part in (part for model in passes.models for part in model.modules() if hasattr(part, "squares")):
+        parts: list[Any] = [part for model in passes.models for part in model.modules() if hasattr(part, "squares")]
+        for part in parts:
             part.squares = None
     parameters = trained_parameters(passes.models)
     return settings, Stepper(settings, ranks, passes, make_optimizer(settings, parameters), parameters)

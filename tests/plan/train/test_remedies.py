@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from meshwise.cost.train.step import host_needs, peak
@@ -55,7 +56,7 @@ def test_savings_add_up_to_the_difference_of_one_layout(name: str, cures: dict[s
     found = cures[name]
     ask = changed(ASKS[name], [remedy.flag for remedy in found.remedies])
     fitted = first_that_fits(ask, ask.question(), top=1)
-    layout = fitted.found.layouts.take([0])
+    layout = fitted.found.layouts.take(np.array([0]))
     assert found.peak == float(peak(fitted.question, layout)[0])
     assert found.on_host == float(host_needs(fitted.question, layout)[0]) <= found.host
     assert found.peak <= fitted.question.chip.memory * (1 - fitted.question.work.reserve)

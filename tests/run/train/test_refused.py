@@ -66,7 +66,9 @@ def test_moments_of_16_bits_are_refused_where_no_kernel_updates_them(monkeypatch
     with pytest.raises(UserError) as error:
         prepare(TrainRun("llama-125m", dp_shard=2, **asked))
     assert "(given: bf16 on 2 x cuda)" in one_line(error.value)
-    short, long = (prepare(TrainRun("llama-125m", **(asked | {"moments": kind}))) for kind in ("bf16", ""))
+    short = prepare(TrainRun("llama-125m", **asked))
+    asked["moments"] = ""
+    long = prepare(TrainRun("llama-125m", **asked))
     assert (short.settings.moments, long.settings.moments) == ("bf16", "fp32")
     saved = long.predicted().memory["optimizer"] - short.predicted().memory["optimizer"]
     assert saved == pytest.approx(4 * short.model.params, rel=0.01)

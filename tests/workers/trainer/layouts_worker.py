@@ -87,7 +87,11 @@ def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float, float
     init_random([model], settings.seed, settings.model["initializer_range"])
     chosen[key] = {}
     for name, router in routers(model):
-        router.register_forward_hook(lambda _, __, routed, name=name: chosen[key].update({name: routed.experts}))
+
+        def keep(_: Any, __: Any, routed: Any, name: str = name) -> None:
+            chosen[key][name] = routed.experts
+
+        router.register_forward_hook(keep)
     tokens, targets = (part.to(DEVICE) for part in batch_of(settings, 0))
     loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
     loss.backward()
@@ -121,7 +125,8 @@ def same_choices(settings: Settings, passes: Passes) -> Iterator[list[int]]:
 def watched(settings: Settings, passes: Passes) -> list[torch.dtype]:
     """Return a list that gets the types of activations from other ranks: inputs of later stages, and of blocks under tensor parallelism."""
     seen: list[torch.dtype] = []
-    for model in passes.models:
+    models: list[Any] = passes.models
+    for model in models:
         parts: list[Any] = [model] if model.model.embed_tokens is None else []
         for part in parts + (model.blocks() if settings.layout.tp > 1 else []):
             part.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype), prepend=part is model)

@@ -85,7 +85,7 @@ def test_gradients_of_experts_and_their_squares_equal_torchs(kind: str) -> None:
     found = arrange(choices // 8 * 8 if kind == "eight" else choices, 64)
     left, right = (torch.randn(len(found.choices), n, generator=dice, device="cuda").bfloat16() for n in (512, 256))
     gradient, squares = product_by_weights(left, right, found.ends)
-    theirs = torch._grouped_mm(left.T, right, offs=found.ends)
+    theirs = torch._grouped_mm(left.T, right, offs=found.ends)  # pyright: ignore[reportPrivateImportUsage]
     assert ((gradient.float() - theirs.float()).norm() / theirs.float().norm()).item() < 1e-3
     torch.testing.assert_close(squares.sum(), gradient.float().square().sum(), rtol=1e-5, atol=0)
 
@@ -100,7 +100,8 @@ def test_gated_products_of_experts_equal_torchs(kind: str) -> None:
     gate_up = (torch.randn(64, 1024, 256, generator=dice, device="cuda") / 16).bfloat16()
     shares = torch.rand(len(rows), generator=dice, device="cuda")
     both, gated = (part[:last].float() for part in gated_product_by_rows(rows, gate_up, shares, found.ends, GATES["silu"]))
-    theirs = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=found.ends)[:last].float()
+    theirs = torch._grouped_mm(rows, gate_up.mT, offs=found.ends)  # pyright: ignore[reportPrivateImportUsage]
+    theirs = theirs[:last].float()
     right = F.silu(both[:, :512]) * both[:, 512:] * shares[:last, None]
     assert ((both - theirs).norm() / theirs.norm()).item() < 1e-3
     assert ((gated - right).norm() / right.norm()).item() < 4e-3
