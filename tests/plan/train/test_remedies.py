@@ -1,4 +1,4 @@
-"""What would make a model fit: only changes that are needed, in the order of their harm, with the bytes of one and the same layout."""
+"""Remedies for a model that does not fit: only changes that are needed, in the order of harm, with the bytes that each saves."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What explains the measured runs: a slow mode of some of them, an effect of a trait, or chance."""
+"""Hypotheses explain the measured runs by a slow mode of some of them, an effect of a trait, or chance."""
 
 import math
 from dataclasses import replace

@@ -173,23 +173,10 @@ def prepare(run: TrainRun) -> Launch:
         tokenizer=bool(text and text.has_tokenizer_file), tune=tune, answers=hides(text) or hides(eval_text),
         document_end=text.document_end if isinstance(text, corpus.Corpus) else -1, **(defaults | run.options),
     )  # fmt: skip
-    if text and settings.checkpoint_every:
-        settings = replace(settings, fingerprint=fingerprint(text))
-    if settings.pack and settings.document_end < 0 and not isinstance(text, ChatCorpus):
-        given = (
-            f"{text.description} does not state the token that ends a document" if text else "the embedded text has no documents"
-        )
-        raise UserError(f"--pack: {given}; give text with --data and a --tokenizer that has one")
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
-        if tune.freezes and settings.checkpoint_every:
-            settings = replace(settings, base=weights_fingerprint(Path(settings.weights)))
-    if settings.eight:
-        _check_eight_bits(settings.precision, device, run.on or (planned.on if planned else here.cluster_text(device, 1, 1)))
-    rules = broken_rules(settings)
-    if rules:
-        raise BrokenRules(rules, valid_choices(settings))
-    _check_monitoring(settings)
+    settings = _with_fingerprints(settings, text)
+    _check_settings(settings, text, run.on or (planned.on if planned else ""))
     on = run.on or (planned.on if planned else here.cluster_text(device, layout.devices // nodes.nodes, nodes.nodes))
     facts = _facts(model, settings, on)
     # without a checkpoint a restart would begin at the first step
@@ -200,6 +187,29 @@ def prepare(run: TrainRun) -> Launch:
         )
     assumed = not (run.on or planned) and on.endswith(f"@{here.NETWORK}")
     return Launch(replace(settings, facts=facts), model, on, text, eval_text, nodes, restarts, assumed=assumed)
+
+
+def _with_fingerprints(settings: Settings, text: corpus.Corpus | ChatCorpus | None) -> Settings:
+    """Return the settings with what tells a checkpoint's text and frozen weights from others, if there will be checkpoints."""
+    if not settings.checkpoint_every:
+        return settings
+    base = weights_fingerprint(Path(settings.weights)) if settings.weights and settings.tune.freezes else ""
+    return replace(settings, base=base, fingerprint=fingerprint(text) if text else "")
+
+
+def _check_settings(settings: Settings, text: corpus.Corpus | ChatCorpus | None, on: str) -> None:
+    """Refuse settings that no layout, chip or text allows."""
+    if settings.pack and settings.document_end < 0 and not isinstance(text, ChatCorpus):
+        given = (
+            f"{text.description} does not state the token that ends a document" if text else "the embedded text has no documents"
+        )
+        raise UserError(f"--pack: {given}; give text with --data and a --tokenizer that has one")
+    if settings.eight:
+        _check_eight_bits(settings.precision, settings.device, on or here.cluster_text(settings.device, 1, 1))
+    rules = broken_rules(settings)
+    if rules:
+        raise BrokenRules(rules, valid_choices(settings))
+    _check_monitoring(settings)
 
 
 def _device(run: TrainRun, planned: TrainAsk | None) -> str:
