@@ -287,7 +287,9 @@ class TrainAsk(Ask):
         """Look up the cluster, the framework and the calibration; also the model, unless it is given."""
         from meshwise.plan.train import lookup
 
-        return lookup.question(self, model)
+        made = lookup.question(self, model)
+        lookup.check_length(self, made.model)
+        return made
 
 
 @question

@@ -51,6 +51,12 @@ def test_all_changes_together_make_it_fit_and_none_can_be_left_out(name: str, cu
         assert not first_that_fits(fewer, fewer.question(), top=1).fits, (flags, left_out)
 
 
+def test_a_tuning_beyond_the_context_of_a_model_is_advised_with_a_shorter_sequence() -> None:
+    found = cure(TrainAsk("bloom-176b", on="8xrtx4090", batch=8, seq=4096))
+    assert found is not None
+    assert [remedy.flag for remedy in found.remedies] == ["--tune lora:16", "--seq 2048"]
+
+
 @pytest.mark.parametrize("name", ASKS)
 def test_savings_add_up_to_the_difference_of_one_layout(name: str, cures: dict[str, Cure]) -> None:
     found = cures[name]

@@ -1,7 +1,6 @@
 """Run as one rank with a folder: a checkpoint with moments of one format is read by an optimizer with the other. Fails if they differ."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,13 +9,17 @@ from torch import nn
 
 from meshwise.workers.trainer.checkpoint import Checkpoints
 from meshwise.workers.trainer.optimizer import DTYPES, MOMENTS, SplitWeightsAdamW
-from support.tiny_runs import WHOLE
+from meshwise.workers.trainer.settings import Layout, Settings
 
 
 def ready(moments: str, out: Path) -> tuple[nn.Parameter, SplitWeightsAdamW, Checkpoints]:
     weight = nn.Parameter(torch.zeros(40, 8))
     optimizer = SplitWeightsAdamW([{"params": [weight], "weight_decay": 0.1}], DTYPES[moments])
-    settings = replace(WHOLE, out=str(out), moments=moments)
+    shape = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
+    model = {"model_type": "llama", "tie_word_embeddings": True, **shape}
+    settings = Settings(
+        name="tiny", model=model, layout=Layout(), batch=8, seq=16, steps=6, checkpoint_every=3, out=str(out), moments=moments
+    )
     return weight, optimizer, Checkpoints(settings, [("weight", weight)], optimizer, "", lambda: None)
 
 

@@ -46,8 +46,6 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         model = without_head(model)
     if ask.tower:
         model = with_tower(model, trained=ask.tower == "trained", images=ask.images)
-    if (ask.tune or ask.data) and model.decoder.context and ask.seq > model.decoder.context:
-        raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
     framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
         batch=ask.batch * (ask.answers if objective.generates else objective.sequences),
@@ -90,6 +88,12 @@ def with_tower(model: Model, *, trained: bool, images: int) -> Model:
     words = f"{named}: {size:,} parameters, {how}, {images * patches:,} patches a sequence"
     notes = tuple(note for note in model.notes if not note.startswith(ONLY_LANGUAGE))
     return replace(model, placed=(*model.placed, (EMBEDDING, tower)), notes=(*notes, words))
+
+
+def check_length(ask: TrainAsk, model: Model) -> None:
+    """Refuse to tune a model on sequences beyond its context; what is trained from the start may have any."""
+    if (ask.tune or ask.data) and model.decoder.context and ask.seq > model.decoder.context:
+        raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
 
 
 def _check_options(ask: TrainAsk) -> None:
