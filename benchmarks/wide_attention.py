@@ -58,7 +58,7 @@ def case(shape: str, table: list[dict[str, Any]], wide: bool) -> None:
     joined = torch.randn(batch, seq, heads + 2 * shared, size, generator=dice, device="cuda").bfloat16()
     q, k, v = (x.transpose(1, 2).requires_grad_() for x in joined.split([heads, shared, shared], 2))
     rule = Rule(FACTOR, cap=CAP)
-    scores = make_scores(rule, UNSHARDED, seq, q.device, size)._replace(causal=False)
+    scores = make_scores(rule, UNSHARDED, seq, q.device, size)._replace(plain=False)
     right = attend(q, k, v, scores, rule, UNSHARDED, False)
     grad = torch.randn(right.shape, generator=dice, device="cuda").bfloat16()
     expected = right, *torch.autograd.grad(right, (q, k, v), grad, retain_graph=True)

@@ -15,6 +15,7 @@
     expert_kernels.py     Triton kernels between the grouped products of experts
     grouped_products.py   rows times the matrices of their experts and the gradients of these, Triton kernels
     routing_kernels.py    Triton kernels that choose experts, count the choices and arrange them
+    shared_memory.py      whether a GPU holds the tiles of the largest kernels
     exchange.py           expert parallelism: rows travel to the ranks of their experts and back
     squares.py            the sum of squares of all gradients, a Triton kernel
     adamw.py              AdamW on 16-bit weights that lose no precision, a Triton kernel

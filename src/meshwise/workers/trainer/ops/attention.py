@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, _functional_collectives
 
 from meshwise.workers.trainer.ops.recompute import checkpointed
+from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
 RENAMED = hasattr(_functional_collectives, "all_gather_single_autograd")
 """True from torch 2.13 on, which deprecates the old name."""
@@ -87,8 +88,8 @@ class Scores(NamedTuple):
     """ALiBi slopes of this rank's heads, for FlexAttention."""
     positions: tuple[Tensor, Tensor] | None = None
     """Positions of queries and of keys, for FlexAttention with ALiBi on a part of the sequence."""
-    causal: bool = False
-    """Whether FlexAttention's mask shows every key before a query, and scores have no bias."""
+    plain: bool = False
+    """Whether every key before a query is seen and scores have no bias, on a GPU that holds the tiles of our kernels for wide heads."""
 
 
 def make_scores(
@@ -103,8 +104,8 @@ def make_scores(
         return Scores()
     positions, key_positions = shard.positions(length, device)
     if device.type == "cuda" and head_dim >= SMALLEST_HEAD:
-        causal = shard.cp == 1 and documents is None and not (windowed or rule.alibi)
-        return _block_scores(rule, shard, positions, key_positions, documents)._replace(causal=causal)
+        plain = shard.cp == 1 and documents is None and not (windowed or rule.alibi) and holds_large_tiles(device)
+        return _block_scores(rule, shard, positions, key_positions, documents)._replace(plain=plain)
     distance = positions[:, None] - key_positions
     seen = (distance >= 0) & (distance < rule.window) if windowed else distance >= 0
     if documents is not None:
@@ -160,7 +161,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule, shard: 
     """Return causal attention on (batch, heads, sequence, head_dim); keys and values of other context-parallel ranks are gathered."""
     if shard.cp_group is not None:
         k, v = gather(torch.cat((k, v), -1), 2, shard.cp_group).split([k.shape[-1], v.shape[-1]], -1)
-    if scores.causal and q.shape[-1] > WIDE_HEAD:
+    if scores.plain and q.shape[-1] > WIDE_HEAD:
         from meshwise.workers.trainer.ops.wide_attention import fits, wide_attention
 
         if fits(q, k, v, rule.cap):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from meshwise.workers.trainer.ops import grouped_products
 from meshwise.workers.trainer.ops.fused_projections import GATES, activation_of
+from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
 AT_ONCE = 1024
 """Elements of a row that a program processes at a time."""
@@ -145,7 +146,9 @@ def _run_gate(both: Tensor, out: Tensor, shares: Tensor, activation: str, by: tu
 
 
 def squares_of_gradients(gate_up: Tensor, down: Tensor) -> Tensor | None:
-    """Return the leaf to give to `expert_product` as `squares`; None if the gradients are not whole tiles of their kernel."""
+    """Return the leaf to give to `expert_product` as `squares`; None if no kernel adds them up, or the gradients are not whole tiles."""
+    if not holds_large_tiles(gate_up.device):
+        return None
     tiles = [grouped_products.weight_tiles(weight.shape) for weight in (gate_up, down)]
     return torch.zeros(sum(tiles), device=gate_up.device, requires_grad=True) if all(tiles) else None
 
@@ -172,7 +175,7 @@ def _(
 
 def _gated_by_experts(rows: Tensor, gate_up: Tensor, shares: Tensor, ends: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """Return the products of rows with gate and up of their experts side by side, and gated: by one kernel where its tiles fit."""
-    if rows.is_cuda and grouped_products.fits_gated(gate_up):
+    if holds_large_tiles(rows.device) and grouped_products.fits_gated(gate_up):
         return grouped_products.gated_product_by_rows(rows, gate_up, shares, ends, GATES[activation])
     both = torch._grouped_mm(rows, gate_up.transpose(-2, -1), offs=ends)
     inner = rows.new_empty(len(rows), gate_up.shape[1] // 2)
@@ -182,7 +185,7 @@ def _gated_by_experts(rows: Tensor, gate_up: Tensor, shares: Tensor, ends: Tenso
 
 def _by_experts(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """Multiply rows by the matrices (experts, inputs, outputs) of their experts, by the faster kernel where its tiles fit."""
-    if rows.is_cuda and grouped_products.fits(weights):
+    if holds_large_tiles(rows.device) and grouped_products.fits(weights):
         return grouped_products.product_by_rows(rows, weights, ends)
     return torch._grouped_mm(rows, weights, offs=ends)
 
