@@ -146,9 +146,7 @@ def _run_gate(both: Tensor, out: Tensor, shares: Tensor, activation: str, by: tu
 
 
 def squares_of_gradients(gate_up: Tensor, down: Tensor) -> Tensor | None:
-    """Return the leaf to give to `expert_product` as `squares`; None if no kernel adds them up, or the gradients are not whole tiles."""
-    if not holds_large_tiles(gate_up.device):
-        return None
+    """Return the leaf to give to `expert_product` as `squares`; None if the gradients are not whole tiles of their kernel."""
     tiles = [grouped_products.weight_tiles(weight.shape) for weight in (gate_up, down)]
     return torch.zeros(sum(tiles), device=gate_up.device, requires_grad=True) if all(tiles) else None
 

@@ -25,6 +25,7 @@ from meshwise.workers.trainer.ops.experts import (
     share_rows,
     spread,
 )
+from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
 HALVES = 2
 """Parts of the tokens that travel one after the other: the experts compute one while the next is on its way."""
@@ -89,8 +90,9 @@ class ExpertStack(nn.Module):
         """A leaf whose gradient is made of sums of squares of both weights' gradients, if they are asked for."""
 
     def ask_squares(self) -> None:
-        """Let the backward pass leave the squares of the gradients in `squares.grad`, where its kernels can: whole weights on a GPU."""
-        whole = not isinstance(self.gate_up_proj, DTensor) and self.gate_up_proj.is_cuda
+        """Let the backward pass leave the squares of the gradients in `squares.grad`, where its kernels can: whole weights on a GPU that
+        holds their tiles."""
+        whole = not isinstance(self.gate_up_proj, DTensor) and holds_large_tiles(self.gate_up_proj.device)
         if whole and self.gate_up_proj.requires_grad and self.down_proj.requires_grad:
             from meshwise.workers.trainer.ops.expert_kernels import squares_of_gradients
 
