@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 PATIENCE = 300.0
 SUPPORT = Path(__file__).parent
@@ -40,6 +41,12 @@ class Nursery:
         self.process.stdout.close()
         self.process.wait(PATIENCE)
         self.log.close()
+
+    def measure(self, worker: Path, cases: dict[str, Any], folder: Path, processes: int) -> dict[str, Any]:
+        """Return what a worker, run with the files of cases and of what it sees, writes into the latter."""
+        (folder / "cases.json").write_text(json.dumps(cases))
+        self.run(str(worker), str(folder / "cases.json"), str(folder / "seen.json"), processes=processes)
+        return json.loads((folder / "seen.json").read_text())
 
     def run(self, *command: str, processes: int = 1, **environment: str) -> str:
         """Run `python command` as this many ranks, all of which must exit with 0; return their output."""

@@ -1,6 +1,5 @@
 """Every layout gives the gradients of one process: losses after AdamW would hide a wrong scale, gradients do not."""
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -181,11 +180,8 @@ def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Call
     @cache
     def of(processes: int) -> Seen:
         cases = {name: case_of(name, *case) for name, case in LAYOUTS[processes].items()}
-        folder = tmp_path_factory.mktemp("layouts")
-        (folder / "cases.json").write_text(json.dumps(cases))
-        worker = str(Path(__file__).with_name("layouts_worker.py"))
-        nursery.run(worker, str(folder / "cases.json"), str(folder / "seen.json"), processes=processes)
-        return json.loads((folder / "seen.json").read_text())
+        worker = Path(__file__).with_name("layouts_worker.py")
+        return nursery.measure(worker, cases, tmp_path_factory.mktemp("layouts"), processes)
 
     return of
 

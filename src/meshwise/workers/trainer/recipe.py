@@ -24,7 +24,8 @@ def default_rate(params: float) -> float:
 
 
 def default_warm_up(params: float, steps: int) -> int:
-    """Return the steps of the linear warm-up: a fiftieth of the run, more for large models, and at most a quarter of a short run."""
+    """Return the steps of the linear warm-up: a fiftieth of the run, more for large models, and at most a quarter of a short run,
+    or five steps if that is more."""
     least = 5 * max(1.0, (params / 5e6) ** 0.4)
     return max(1, min(LONGEST_WARM_UP, max(steps // 50, round(least)), max(5, steps // 4)))
 

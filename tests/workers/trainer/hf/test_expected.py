@@ -124,7 +124,7 @@ def test_weights_of_another_kind_of_model_are_refused_with_what_is_missing(tmp_p
     ],
 )
 def test_a_config_beside_the_weights_must_state_the_same_model(stated: dict[str, Any], says: str, tmp_path: Path) -> None:
-    """The same shapes, cut into other heads, are another model; other positions are a choice of who trains on."""
+    """Weights of the same shapes with other heads belong to another model; other rotary positions or norms may be a choice."""
     given = saved(LLAMA, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | stated), encoding="utf-8")
     with pytest.raises(expected.WeightsError, match=says) if says else nullcontext():

@@ -1,6 +1,5 @@
 """Adapters have the gradients of one process in every layout, and frozen weights have none."""
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -69,11 +68,8 @@ def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Call
             }
             for name, (model, tune, layout) in LAYOUTS[processes].items()
         }
-        folder = tmp_path_factory.mktemp("layouts")
-        (folder / "cases.json").write_text(json.dumps(cases))
-        worker = str(Path(__file__).with_name("adapted_layouts_worker.py"))
-        nursery.run(worker, str(folder / "cases.json"), str(folder / "seen.json"), processes=processes)
-        return json.loads((folder / "seen.json").read_text())
+        worker = Path(__file__).with_name("adapted_layouts_worker.py")
+        return nursery.measure(worker, cases, tmp_path_factory.mktemp("layouts"), processes)
 
     return of
 
