@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwise.calibrate.score import Score, spearman
-from meshwise.calibrate.tables import find_table
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import fit, fit_leaving_out, groups_to_leave_out, prior_for
-from meshwise.calibrate.train.predict import predict
-from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import score
 from meshwise.calibrate.train.sources import Fits, LeftOut, spread
+from meshwise.runs.table import find_table
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import predict
+from meshwise.runs.train.settle import read_cases
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node")
 NEW_TABLES = ("nanotron_h100_128", "torchtitan_2024", "nemo_h100", "maxtext_tpu", "megatron_bridge_to_2602")

@@ -6,10 +6,10 @@ python benchmarks/coverage.py [TABLE...]
 import sys
 import time
 
-from meshwise.calibrate.serve.cases import is_serving_table
 from meshwise.calibrate.serve.validate import validate as validate_serve
-from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train.validate import validate
+from meshwise.runs.serve.case import is_serving_table
+from meshwise.runs.table import find_table
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node",
           "xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs")  # fmt: skip

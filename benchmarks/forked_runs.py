@@ -19,8 +19,8 @@ from typing import Any
 from meshwise.run.train import launch
 from meshwise.tune.loop.launch import LOG, Job
 from meshwise.tune.loop.training import Training
-from meshwise.workers.trainer.ranks.parent import die_with
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.process.parent import die_with
+from meshwise.workers.trainer.contract.settings import Settings
 
 LONGEST = 90.0
 """Seconds of a run, at most."""

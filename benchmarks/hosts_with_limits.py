@@ -22,14 +22,14 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from delayed_hosts import DelayedHosts  # noqa: E402
-from meshwise.cost.layout import Layouts  # noqa: E402
-from meshwise.cost.train.step import evaluate  # noqa: E402
-from meshwise.models.model import build  # noqa: E402
-from meshwise.plan.train import own_run  # noqa: E402
-from meshwise.workers.trainer.settings import Layout, Settings  # noqa: E402
-from support import three_hosts  # noqa: E402
-from support.three_hosts import ThreeHosts, ip  # noqa: E402
+from delayed_hosts import DelayedHosts
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import evaluate
+from meshwise.models.model import build
+from meshwise.plan.train import own_run
+from meshwise.workers.trainer.contract.settings import Layout, Settings
+from support import three_hosts
+from support.three_hosts import ThreeHosts, ip
 
 PAYLOAD = 1448 / 1514
 """Share of the bytes that the token bucket counts which are bytes of a tensor: of a frame of 1514, 1448 are."""

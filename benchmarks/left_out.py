@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from levels import all_cases
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import fit, prior_for
 from meshwise.calibrate.train.sources import Fits
 from meshwise.catalogue import files, levels, records
 from meshwise.catalogue.calibrations import Calibration
+from meshwise.runs.train.case import Case
 from meshwise.tune.replay.groups import LEFT_OUT, left_out_name
 
 FEWEST = 3

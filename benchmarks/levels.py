@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from meshwise.calibrate.tables import find_table
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.sources import Fits, LeftOut, spread
 from meshwise.catalogue import files
 from meshwise.catalogue.levels import Levels
+from meshwise.runs.table import find_table
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.settle import read_cases
 
 TABLES = (
     "bloom_prequel",

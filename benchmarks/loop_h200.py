@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from meshwise.workers.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 
 ROOT = Path(__file__).parent.parent
 OUT = Path(os.environ.get("OUT", "loop"))

@@ -10,13 +10,13 @@ import numpy as np
 
 from meshwise.calibrate.train import intervals
 from meshwise.calibrate.train import probe as probed
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.make import data_of, make
-from meshwise.calibrate.train.predict import Batch, predict
-from meshwise.calibrate.train.reading import read_cases
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import composed
 from meshwise.cost import interval
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Batch, predict
+from meshwise.runs.train.settle import read_cases
 
 MUST = {"time": 0.07, "memory": 0.05}
 

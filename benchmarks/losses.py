@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 
 import train
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 from meshwise.workers.trainer.data.samples import batch_of
 from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.optimizer import make_optimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.step import Stepper
 
 BATCH, SEQ = 16, 512

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import torch
 
+from meshwise.workers.trainer.contract.settings import Layout, Settings, TokenFile
 from meshwise.workers.trainer.data.batches import Batches
 from meshwise.workers.trainer.data.samples import local_batch
-from meshwise.workers.trainer.settings import Layout, Settings, TokenFile
 
 STEPS = 60
 STEP = 0.030

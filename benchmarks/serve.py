@@ -3,11 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from accuracy import Target
-from meshwise.calibrate import tables
 from meshwise.calibrate.score import Score
-from meshwise.calibrate.serve.cases import ServeCase, read_cases
 from meshwise.calibrate.serve.fit import predict_leaving_out, prior_for
-from meshwise.calibrate.serve.predict import predict
 from meshwise.calibrate.serve.score import score
 from meshwise.catalogue.calibrations import ServeCalibration, choose_serve
 from meshwise.catalogue.chips import Chip, host_cpu
@@ -20,6 +17,9 @@ from meshwise.cost.serve.rig import Rig
 from meshwise.cost.work import Serve
 from meshwise.models.find import find_model
 from meshwise.models.formats import find_format, weights
+from meshwise.runs import table as tables
+from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.serve.predict import predict
 
 TABLE = "xiongjiedai_llama3_bench"
 H200 = {1: 227.0, 8: 1744.0, 32: 6736.0, 64: 13013.0}

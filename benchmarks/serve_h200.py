@@ -152,8 +152,8 @@ def compare(path: Path) -> None:
     from dataclasses import replace
 
     from meshwise.calibrate.serve import fit
-    from meshwise.calibrate.serve.cases import read_cases
-    from meshwise.calibrate.serve.predict import predict
+    from meshwise.runs.serve.case import read_cases
+    from meshwise.runs.serve.predict import predict
 
     cases = read_cases(path)[0]
     fitted = [case for case in cases if case.model.name == FITTED]

@@ -13,17 +13,17 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from accuracy import Target
-from meshwise.calibrate import tables
 from meshwise.calibrate.score import spearman
 from meshwise.calibrate.serve import intervals
-from meshwise.calibrate.serve.cases import ServeCase, read_cases
 from meshwise.calibrate.serve.fit import predict_leaving_out, prior_for
-from meshwise.calibrate.serve.predict import Prediction, predict
 from meshwise.catalogue.calibrations import ServeCalibration, choose_serve, serve_prior
 from meshwise.cost.serve.distance import distance
 from meshwise.cost.serve.load.estimate import estimate
 from meshwise.cost.serve.load.requests import Lengths, Limits, Load
 from meshwise.cost.serve.load.simulation import simulate
+from meshwise.runs import table as tables
+from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.serve.predict import Prediction, predict
 from support.loads import random_settings, replica
 
 SETTINGS = 200

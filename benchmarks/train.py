@@ -90,14 +90,14 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
     import torch
     import torch.distributed as dist
 
+    from meshwise.workers.trainer.contract.finetune.method import Tune
+    from meshwise.workers.trainer.contract.settings import Layout, Settings
     from meshwise.workers.trainer.gradients import trained_parameters
     from meshwise.workers.trainer.ops import attention
     from meshwise.workers.trainer.optimizer import make_optimizer
     from meshwise.workers.trainer.parallel import Ranks
     from meshwise.workers.trainer.passes import Passes
-    from meshwise.workers.trainer.settings import Layout, Settings
     from meshwise.workers.trainer.step import Stepper
-    from meshwise.workers.trainer.tuning.method import Tune
 
     flags: dict[str, Any] = {"compile": True, "graph": True} | {
         key: value for key, value in options.items() if key in ("compile", "graph", "precision", "moments")
@@ -129,8 +129,8 @@ def ours(name: str, batch: int, seq: int, options: dict[str, Any]) -> dict[str, 
     """Time the steps of the trainer's own loop, without its printing."""
     import torch
 
+    from meshwise.workers.trainer.contract.models.registry import sizes_of
     from meshwise.workers.trainer.gradients import named_parameters
-    from meshwise.workers.trainer.models.registry import sizes_of
 
     before = torch.cuda.memory_allocated() / 2**30
     settings, stepper = ready(name, batch, seq, options)

@@ -26,7 +26,7 @@ from meshwise.tune.loop.course import tune
 from meshwise.tune.loop.launch import End
 from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.result import Tuned
-from meshwise.workers.trainer.report.rows import measured_steps, read_steps
+from meshwise.workers.trainer.contract.rows import measured_steps, read_steps
 
 QUESTION = {"on": "1x2xcpu", "batch": "2x512", "framework": "meshwise", "fix": ["dp_replicate=1,pp=1,cp=1"]}
 

@@ -30,7 +30,7 @@ from meshwise.tune.ask import TuneAsk
 from meshwise.tune.loop.course import tune
 from meshwise.tune.loop.launch import LOG
 from meshwise.tune.loop.result import Tuned
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.settings import Settings
 
 MODELS = ("llama-125m:32x1024:8..16", "llama-3.2-1b:8x2048:4..8")
 """Model, batch, and micro-batches to try."""

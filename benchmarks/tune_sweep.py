@@ -25,7 +25,7 @@ from meshwise.tune.belief.choice import gain_left, next_runs
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.posterior import Posterior
 from meshwise.tune.belief.space import Space
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.settings import Settings
 from tune_on_gpu import MODELS, Comparison, arguments, compile_all, forget_choices, prepare_compiler
 
 TIMED_FROM = 4

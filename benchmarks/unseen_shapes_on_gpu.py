@@ -75,7 +75,7 @@ def predicted(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple
     """Return seconds and GiB that the planner predicts for a run on the machine of the installed probe."""
     from meshwise.models.find import find_model
     from meshwise.plan.train import own_run
-    from meshwise.workers.trainer.settings import Layout, Settings
+    from meshwise.workers.trainer.contract.settings import Layout, Settings
 
     precision = options.get("precision", "bf16")
     layout = Layout(mbs=batch, recompute=options.get("recompute", "none"))

@@ -14,7 +14,7 @@ import pytest
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.run.text import documents
-from meshwise.workers.trainer.hf.safetensors import WeightsError, contents
+from meshwise.workers.trainer.contract.files.safetensors import WeightsError, contents
 from support.command import Run, one_line, refused
 
 ZERO = Path("/dev/zero")

@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from meshwise.export.program import Program, Setup, launchers, programs
-from meshwise.export.setup import of_plan
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.plan import make
+from meshwise.programs.program import Program, Setup, launchers, programs
+from meshwise.programs.setup import of_plan
 
 ROOT = Path(__file__).parent.parent
 PLAIN: dict[str, Any] = {

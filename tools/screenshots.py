@@ -14,12 +14,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))
 
-from PIL import Image  # noqa: E402
+from PIL import Image
 
-from meshwise import api  # noqa: E402
-from meshwise.ui.web import named  # noqa: E402
-from support.browser import NARROW, WIDE, chromium, opened, settle  # noqa: E402
-from support.pages import BLOOM, CARDS, serving  # noqa: E402
+from meshwise import api
+from meshwise.ui.web import named
+from support.browser import NARROW, WIDE, chromium, opened, settle
+from support.pages import BLOOM, CARDS, serving
 
 FOLDER = ROOT / "docs" / "ui"
 COLOURS = 256

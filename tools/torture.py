@@ -23,8 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from meshwise.workers.trainer.marker import complete_steps
-from meshwise.workers.trainer.ranks.kill_points import POINTS
+from meshwise.workers.trainer.contract.marker import complete_steps
+from meshwise.workers.trainer.contract.process.kill_points import POINTS
 from support.hostile_endpoints import FAULTS, KEY, Hostile
 from support.scripted_endpoint import serving
 from support.three_hosts import ThreeHosts, Unavailable, three_hosts

@@ -15,14 +15,12 @@ from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, given, parameters
 
 if TYPE_CHECKING:
+    from meshwise.audit.check.verdict import Verdict
     from meshwise.audit.profile.parts import PartComparison
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
-    from meshwise.export.check.verdict import Verdict
-    from meshwise.export.read.files import Reading
-    from meshwise.export.write import Exported
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     from meshwise.plan.train.explain import Explanation
     from meshwise.plan.train.plan import TrainPlan
     from meshwise.plan.train.vary import TrainPoints
+    from meshwise.programs.read.files import Reading
+    from meshwise.programs.write import Exported
     from meshwise.run.callbacks import Progress, Say
     from meshwise.run.probe.store import Probed
     from meshwise.run.serve.bench import Bench
@@ -88,8 +88,8 @@ def plan(ask: TrainAsk) -> "TrainPlan":
 @answers(ServeAsk)
 def serve(ask: ServeAsk) -> "ServePlan":
     """Find the best layouts to serve a model on given devices, and the commands that start the best one. DoesNotFit where none fits."""
-    from meshwise.export.engines import commands
     from meshwise.plan.serve.plan import make
+    from meshwise.programs.engines import commands
 
     return make(ask, commands)
 
@@ -201,8 +201,8 @@ def export(plan: "str | Path | TrainPlan | ServePlan", **words: Any) -> "Exporte
 
     Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
     """
-    from meshwise.export import write
-    from meshwise.export.ask import ExportAsk
+    from meshwise.programs import write
+    from meshwise.programs.ask import ExportAsk
 
     named = isinstance(plan, str | Path)
     ask = given(ExportAsk, {"plan": str(plan) if named else "plan", **words})
@@ -214,7 +214,7 @@ def read(*files: str | Path, **answers: Any) -> "Reading":
 
     Keywords answer what the files leave open: variables of scripts, or facts by name.
     """
-    from meshwise.export.read.files import read_files
+    from meshwise.programs.read.files import read_files
 
     return read_files(files, {name: str(value) for name, value in answers.items()})
 
@@ -224,8 +224,8 @@ def check(*files: str | Path, **words: Any) -> "Verdict":
 
     Keywords are the fields of `CheckAsk`: check("train.sbatch", on="jean-zay:48", set=["TP=4"]).
     """
-    from meshwise.export.check import verdict
-    from meshwise.export.check.ask import CheckAsk
+    from meshwise.audit.check import verdict
+    from meshwise.audit.check.ask import CheckAsk
 
     return verdict.check(files, given(CheckAsk, words))
 

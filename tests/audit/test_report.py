@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from meshwise.audit import report
-from meshwise.audit.logs.run import Reading, Run, Skips
+from meshwise.runs.log_run import Reading, Run, Skips
 from support.audits import FIXTURES, LLAMA, audit_of, figures, table
 
 PLANNER = (

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue.cards import chip_in_text
-from meshwise.catalogue.chips import (
-    chips,
-    filter_chips,
-    find_chip,
-    variants,
-)
+from meshwise.catalogue.chips import chips, filter_chips, find_chip, variants
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every

@@ -10,17 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue import files
-from meshwise.catalogue.chips import (
-    Chip,
-    Cluster,
-    Host,
-    Link,
-    Node,
-    Price,
-    chips,
-    find_chip,
-    latest_rent,
-)
+from meshwise.catalogue.chips import Chip, Cluster, Host, Link, Node, Price, chips, find_chip, latest_rent
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwise.cost.tuning import parse
+from meshwise.cost.finetune import parse
 from meshwise.errors import UserError
 from meshwise.models.families.description import describe
 from meshwise.models.find import find_model

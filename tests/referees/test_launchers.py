@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwise.export.program import Job, launchers
+from meshwise.programs.program import Job, launchers
 from support.every import check_every
 
 WORDS = ("pretrain_gpt.py", "--tensor-model-parallel-size", "8", "--data-path", "${DATA_PATH:?set DATA_PATH: the data}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.export.program import Job, find_launcher
+from meshwise.programs.program import Job, find_launcher
 
 PROGRAM = """
 import os

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshwise.export.program import programs
+from meshwise.programs.program import programs
 from support.launch_layouts import samples
 
 

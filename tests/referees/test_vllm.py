@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from meshwise.catalogue.files import BUILT_IN
-from meshwise.export.engines import commands
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.search import search
+from meshwise.programs.engines import commands
 from support.every import check_every
 
 ASKS: dict[str, dict[str, Any]] = {

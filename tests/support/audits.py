@@ -7,10 +7,10 @@ from typing import Any
 from meshwise.audit import report
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding
-from meshwise.audit.logs import detect
-from meshwise.audit.logs.lines import lines
-from meshwise.audit.logs.run import Reading, Run
 from meshwise.audit.report import Audit
+from meshwise.programs.logs import detect
+from meshwise.programs.logs.lines import lines
+from meshwise.runs.log_run import Reading, Run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "audit"
 FILES = sorted(path for path in FIXTURES.iterdir() if path.name != "README.md")

@@ -28,8 +28,8 @@ from meshwise.run.serve import report
 from meshwise.run.text import documents, tokens
 from meshwise.run.train import launch
 from meshwise.ui.views import tables
-from meshwise.workers.trainer.hf.safetensors import WeightsError, contents
-from meshwise.workers.trainer.marker import Marker, Trained, read_marker
+from meshwise.workers.trainer.contract.files.safetensors import WeightsError, contents
+from meshwise.workers.trainer.contract.marker import Marker, Trained, read_marker
 from support.measured_rows import ROW
 from support.mutations import BYTES, JSON, TEXT, Mutation, mutated
 from support.scripted_endpoint import END, STREAM, token, usage

@@ -6,19 +6,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from meshwise.audit.check.layout import normal, row_of
 from meshwise.cost.axes import NAMES
-from meshwise.export.check import derive
-from meshwise.export.check.layout import normal, row_of
-from meshwise.export.facts import Facts
-from meshwise.export.program import Program, Setup, Written, programs
-from meshwise.export.read.command import Started
-from meshwise.export.read.companions import Together, facts_of, settings_of
-from meshwise.export.read.files import Candidate, Found
-from meshwise.export.read.flags import settings, takes_of
-from meshwise.export.setup import of_plan
-from meshwise.export.source import Source, Span, Word
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.plan import TrainPlan, make
+from meshwise.programs.program import Program, Setup, Written, programs
+from meshwise.programs.read.command import Started
+from meshwise.programs.read.companions import Together, facts_of, settings_of
+from meshwise.programs.read.files import Candidate, Found
+from meshwise.programs.read.flags import settings, takes_of
+from meshwise.programs.setup import of_plan
+from meshwise.programs.source import Source, Word
+from meshwise.runs import derive
+from meshwise.runs.facts import Facts, Span
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "launch"
 CONFIGS = ("axolotl", "deepspeed", "llama-factory", "nanotron", "torchtitan-0.2", "torchtune")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from meshwise.export.program import Program, Setup
+from meshwise.programs.program import Program, Setup
 from support.launch_files import base, with_layout
 
 PLAIN: dict[str, Any] = {

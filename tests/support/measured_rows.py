@@ -4,10 +4,10 @@ import csv
 from functools import cache
 from pathlib import Path
 
-from meshwise.calibrate.tables import Skipped, find_table
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.reading import read_cases
 from meshwise.errors import UserError
+from meshwise.runs.table import Skipped, find_table
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.settle import read_cases
 from support.command import one_line
 
 ROW = {

@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from meshwise.workers.trainer.ranks.parent import die_with
+from meshwise.workers.trainer.contract.process.parent import die_with
 
 
 def be(rank: int, job: dict[str, Any]) -> int:

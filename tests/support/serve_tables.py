@@ -3,12 +3,12 @@
 import csv
 from functools import cache
 
-from meshwise.calibrate.serve.cases import ServeCase, read_cases
-from meshwise.calibrate.tables import Skipped, find_table
 from meshwise.catalogue import files
 from meshwise.models.find import find_model
 from meshwise.models.formats import Weights, find_format, weights
 from meshwise.models.model import Model
+from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.table import Skipped, find_table
 
 MIB = 2.0**20
 GIB = 2.0**30

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from meshwise.workers.trainer.report.rows import Step
-from meshwise.workers.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.contract.rows import Step
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 from support.nursery import Nursery
 
 LLAMA: dict[str, Any] = {

@@ -13,11 +13,11 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
+from meshwise.cost.finetune import parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
-from meshwise.cost.tuning import parse
 from meshwise.cost.work import Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from meshwise.audit.logs.run import Run
 from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
+from meshwise.runs.log_run import Run
 
 EXACT, ROUGH = 0.03, 0.10
 """Largest relative difference of two figures that agree; the larger one where a source rounds or writes 'about'."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshwise.errors import UserError
-from meshwise.export.check import derive
-from meshwise.export.check.model import preset_of
-from meshwise.export.facts import Facts
-from meshwise.export.read.files import read_files
+from meshwise.programs.read.files import read_files
+from meshwise.runs import derive
+from meshwise.runs.facts import Facts
+from meshwise.runs.stated_model import preset_of
 
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml")
 """Names of launch files; JSON may be a log, such as the Trainer's state."""

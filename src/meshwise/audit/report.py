@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from meshwise.audit.figures import SERVED, Figures
 from meshwise.audit.finding import CERTAINTIES, Finding, sort_findings
-from meshwise.audit.logs import detect
-from meshwise.audit.logs.columns import FIELDS
-from meshwise.audit.logs.run import Numbers, Reading, Run, Skips, Texts
 from meshwise.audit.rules import across_runs, claims, one_run
 from meshwise.audit.rules.claims import Statement
 from meshwise.catalogue import files as catalogue
+from meshwise.programs.logs import detect
+from meshwise.runs.columns import FIELDS
+from meshwise.runs.log_run import Numbers, Reading, Run, Skips, Texts
 
 if TYPE_CHECKING:
     from meshwise.audit.predictions.serve import ServePrediction
@@ -125,7 +125,7 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
 
 
 def _ask_planner(runs: Sequence[Figures], findings: Sequence[Finding], grades: dict[str, str]) -> Predictions:
-    from meshwise.audit.predictions import serve, train  # numpy and the search, which `audit --no-plan` does not need
+    from meshwise.audit.predictions import serve, train
 
     trained, missing = train.predict_runs(runs)
     served, more_missing = serve.predict_runs(runs)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from meshwise.calibrate import probe_rows
 from meshwise.calibrate.result import Result
 from meshwise.calibrate.score import LeaveOut
-from meshwise.calibrate.tables import find_table
 from meshwise.catalogue import chips as chip_catalogue
 from meshwise.catalogue import engines, files, frameworks
 from meshwise.errors import UserError
+from meshwise.runs.table import find_table
 
 if TYPE_CHECKING:
     from meshwise.calibrate.serve.validate import ServeValidation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def is_served(table: str) -> bool:
     """Return whether a table is of served models; otherwise it is of training runs."""
-    from meshwise.calibrate.serve.cases import is_serving_table
+    from meshwise.runs.serve.case import is_serving_table
 
     return is_serving_table(find_table(table))
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwise.calibrate.score import LeaveOut, Score
-from meshwise.calibrate.tables import Skipped
 from meshwise.catalogue import files, records
 from meshwise.catalogue.calibrations import Record, coefficients
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.plan import frame
+from meshwise.runs.table import Skipped
 
 WORSE = 1.005
 """Errors of rows left out may grow by this factor before a calibration counts as worse."""

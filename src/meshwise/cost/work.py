@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwise import units
+from meshwise.cost.finetune import FULL, Tuning
 from meshwise.cost.objective import SFT, Objective
 from meshwise.cost.precision import RECIPES, Precision, Recipe
 from meshwise.cost.reliability import Reliability
-from meshwise.cost.tuning import FULL, Tuning
 from meshwise.errors import UserError, quoted
 
 if TYPE_CHECKING:  # --help reads the fields of these classes and should not import numpy

@@ -133,7 +133,7 @@ def folders() -> dict[str, Path]:
 
 def from_words(text: str) -> tuple[str, str] | None:
     """Return the preset and the weight format (or '') of a name with more words, such as 'unsloth/GLM-4.6-GGUF'; None for others."""
-    from meshwise.models import names  # most names are a preset's own, and need no rules
+    from meshwise.models import names
 
     found = None if ":" in text else names.read(text, folders())
     if found is None:

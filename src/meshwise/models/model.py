@@ -175,7 +175,7 @@ def _left_out(beside: Sequence[tuple[str, object]], towers: Mapping[str, Tower])
 
 def _towers(beside: Sequence[tuple[str, object]], where: str) -> dict[str, Tower]:
     """Return the tower of each table beside the language model whose type is described."""
-    from meshwise.models.families.described import tower_sizes  # loaded with the families, later than this module
+    from meshwise.models.families.described import tower_sizes
 
     found: dict[str, Tower] = {}
     for key, value in beside:

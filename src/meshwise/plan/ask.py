@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.frameworks import LOSSES
-from meshwise.cost import axes, tuning
+from meshwise.cost import axes
+from meshwise.cost import finetune as tuning
 from meshwise.cost.axes import Bounds
 from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.precision import PRECISIONS

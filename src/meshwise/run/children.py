@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from meshwise.workers.trainer.ranks.parent import die_with
+from meshwise.workers.trainer.contract.process.parent import die_with
 
 
 def with_parent() -> Callable[[], None] | None:

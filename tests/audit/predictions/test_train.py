@@ -6,8 +6,8 @@ import pytest
 
 from meshwise.audit import report
 from meshwise.audit.figures import Figures
-from meshwise.audit.logs.run import Reading, Run
 from meshwise.audit.predictions import train
+from meshwise.runs.log_run import Reading, Run
 from support.audits import LLAMA, figures
 
 SETUP: dict[str, Any] = {

@@ -12,7 +12,7 @@ from meshwise.errors import UserError
 from meshwise.run.train import launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.ui.cli.main import app
-from meshwise.workers.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 from support.traces import GPU, write_trace
 
 

@@ -1,8 +1,8 @@
 """Rules over statements: products, scaling efficiencies, spreads and abbreviations are checked, right ones raise nothing."""
 
-from meshwise.audit.logs.run import Claim, Kind
 from meshwise.audit.rules import claims
 from meshwise.audit.rules.claims import Statement
+from meshwise.runs.log_run import Claim, Kind
 from support.audits import figures, table
 
 

@@ -5,10 +5,10 @@ from math import nan
 
 import pytest
 
-from meshwise.calibrate.serve.cases import ServeCase
 from meshwise.calibrate.serve.fit import fit, predict_leaving_out
-from meshwise.calibrate.serve.predict import predict
 from meshwise.catalogue.calibrations import ServeCalibration, serve_prior
+from meshwise.runs.serve.case import ServeCase
+from meshwise.runs.serve.predict import predict
 from support.serve_tables import built_in
 
 TRUTH = ServeCalibration(stream=0.85, layer=6e-5, hop=4e-4, product=0.4, narrow=0.9)

@@ -4,9 +4,9 @@ from math import nan
 
 import pytest
 
-from meshwise.calibrate.serve.predict import Prediction, predict
 from meshwise.calibrate.serve.score import score
 from meshwise.catalogue.calibrations import ServeCalibration
+from meshwise.runs.serve.predict import Prediction, predict
 from support.serve_tables import built_in
 
 

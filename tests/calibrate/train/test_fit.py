@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwise.calibrate.tables import find_table
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import fit, fit_leaving_out, prior_for, problems
 from meshwise.calibrate.train.make import TrainCalibrationResult, make
-from meshwise.calibrate.train.predict import predict
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue import records
 from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, coefficients
 from meshwise.catalogue.levels import Levels
 from meshwise.errors import UserError
+from meshwise.runs.table import find_table
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import predict
 from support.measured_rows import built_in, read
 
 TRUTH = replace(Calibration(), matmul=0.66, memory=0.6, link=0.5, layer_gap=5e-4, context=4e9, activations=1.2)

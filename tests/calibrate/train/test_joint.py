@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import Point, Problem
 from meshwise.calibrate.train.joint import JointFit, predict_with
-from meshwise.calibrate.train.predict import Batch
 from meshwise.calibrate.train.sources import sampled
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import Levels
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Batch
 from support.measured_rows import built_in
 
 TRUTH = Levels(

@@ -12,7 +12,6 @@ import pytest
 from meshwise.calibrate import dispatch
 from meshwise.calibrate.train import probe as probed
 from meshwise.calibrate.train.make import TrainCalibrationResult, data_of, make
-from meshwise.calibrate.train.predict import predict
 from meshwise.catalogue import files as catalogue_files
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
@@ -20,6 +19,7 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.catalogue.levels import choose
 from meshwise.errors import UserError
 from meshwise.run.probe import store as probing
+from meshwise.runs.train.predict import predict
 from support.command import Done, refused
 from support.probe_rows import TRUTH, h200_rows
 

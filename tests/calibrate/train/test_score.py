@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from meshwise.calibrate.tables import Skipped
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.predict import Prediction, predict
 from meshwise.calibrate.train.score import near_best, scaled_error, score
+from meshwise.runs.table import Skipped
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Prediction, predict
 from support.measured_rows import built_in, read
 
 SMALL = 1e9

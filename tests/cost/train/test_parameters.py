@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
+from meshwise.cost.finetune import parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.memory import host_bytes
 from meshwise.cost.train.parameters import nf4_bytes, tuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
-from meshwise.cost.tuning import parse
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from meshwise.models.modules import adapter_parameters

@@ -22,7 +22,7 @@ from meshwise.plan.train.explain import differences
 from meshwise.plan.train.plan import TrainPlan, make, read
 from meshwise.plan.train.search import search
 from meshwise.ui.views.plan import choice_bars
-from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
+from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 from support.command import one_line
 
 ASK = TrainAsk(model="llama-3-8b", on="2x8xh100-sxm", batch=512, seq=4096, framework="megatron", tokens=15e12)

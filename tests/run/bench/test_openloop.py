@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.calibrate.serve.cases import case_of
+from meshwise.runs.serve.case import case_of
 from support.command import Run, refused
 from support.scripted_endpoint import Script, serving
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from meshwise.errors import UserError
-from meshwise.export.engines import commands
 from meshwise.plan.ask import ServeAsk
+from meshwise.programs.engines import commands
 from meshwise.run.serve import programs
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.serve.deployment import deployment

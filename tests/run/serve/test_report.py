@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.calibrate.serve.cases import read_cases
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.run.bench.speeds import Measured, Setting, run_of
 from meshwise.run.bench.stream import Reply
 from meshwise.run.serve import report
 from meshwise.run.serve.deployment import deployment
+from meshwise.runs.serve.case import read_cases
 from meshwise.ui.views.tables import as_csv
 
 SETTING = Setting(prompt=100, output=5, users=1)

@@ -13,7 +13,7 @@ from meshwise.errors import UserError
 from meshwise.run.text import chat, tokens
 from meshwise.run.text.rows import Counts, lay_out
 from meshwise.run.text.template import ChatTemplate, TemplateError, find
-from meshwise.workers.trainer.settings import HIDDEN
+from meshwise.workers.trainer.contract.settings import HIDDEN
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

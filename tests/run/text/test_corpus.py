@@ -11,7 +11,7 @@ from meshwise.errors import UserError
 from meshwise.run import packages
 from meshwise.run.text import corpus
 from meshwise.run.text.corpus import Corpus, check_fits, find, tokenize
-from meshwise.workers.trainer.settings import TokenFile
+from meshwise.workers.trainer.contract.settings import TokenFile
 from support.command import one_line
 
 TEXTS = [f"Document {i}: the river turns, and the baker waits for Ada." for i in range(20)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwise.errors import UserError
 from meshwise.run.text.tokens import HEADER, MAGIC, Writer, read
-from meshwise.workers.trainer.settings import TokenFile
+from meshwise.workers.trainer.contract.settings import TokenFile
 from support.command import one_line
 
 DIGEST = bytes(range(32))

@@ -9,7 +9,7 @@ from meshwise.catalogue import here
 from meshwise.errors import UserError
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
-from meshwise.workers.trainer.settings import Layout
+from meshwise.workers.trainer.contract.settings import Layout
 from support.command import Run, one_line
 
 

@@ -11,7 +11,7 @@ from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.lengths import comparison, configuration, equal_tokens, losses, parse, per_rank, points
 from meshwise.run.train.report.comparison import Measured
 from meshwise.run.train.sweep import Outcome, Point
-from meshwise.workers.trainer.report.rows import Rank, Step, failure, measurement
+from meshwise.workers.trainer.contract.rows import Rank, Step, failure, measurement
 from support.command import one_line
 
 

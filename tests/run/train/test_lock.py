@@ -13,14 +13,14 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.run.train import lock
-from meshwise.workers.trainer.ranks import lease
-from meshwise.workers.trainer.ranks.stop import LOST_TERMINAL, STOPS, stop_signals
+from meshwise.workers.trainer.contract.process import lease
+from meshwise.workers.trainer.contract.process.stop import LOST_TERMINAL, STOPS, stop_signals
 from support.command import one_line
 
 WORKER = """
 import sys, time
 from pathlib import Path
-from meshwise.workers.trainer.ranks.lease import share
+from meshwise.workers.trainer.contract.process.lease import share
 share(Path(sys.argv[1]))
 print("works", flush=True)
 time.sleep(600)
@@ -100,7 +100,7 @@ def test_without_locks_the_heartbeat_of_another_host_tells_whether_it_runs(
 
 
 def test_a_lost_terminal_stops_a_run_unless_it_was_started_with_nohup() -> None:
-    program = "from meshwise.workers.trainer.ranks.stop import stop_signals; print(*map(int, stop_signals()))"
+    program = "from meshwise.workers.trainer.contract.process.stop import stop_signals; print(*map(int, stop_signals()))"
     start = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     nohup = f"import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); {start}"
     assert set(STOPS) <= set(stop_signals())

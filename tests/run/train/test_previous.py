@@ -15,8 +15,8 @@ from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.lock import lock
 from meshwise.run.train.nodes.hosts import Hosts
-from meshwise.workers.trainer.hf.expected import config_json
-from meshwise.workers.trainer.marker import Marker, Trained
+from meshwise.workers.trainer.contract.files.expected import config_json
+from meshwise.workers.trainer.contract.marker import Marker, Trained
 from meshwise.workers.trainer.models.base import Span, build
 from meshwise.workers.trainer.weights import init_random, save
 from support.command import Run, one_line, refused

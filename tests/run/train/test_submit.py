@@ -6,8 +6,8 @@ import pytest
 
 import meshwise
 from meshwise.errors import UserError
-from meshwise.export.read.files import read_sources
-from meshwise.export.source import Source
+from meshwise.programs.read.files import read_sources
+from meshwise.programs.source import Source
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.submit import batch_script, submit
 

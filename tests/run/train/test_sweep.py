@@ -14,8 +14,8 @@ from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
 from meshwise.run.train.report.sections import as_text
 from meshwise.run.train.sweep import Outcome, Point, parse, points, table
-from meshwise.workers.trainer.report.rows import Step, add_row, failure, measurement
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.rows import Step, add_row, failure, measurement
+from meshwise.workers.trainer.contract.settings import Settings
 from support.command import Run, one_line, refused
 
 CPU = TrainRun(device="cpu")

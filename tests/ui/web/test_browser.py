@@ -267,7 +267,7 @@ def test_the_groups_of_a_device_are_outlined_and_the_timeline_zooms(page: "Page"
 
 
 def test_a_run_is_followed_as_it_trains(browser: "Browser", tmp_path: Path, complaints: list[str]) -> None:
-    from meshwise.workers.trainer.report.rows import add_row, step_row
+    from meshwise.workers.trainer.contract.rows import add_row, step_row
     from support.tiny_runs import WHOLE, steps
 
     WHOLE.write(tmp_path / "config.json")

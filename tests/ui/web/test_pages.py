@@ -14,7 +14,7 @@ from meshwise import api, units
 from meshwise.plan.ask import ServeAsk
 from meshwise.ui.web.pages import PAGES
 from meshwise.ui.web.pages import serve as serve_page
-from meshwise.workers.trainer.report.rows import add_row, step_row
+from meshwise.workers.trainer.contract.rows import add_row, step_row
 from support.pages import BLOOM, CARDS, SMALL, Server, serving
 from support.tiny_runs import WHOLE, steps
 

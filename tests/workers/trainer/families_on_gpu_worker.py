@@ -13,14 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from meshwise.workers.trainer.contract.models.registry import sizes_of
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.models.decoder.experts import ExpertStack
-from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.optimizer import make_optimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.settings import Layout, Settings
 from meshwise.workers.trainer.step import Stepper
 from meshwise.workers.trainer.weights import init_random
 

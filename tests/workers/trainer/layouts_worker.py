@@ -20,15 +20,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
+from meshwise.workers.trainer.contract.models.description import EMBEDDING
+from meshwise.workers.trainer.contract.models.registry import sizes_of
+from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 from meshwise.workers.trainer.data.samples import batch_of, local_batch
 from meshwise.workers.trainer.gradients import gradient_norm, named_parameters, reduce_gradients
 from meshwise.workers.trainer.models.base import Span, build
 from meshwise.workers.trainer.models.decoder.experts import Router
-from meshwise.workers.trainer.models.description import EMBEDDING
-from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.parallel import AXES, Ranks
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
 from meshwise.workers.trainer.weights import init_random
 
 warnings.simplefilter("error", FutureWarning)  # a user would see it once for every rank

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 
 from meshwise.workers.trainer.checkpoint import Checkpoints
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 from meshwise.workers.trainer.optimizer import DTYPES, MOMENTS, SplitWeightsAdamW
-from meshwise.workers.trainer.settings import Layout, Settings
 
 
 def ready(moments: str, out: Path) -> tuple[nn.Parameter, SplitWeightsAdamW, Checkpoints]:

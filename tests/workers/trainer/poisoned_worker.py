@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from meshwise.workers.trainer import loop
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.settings import Settings
 
 calls = 0
 run = Passes.run

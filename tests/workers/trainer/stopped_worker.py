@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 from meshwise.workers.trainer import loop
-from meshwise.workers.trainer.ranks.stop import STOP_FILE
+from meshwise.workers.trainer.contract.process.stop import STOP_FILE
+from meshwise.workers.trainer.contract.rows import Step
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.report.recorder import Recorder
-from meshwise.workers.trainer.report.rows import Step
-from meshwise.workers.trainer.settings import Settings
 
 after = int(sys.argv[2])
 stop = Path(os.environ[STOP_FILE])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.workers.trainer.settings import Layout
+from meshwise.workers.trainer.contract.settings import Layout
 from support.nursery import Nursery
 from support.tiny_runs import DEEPSEEK, WHOLE, losses, trained
 

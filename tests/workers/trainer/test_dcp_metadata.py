@@ -16,8 +16,8 @@ import torch
 from torch.distributed.checkpoint.filesystem import _StorageInfo  # pyright: ignore[reportPrivateUsage]
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
+from meshwise.workers.trainer.contract.marker import read_marker
 from meshwise.workers.trainer.dcp_metadata import MetadataError, read_metadata
-from meshwise.workers.trainer.marker import read_marker
 from support.nursery import Nursery
 from support.tiny_runs import WHOLE, losses, trained
 
@@ -112,7 +112,7 @@ def test_only_what_dcp_writes_is_read(checkpoints: Path, tmp_path: Path) -> None
 
 
 def test_every_data_type_and_an_empty_pickle_stream_are_handled() -> None:
-    from meshwise.workers.trainer.dcp_metadata import _Unpickler  # pyright: ignore[reportPrivateUsage]
+    from meshwise.workers.trainer.dcp_metadata import _Unpickler
 
     for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn):
         assert _Unpickler(io.BytesIO(pickle.dumps(dtype))).load() is dtype

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.workers.trainer.settings import Layout, TokenFile
+from meshwise.workers.trainer.contract.settings import Layout, TokenFile
 from support.nursery import Nursery
 from support.tiny_runs import LLAMA, WHOLE, losses
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from meshwise.workers.trainer.checkpoint import find_damage
-from meshwise.workers.trainer.marker import complete_steps
-from meshwise.workers.trainer.settings import Layout
+from meshwise.workers.trainer.contract.marker import complete_steps
+from meshwise.workers.trainer.contract.settings import Layout
 from support.nursery import Nursery
 from support.tiny_runs import WHOLE, losses
 from support.trainer_process import Training, alive, descendants

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from meshwise.audit.figures import SERVED, Figures
 from meshwise.audit.finding import Finding, number
-from meshwise.calibrate.serve.cases import ServeCase, case_of
-from meshwise.calibrate.serve.predict import predict
 from meshwise.errors import UserError
+from meshwise.runs.serve.case import ServeCase, case_of
+from meshwise.runs.serve.predict import predict
 
 SLOW, FAST = 3.0, 1.7
 """Factors slower or faster than predicted that are unusual: held-out rows of the built-in tables err by 20%, few by a factor of 2."""

@@ -10,9 +10,6 @@ import numpy as np
 from meshwise.audit.figures import WITH_RECOMPUTE, Figures
 from meshwise.audit.finding import Certainty, Finding, number, percent
 from meshwise.audit.rules.one_run import LOWEST_MFU, graded
-from meshwise.calibrate.train import cases
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.predict import MICRO_BATCHES, predict
 from meshwise.catalogue import frameworks, levels
 from meshwise.cost import axes
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
@@ -24,6 +21,9 @@ from meshwise.errors import UserError
 from meshwise.plan.train import choice as plans
 from meshwise.plan.train.explain import differences
 from meshwise.plan.train.search import search
+from meshwise.runs.train import case as cases
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import MICRO_BATCHES, predict
 from meshwise.units import GIB
 
 SLOW_ALONE, SLOW_IN_TABLE = 3.0, 30.0

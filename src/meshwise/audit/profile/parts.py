@@ -14,8 +14,8 @@ from meshwise.models.model import build
 from meshwise.plan.train import own_run
 from meshwise.plan.train.choice import Choice
 from meshwise.units import GIB
-from meshwise.workers.trainer.settings import Layout, Settings
-from meshwise.workers.trainer.tuning.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 
 LARGEST_LOG = 1 << 28
 """Bytes of a table of runs, at most."""

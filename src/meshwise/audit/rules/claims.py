@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, near, number
-from meshwise.audit.logs.run import Claim
+from meshwise.runs.log_run import Claim
 
 
 class Statement(NamedTuple):

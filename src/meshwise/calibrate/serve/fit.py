@@ -9,11 +9,11 @@ import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from meshwise.calibrate.score import LeaveOut
-from meshwise.calibrate.serve.cases import ServeCase, comparable
-from meshwise.calibrate.serve.predict import Prediction, predict, predict_one
 from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serve_prior
 from meshwise.cost.layout import Floats
 from meshwise.cost.serve.passes.speed import PassCost
+from meshwise.runs.serve.case import ServeCase, comparable
+from meshwise.runs.serve.predict import Prediction, predict, predict_one
 
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""

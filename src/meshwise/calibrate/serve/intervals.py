@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwise.calibrate.score import mean, quantile
-from meshwise.calibrate.serve.cases import ServeCase, comparable
-from meshwise.calibrate.serve.predict import Prediction
 from meshwise.cost.interval import LEVEL, NORMAL
+from meshwise.runs.serve.case import ServeCase, comparable
+from meshwise.runs.serve.predict import Prediction
 
 LEAST = 0.01
 """Smallest spread."""

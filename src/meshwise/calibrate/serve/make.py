@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from meshwise.calibrate.result import Result
 from meshwise.calibrate.serve import fit, intervals
-from meshwise.calibrate.serve.cases import ServeCase, read_cases
-from meshwise.calibrate.serve.predict import predict
 from meshwise.calibrate.serve.score import score
-from meshwise.calibrate.tables import find_table
 from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.errors import UserError
+from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.serve.predict import predict
+from meshwise.runs.table import find_table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

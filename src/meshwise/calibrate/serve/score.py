@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwise.calibrate.score import Score, mean, spearman
-from meshwise.calibrate.serve.cases import ServeCase
-from meshwise.calibrate.serve.predict import Prediction
-from meshwise.calibrate.tables import Skipped
+from meshwise.runs.serve.case import ServeCase
+from meshwise.runs.serve.predict import Prediction
+from meshwise.runs.table import Skipped
 from meshwise.units import MIB
 
 

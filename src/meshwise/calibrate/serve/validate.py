@@ -9,12 +9,12 @@ import numpy as np
 from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.serve import intervals
-from meshwise.calibrate.serve.cases import ServeCase, read_cases
-from meshwise.calibrate.serve.predict import Prediction, predict
 from meshwise.calibrate.serve.score import score
-from meshwise.calibrate.tables import find_table
 from meshwise.catalogue import calibrations
 from meshwise.cost.serve.distance import distance
+from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.serve.predict import Prediction, predict
+from meshwise.runs.table import find_table
 
 PRIOR_SPREAD = 0.1
 """Spread of a row where no other group of rows has a measurement."""
@@ -63,7 +63,7 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
             for part in ("decode", "prefill")
         }
     else:
-        from meshwise.calibrate.serve import fit  # imports scipy
+        from meshwise.calibrate.serve import fit
 
         groups: Sequence[object] = fit.groups_to_leave_out(cases, leave_out)
         predicted = fit.predict_leaving_out(cases, groups, [fit.prior_for(case) for case in cases])

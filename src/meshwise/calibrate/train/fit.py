@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.calibrate.score import LeaveOut
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.predict import Batch, Prediction
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration, coefficients
 from meshwise.catalogue.levels import NONE, Levels, composed, fabric_of, levels
 from meshwise.cost.layout import Floats
 from meshwise.errors import UserError
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Batch, Prediction
 
 MEASURED = 0.35
 """Factor on the width of a coefficient that a probe measured on the machine: training differs from timed kernels."""

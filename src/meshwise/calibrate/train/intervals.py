@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from meshwise.calibrate.score import quantile
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.predict import Prediction
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.interval import LEVEL, NORMAL, factors, waiting
 from meshwise.cost.layout import Floats
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Prediction
 
 BIN = 60
 """Least rows per bin of waiting shares; with fewer rows there is a single bin."""

@@ -12,14 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import SLOPE_STEP, Point, Problem, newton_step, solve
-from meshwise.calibrate.train.predict import Batch, Prediction
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration, FittedTo, Level, coefficients
 from meshwise.catalogue.levels import Levels, composed, fabric_of, keys_of
 from meshwise.cost.layout import Floats
 from meshwise.cost.train.question import Question
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Batch, Prediction
 
 Cell = tuple[Level, str, str]
 """Level, key at that level, coefficient: ('chip', 'Hopper', 'matmul')."""

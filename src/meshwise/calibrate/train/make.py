@@ -10,18 +10,18 @@ import numpy as np
 
 from meshwise.calibrate.result import Result
 from meshwise.calibrate.score import LeaveOut, Score
-from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals, probe
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import Fitted, fit_leaving_out, groups_to_leave_out, prior_for
-from meshwise.calibrate.train.predict import Batch, predict
 from meshwise.calibrate.train.probe import Machine
-from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import near_best, score
 from meshwise.catalogue import files, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import HERE, catalogued
 from meshwise.errors import UserError
+from meshwise.runs.table import find_table
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Batch, predict
+from meshwise.runs.train.settle import read_cases
 
 UNDETERMINED = 0.9
 """A coefficient whose uncertainty stays at this share of its prior's, or more, keeps its prior."""

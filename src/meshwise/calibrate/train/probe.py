@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from meshwise.calibrate.tables import Text
 from meshwise.catalogue import files
 from meshwise.catalogue.calibrations import Calibration, prior_of
 from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, known_chip
@@ -25,6 +24,7 @@ from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
 from meshwise.models.op import Op
+from meshwise.runs.table import Text
 
 Row = dict[str, Any]
 KERNELS_OF_A_LAYER = 32

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from meshwise.calibrate.score import FEWEST, Score, mean, spearman
-from meshwise.calibrate.tables import Skipped
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.predict import Prediction
 from meshwise.cost.layout import Floats
+from meshwise.runs.table import Skipped
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Prediction
 
 NEAR = 2.0
 """Rows within this factor of their group's best count as near it: a planner chooses among these; a slower run may just have been faulty."""

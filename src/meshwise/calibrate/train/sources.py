@@ -7,15 +7,15 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.fit import Point, Problem
 from meshwise.calibrate.train.joint import JointFit, predict_with
-from meshwise.calibrate.train.predict import Batch
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import Levels, composed, fabric_of
 from meshwise.cost.interval import LEVEL, NORMAL, factors, waiting
 from meshwise.cost.layout import Floats
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Batch
 
 MOST_ROWS = 60
 """Rows of a source that take part in a joint fit, spread evenly over it."""

@@ -8,17 +8,17 @@ import numpy as np
 
 from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
-from meshwise.calibrate.tables import find_table
 from meshwise.calibrate.train import intervals
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.predict import Batch, Prediction
-from meshwise.calibrate.train.reading import read_cases
 from meshwise.calibrate.train.score import by_source, score
 from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
 from meshwise.cost.layout import Floats
 from meshwise.errors import UserError
+from meshwise.runs.table import find_table
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.predict import Batch, Prediction
+from meshwise.runs.train.settle import read_cases
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

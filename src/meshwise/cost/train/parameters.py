@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 
 from meshwise.catalogue.frameworks import Framework
+from meshwise.cost.finetune import FULL, Tuning
 from meshwise.cost.layout import Floats, Layouts
-from meshwise.cost.tuning import FULL, Tuning
 from meshwise.errors import UserError
 from meshwise.models.model import Model
 from meshwise.models.modules import Module, targeted

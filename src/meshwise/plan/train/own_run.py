@@ -3,15 +3,15 @@
 from dataclasses import fields
 from typing import cast
 
+from meshwise.cost.finetune import FULL, Method, Tuning
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
-from meshwise.cost.tuning import FULL, Method, Tuning
 from meshwise.cost.work import SHORT_MOMENTS
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
-from meshwise.workers.trainer.settings import Layout, Settings
+from meshwise.workers.trainer.contract.settings import Layout, Settings
 
 OPTIMIZERS = {"fp32": "adamw", "bf16": SHORT_MOMENTS}
 """The planner's names of AdamW, by the format of its moments."""

@@ -19,10 +19,11 @@ from meshwise.cost.train.step import host_memory
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import fallback, lookup, remedies, tuning
+from meshwise.plan.train import fallback, lookup, remedies
+from meshwise.plan.train import finetune as tuning
 from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
+from meshwise.plan.train.finetune import TuningFacts
 from meshwise.plan.train.search import check_divides
-from meshwise.plan.train.tuning import TuningFacts
 
 if TYPE_CHECKING:
     from meshwise.plan.train.explain import Explanation

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from meshwise.errors import UserError, quoted
-from meshwise.export.engines import commands
-from meshwise.export.serve import llamacpp
+from meshwise.programs.engines import commands
+from meshwise.programs.serve import llamacpp
 from meshwise.run.serve import llama_bench, xllamacpp
 from meshwise.run.serve.allocations import DRY_RUN
 from meshwise.run.serve.ask import ServeRun

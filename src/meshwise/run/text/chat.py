@@ -17,7 +17,7 @@ from meshwise.run.text.conversations import Conversation
 from meshwise.run.text.rows import Counts, lay_out
 from meshwise.run.text.template import ChatTemplate
 from meshwise.run.text.tokenizer import Tokenizer
-from meshwise.workers.trainer.settings import HIDDEN, TokenFile
+from meshwise.workers.trainer.contract.settings import HIDDEN, TokenFile
 
 if TYPE_CHECKING:
     import numpy as np

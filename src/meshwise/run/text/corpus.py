@@ -16,8 +16,8 @@ from meshwise.run.callbacks import Say
 from meshwise.run.text import documents, tokens
 from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.tokenizer import Tokenizer
-from meshwise.workers.trainer.data.grammar import sentence
-from meshwise.workers.trainer.settings import TokenFile
+from meshwise.workers.trainer.contract.files.grammar import sentence
+from meshwise.workers.trainer.contract.settings import TokenFile
 
 SUFFIXES = (*documents.TEXT, *documents.LINES, *documents.TABLES, *tokens.SUFFIXES)
 CACHE = ".meshwise"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from meshwise.workers.trainer.settings import HIDDEN
+from meshwise.workers.trainer.contract.settings import HIDDEN
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from meshwise.errors import UserError
-from meshwise.workers.trainer.settings import TokenFile
+from meshwise.workers.trainer.contract.settings import TokenFile
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,13 +6,22 @@ from typing import Any, ClassVar
 
 from meshwise import units
 from meshwise.cost.axes import BY_NAME
-from meshwise.cost.tuning import parse as parse_tuning
+from meshwise.cost.finetune import parse as parse_tuning
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
 from meshwise.run.text.chat import TRAIN_ON
 from meshwise.run.train.nodes.hosts import node_range
-from meshwise.workers.trainer.settings import DEVICES, LR_SCHEDULES, MOMENTS, ON_NAN, PRECISIONS, RECOMPUTE, SCHEDULES, TRACKERS
+from meshwise.workers.trainer.contract.settings import (
+    DEVICES,
+    LR_SCHEDULES,
+    MOMENTS,
+    ON_NAN,
+    PRECISIONS,
+    RECOMPUTE,
+    SCHEDULES,
+    TRACKERS,
+)
 
 LAYOUT = "Layout"
 TRAINING = "Training"

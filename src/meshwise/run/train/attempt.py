@@ -13,8 +13,8 @@ from meshwise.run.train.processes import Watch
 from meshwise.run.train.report import comparison, failure
 from meshwise.run.train.report.comparison import Measured
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import PREDICTED, read_rows
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.rows import PREDICTED, read_rows
+from meshwise.workers.trainer.contract.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from meshwise.errors import UserError
 from meshwise.run.text import chat, corpus
 from meshwise.run.text.chat import ChatCorpus
 from meshwise.run.train.ask import TrainRun
-from meshwise.run.train.tune import tokenizer_of
+from meshwise.run.train.finetune import tokenizer_of
 
 
 def text_of(run: TrainRun, data: str, name: str, vocabulary: int, seq: int, pack: bool) -> "corpus.Corpus | ChatCorpus | None":

@@ -19,10 +19,10 @@ from meshwise.run.train.launch import Launch
 from meshwise.run.train.nodes import hosts
 from meshwise.run.train.report import failure
 from meshwise.run.train.report.sections import Section, Table, as_text
-from meshwise.workers.trainer.models.registry import description_of, parameters_of, sizes_of
-from meshwise.workers.trainer.models.tensors import HEAD
-from meshwise.workers.trainer.settings import Layout, Settings
-from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
+from meshwise.workers.trainer.contract.models.registry import description_of, parameters_of, sizes_of
+from meshwise.workers.trainer.contract.models.tensors import HEAD
+from meshwise.workers.trainer.contract.settings import Layout, Settings
+from meshwise.workers.trainer.contract.stages import Span, spans, stages_of_rank
 
 OUTPUTS = (
     "q_proj",

@@ -9,8 +9,8 @@ from typing import Any
 
 from meshwise.errors import UserError, quoted
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import PREDICTED, Step, median_seconds, rates, read_rows, read_steps
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.rows import PREDICTED, Step, median_seconds, rates, read_rows, read_steps
+from meshwise.workers.trainer.contract.settings import Settings
 
 SILENT = 120.0
 """Seconds without a step after which an unfinished run counts as stopped."""

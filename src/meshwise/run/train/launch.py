@@ -22,15 +22,16 @@ from meshwise.run.text.chat import ChatCorpus
 from meshwise.run.text.fingerprint import fingerprint, weights_fingerprint
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.data import eval_text_of, hides, text_of
+from meshwise.run.train.finetune import check_length, default_rate, trained_note, trained_share, tune_of
 from meshwise.run.train.nodes import hosts
 from meshwise.run.train.nodes.hosts import Hosts
-from meshwise.run.train.tune import check_length, default_rate, trained_note, trained_share, tune_of
 from meshwise.units import GIB
-from meshwise.workers.trainer.hf import expected
-from meshwise.workers.trainer.models.registry import description_of, family_of, sizes_of, unsupported
-from meshwise.workers.trainer.recipe import default_rate as training_rate
-from meshwise.workers.trainer.recipe import default_warm_up
-from meshwise.workers.trainer.settings import (
+from meshwise.workers.trainer.contract.files import expected
+from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.models.registry import description_of, family_of, sizes_of, unsupported
+from meshwise.workers.trainer.contract.recipe import default_rate as training_rate
+from meshwise.workers.trainer.contract.recipe import default_warm_up
+from meshwise.workers.trainer.contract.settings import (
     PRECISIONS,
     SPLIT_BACKWARD,
     Layout,
@@ -39,7 +40,6 @@ from meshwise.workers.trainer.settings import (
     broken_rules,
     valid_choices,
 )
-from meshwise.workers.trainer.tuning.method import Tune
 
 BATCH, SEQ = 8, 64
 RESTARTS = 3

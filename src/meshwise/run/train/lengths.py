@@ -13,7 +13,7 @@ from meshwise.run.train.report.comparison import Measured, layout_name, name_ran
 from meshwise.run.train.report.sections import Section, Table
 from meshwise.run.train.sweep import Outcome, Point
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import measured_steps, rates
+from meshwise.workers.trainer.contract.rows import measured_steps, rates
 
 LENGTHS = "128,512,1024,2048"
 MILESTONES = 5

@@ -17,8 +17,8 @@ from typing import Any, cast
 from meshwise.errors import UserError
 from meshwise.run.callbacks import Say, ignore
 from meshwise.run.train.launch import Launch
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.lease import LOCK, WORKERS, describe, open_lock
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.process.lease import LOCK, WORKERS, describe, open_lock
 
 BEAT = 3.0
 """Seconds between heartbeats in `.lock`."""

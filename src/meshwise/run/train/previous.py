@@ -4,7 +4,7 @@ from pathlib import Path
 
 from meshwise.errors import UserError
 from meshwise.run.train.launch import Launch
-from meshwise.workers.trainer.marker import all_damaged, complete_steps, damaged_steps, read_marker, resume_refusal
+from meshwise.workers.trainer.contract.marker import all_damaged, complete_steps, damaged_steps, read_marker, resume_refusal
 
 
 def check(ready: Launch, out: Path) -> None:

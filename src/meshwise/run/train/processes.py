@@ -13,16 +13,16 @@ from types import FrameType
 from typing import IO, Any
 
 from meshwise.errors import UserError
+from meshwise.output import ignore_broken_pipe
+from meshwise.output import say as say_to
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.children import end_tree, handle_signals, with_parent
 from meshwise.run.scratch import ScratchFile
 from meshwise.run.train import launch, lock
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.nodes import hosts
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
-from meshwise.workers.trainer.ranks.output import say as say_to
-from meshwise.workers.trainer.ranks.stop import STOP_FILE, stop_signals
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.process.stop import STOP_FILE, stop_signals
 
 Watch = Callable[[], str]
 """Returns why the workers should stop after the current step, END to end them at once, or ''."""

@@ -10,19 +10,10 @@ from typing import Any, NoReturn
 
 from meshwise.catalogue import files
 from meshwise.errors import DoesNotFit, UserError
+from meshwise.output import ignore_broken_pipe
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.packages import require_torch
-from meshwise.run.train import (
-    attempt,
-    dry_run,
-    launch,
-    lengths,
-    lock,
-    previous,
-    processes,
-    submit,
-    sweep,
-)
+from meshwise.run.train import attempt, dry_run, launch, lengths, lock, previous, processes, submit, sweep
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.attempt import Attempt, with_prediction
 from meshwise.run.train.launch import Launch
@@ -32,9 +23,8 @@ from meshwise.run.train.report.advice import Forecast, forecast
 from meshwise.run.train.report.comparison import Measured
 from meshwise.run.train.report.sections import Section
 from meshwise.run.train.sweep import Outcome, Point
-from meshwise.workers.trainer.ranks.output import ignore_broken_pipe
-from meshwise.workers.trainer.report.rows import add_row, read_rows
-from meshwise.workers.trainer.report.rows import failure as failure_row
+from meshwise.workers.trainer.contract.rows import add_row, read_rows
+from meshwise.workers.trainer.contract.rows import failure as failure_row
 
 OUT_OF_MEMORY = ("outofmemoryerror", "out of memory", "cannot allocate memory", "exitcode: -9", "exitcode  : -9")
 """How PyTorch, Linux and torchrun report it; a process that was killed (-9) had most often used too much memory."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.errors import DoesNotFit, UserError, quoted
-from meshwise.export import setup
-from meshwise.export.program import Job, find_launcher
 from meshwise.plan.train.plan import read as read_plan
+from meshwise.programs import setup
+from meshwise.programs.program import Job, find_launcher
 from meshwise.run.callbacks import Say
 from meshwise.run.train.ask import TrainRun
-from meshwise.workers.trainer.report.rows import read_rows
+from meshwise.workers.trainer.contract.rows import read_rows
 
 POLL = 1.0
 """Seconds between looks at the log."""

@@ -17,7 +17,7 @@ from meshwise.run.train.launch import BrokenRules, Launch, prepare
 from meshwise.run.train.report.advice import GENERIC
 from meshwise.run.train.report.sections import Section, Table
 from meshwise.units import GIB
-from meshwise.workers.trainer.settings import RECOMPUTE, SCHEDULES
+from meshwise.workers.trainer.contract.settings import RECOMPUTE, SCHEDULES
 
 WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "compile": ("no", "yes")}
 AXES = (*LAYOUT_AXES, "compile", "batch", "seq")

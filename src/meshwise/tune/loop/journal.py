@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from meshwise.errors import UserError
 from meshwise.tune.belief.observation import Failure
-from meshwise.workers.trainer.report.rows import read_rows
+from meshwise.workers.trainer.contract.rows import read_rows
 
 FILE, LOCK = "tune.jsonl", ".lock"
 State = Literal["chosen", "started", "ended", "measured", "rejected"]

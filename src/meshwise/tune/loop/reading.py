@@ -9,10 +9,10 @@ from typing import Any
 
 from meshwise.audit import report
 from meshwise.audit.figures import Figures
-from meshwise.audit.logs import detect
-from meshwise.audit.logs.run import Reading, Run
 from meshwise.errors import UserError
+from meshwise.programs.logs import detect
 from meshwise.run.train.start import OUT_OF_MEMORY
+from meshwise.runs.log_run import Reading, Run
 from meshwise.tune.belief.observation import Failure
 from meshwise.tune.loop.launch import End, last_lines, tail
 

@@ -15,11 +15,11 @@ import numpy as np
 from meshwise.calibrate import dispatch
 from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
-from meshwise.export.engines import commands
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.serve.plan import ServePlan, make
+from meshwise.programs.engines import commands
 from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.serve import report
 from meshwise.run.serve.deployment import ask_here, ask_of

@@ -19,14 +19,14 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError, one_of, quoted
-from meshwise.export.forms import PLACEHOLDER
-from meshwise.export.launch.script import REQUIRED
-from meshwise.export.program import find_launcher, find_program, programs
-from meshwise.export.write import export
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.plan import TrainPlan
+from meshwise.programs.forms import PLACEHOLDER
+from meshwise.programs.launch.script import REQUIRED
+from meshwise.programs.program import find_launcher, find_program, programs
+from meshwise.programs.write import export
 from meshwise.run.train import launch as own_launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.report import failure as failures
@@ -36,7 +36,7 @@ from meshwise.tune.loop import columns, reading
 from meshwise.tune.loop.launch import LOG, End, Job, filled, with_markers
 from meshwise.tune.loop.reading import Expected, Outcome
 from meshwise.tune.loop.subject import Candidate, SetupError, Verdict
-from meshwise.workers.trainer.report.rows import read_rows
+from meshwise.workers.trainer.contract.rows import read_rows
 
 OWN = "meshwise"
 """The name of our trainer as a program and as a framework."""

@@ -11,9 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from meshwise.calibrate.dispatch import is_served
-from meshwise.calibrate.tables import Skipped, find_table
-from meshwise.calibrate.train.cases import Case
-from meshwise.calibrate.train.reading import read_cases
 from meshwise.catalogue import calibrations, files
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import choose_for, levels
@@ -21,6 +18,9 @@ from meshwise.cost.axes import NAMES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.errors import UserError, quoted
+from meshwise.runs.table import Skipped, find_table
+from meshwise.runs.train.case import Case
+from meshwise.runs.train.settle import read_cases
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.space import Space
 

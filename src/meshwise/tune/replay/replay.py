@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from meshwise.calibrate.tables import find_table
+from meshwise.runs.table import find_table
 from meshwise.tune.belief.choice import next_runs
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.posterior import Posterior

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from meshwise import api
+from meshwise.audit.check.ask import CheckAsk
 from meshwise.errors import UserError
-from meshwise.export.check.ask import CheckAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Given, Json, Verbose, verb

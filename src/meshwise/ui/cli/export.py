@@ -9,13 +9,13 @@ import typer
 
 from meshwise import api
 from meshwise.errors import UserError
-from meshwise.export.ask import ExportAsk
+from meshwise.programs.ask import ExportAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Given, Json, verb
 
 if TYPE_CHECKING:
-    from meshwise.export.write import Exported
+    from meshwise.programs.write import Exported
 
 app = typer.Typer()
 

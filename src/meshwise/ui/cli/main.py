@@ -10,8 +10,8 @@ from typing import Annotated, Any, NoReturn, TextIO
 import typer
 
 from meshwise.errors import UserError
+from meshwise.output import flush, say, silence
 from meshwise.ui.cli.help import EVERY, Verbs
-from meshwise.workers.trainer.ranks.output import flush, say, silence
 
 TWINS = {"plan": "serve", "serve": "plan"}
 """Verbs whose options are easily mixed up."""

@@ -17,7 +17,7 @@ from meshwise.audit.report import Audit, File
 from meshwise.ui.views.tables import wrapped
 
 if TYPE_CHECKING:
-    from meshwise.audit.profile.parts import PartComparison  # imports the planner
+    from meshwise.audit.profile.parts import PartComparison
 
 MOST_RUNS = 12
 """Runs in the table, at most; --json has all."""

@@ -7,15 +7,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise import units
-from meshwise.export.check.contradictions import Finding, shown
-from meshwise.export.facts import BY_NAME, VARIABLES, Stated
-from meshwise.export.program import Launcher, Program, launchers, programs
+from meshwise.audit.check.contradictions import Finding, shown
 from meshwise.plan.serve.words import tokens
+from meshwise.programs.program import Launcher, Program, launchers, programs
+from meshwise.runs.facts import BY_NAME, VARIABLES, Stated
 from meshwise.ui.views.tables import Column, fitted, wrapped
 from meshwise.units import GIB
 
 if TYPE_CHECKING:
-    from meshwise.export.check.verdict import Verdict
+    from meshwise.audit.check.verdict import Verdict
 
 HOW = {"said": "said", "default": "default", "derived": "derived", "unknown": "unknown"}
 STYLES = {"stops": "bold red", "warns": "yellow", "notes": "cyan"}

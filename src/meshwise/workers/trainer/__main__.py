@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.parent import die_with_agent
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.process.parent import die_with_agent
+from meshwise.workers.trainer.contract.settings import Settings
 
 
 def main(settings: Path) -> None:

@@ -23,9 +23,8 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as read_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from meshwise.workers.trainer.dcp_metadata import METADATA, CheckedReader, find_problem
-from meshwise.workers.trainer.gradients import NamedParameters
-from meshwise.workers.trainer.marker import (
+from meshwise.output import say
+from meshwise.workers.trainer.contract.marker import (
     DAMAGED,
     MARKER,
     Marker,
@@ -38,12 +37,13 @@ from meshwise.workers.trainer.marker import (
     resume_refusal,
     unfinished_steps,
 )
-from meshwise.workers.trainer.models.tensors import HEAD
+from meshwise.workers.trainer.contract.models.tensors import HEAD
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.settings import Settings
+from meshwise.workers.trainer.dcp_metadata import METADATA, CheckedReader, find_problem
+from meshwise.workers.trainer.gradients import NamedParameters
 from meshwise.workers.trainer.optimizer import MOMENTS, StepOptimizer
 from meshwise.workers.trainer.ranks.faults import TrainingError, kind_of
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.output import say
-from meshwise.workers.trainer.settings import Settings
 
 CHUNK = 1 << 22
 SMALLEST = 1 << 20

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
-from meshwise.workers.trainer.settings import Settings
 
 MOST_BATCHES = 16
 """Batches of the validation text that are read, so that a long text costs little."""

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from meshwise.workers.trainer import weights
+from meshwise.workers.trainer.contract.models.registry import family_of, sizes_of, tied_embedding
+from meshwise.workers.trainer.contract.stages import Span
 from meshwise.workers.trainer.models.base import Decoder, Predictor, build, recurrent_predictor
-from meshwise.workers.trainer.models.registry import family_of, sizes_of, tied_embedding
 from meshwise.workers.trainer.ranks.faults import TrainingError
-from meshwise.workers.trainer.stages import Span
 
 
 class StatelessPredictor:

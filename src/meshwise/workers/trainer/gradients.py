@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
+from meshwise.workers.trainer.contract.models.registry import tied_embedding
+from meshwise.workers.trainer.contract.models.tensors import HEAD
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.models.decoder.experts import ExpertStack
-from meshwise.workers.trainer.models.registry import tied_embedding
-from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.parallel import Ranks
-from meshwise.workers.trainer.settings import Settings
 
 NamedParameters = list[tuple[str, nn.Parameter]]
 

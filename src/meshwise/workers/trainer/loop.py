@@ -8,26 +8,26 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from meshwise.output import say
 from meshwise.workers.trainer import weights
 from meshwise.workers.trainer.checkpoint import Checkpoints, ResumePoint
+from meshwise.workers.trainer.contract.files.expected import config_json
+from meshwise.workers.trainer.contract.models.registry import tied_embedding
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.rows import Step
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.data.batches import Batches
 from meshwise.workers.trainer.evaluation import Evaluator
+from meshwise.workers.trainer.finetune.adapter_files import save_adapter
 from meshwise.workers.trainer.gradients import NamedParameters, trained_parameters
-from meshwise.workers.trainer.hf.expected import config_json
-from meshwise.workers.trainer.models.registry import tied_embedding
 from meshwise.workers.trainer.optimizer import StepOptimizer, make_optimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.ranks.faults import SkippedSteps, TrainingError
 from meshwise.workers.trainer.ranks.heartbeat import Heartbeat, guarded
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.output import say
 from meshwise.workers.trainer.report.lines import peak_memory
 from meshwise.workers.trainer.report.recorder import Recorder, memory_history
-from meshwise.workers.trainer.report.rows import Step
-from meshwise.workers.trainer.settings import Settings
 from meshwise.workers.trainer.step import LaunchedStep, Moment, Stepper
-from meshwise.workers.trainer.tuning.adapter_files import save_adapter
 
 
 def train(settings: Settings) -> None:

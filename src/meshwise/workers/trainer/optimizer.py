@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.gradients import NamedParameters
-from meshwise.workers.trainer.settings import Settings
 
 BETAS = (0.9, 0.95)
 NOT_DECAYED = ("bias", "norm_weight", "b1", "b2", "token_idx")

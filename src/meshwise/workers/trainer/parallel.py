@@ -18,15 +18,15 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 from meshwise.workers.trainer import weights
+from meshwise.workers.trainer.contract.models.registry import sizes_of, tied_embedding
+from meshwise.workers.trainer.contract.settings import Layout, Settings
+from meshwise.workers.trainer.contract.stages import Span, spans, stages_of_rank
+from meshwise.workers.trainer.finetune.adapter_files import load_adapter
+from meshwise.workers.trainer.finetune.attach import attach, fuse_adapters, mark_trained, start_adapters
+from meshwise.workers.trainer.finetune.sharding import adapted_styles, share_again
 from meshwise.workers.trainer.models.base import Decoder, Fusable, build, tensor_parallel_styles
 from meshwise.workers.trainer.models.decoder.experts import ExpertStack
-from meshwise.workers.trainer.models.registry import sizes_of, tied_embedding
 from meshwise.workers.trainer.ops.attention import LocalShard
-from meshwise.workers.trainer.settings import Layout, Settings
-from meshwise.workers.trainer.stages import Span, spans, stages_of_rank
-from meshwise.workers.trainer.tuning.adapter_files import load_adapter
-from meshwise.workers.trainer.tuning.attach import attach, fuse_adapters, mark_trained, start_adapters
-from meshwise.workers.trainer.tuning.sharding import adapted_styles, share_again
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Outermost first: neighbouring ranks, usually of one node, share tensor parallelism, which communicates most."""

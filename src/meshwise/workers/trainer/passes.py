@@ -20,10 +20,10 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshwise.workers.trainer.balance import Balance
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ops.loss import IGNORED
 from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize
 from meshwise.workers.trainer.report.phases import Phases
-from meshwise.workers.trainer.settings import Settings
 
 SCHEDULES: dict[str, Any] = {
     "interleaved": ScheduleInterleaved1F1B,

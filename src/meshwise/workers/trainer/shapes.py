@@ -10,9 +10,9 @@ from torch.distributed.tensor import DTensor
 # torch's own process group without communication; importing the module registers it
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.gradients import named_parameters
 from meshwise.workers.trainer.parallel import Ranks, build_stages
-from meshwise.workers.trainer.settings import Settings
 
 
 def rows(settings: Settings, rank: int) -> list[str]:

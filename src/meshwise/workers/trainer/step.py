@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from meshwise.workers.trainer.contract.recipe import rate_at
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.gradients import NamedParameters, gradient_norm, known_squares, reduce_gradients
 from meshwise.workers.trainer.optimizer import StepOptimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.ranks.faults import is_finite
-from meshwise.workers.trainer.recipe import rate_at
 from meshwise.workers.trainer.report.phases import PhaseTimes
-from meshwise.workers.trainer.settings import Settings
 
 EAGER = 3
 """Steps before one is captured: the first ones compile and choose kernels, and capturing runs nothing."""

@@ -17,15 +17,23 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from meshwise.workers.trainer.hf.expected import stored_name
-from meshwise.workers.trainer.hf.safetensors import INDEX, SINGLE_FILE, TensorEntry, WeightsError, contents, format_shape, table
+from meshwise.workers.trainer.contract.files.expected import stored_name
+from meshwise.workers.trainer.contract.files.safetensors import (
+    INDEX,
+    SINGLE_FILE,
+    TensorEntry,
+    WeightsError,
+    contents,
+    format_shape,
+    table,
+)
+from meshwise.workers.trainer.contract.finetune.method import is_adapter
+from meshwise.workers.trainer.contract.models.registry import stored_of
+from meshwise.workers.trainer.contract.models.tensors import HEAD
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.finetune.linear import adapted_layers, whole_of
 from meshwise.workers.trainer.models.conversion import Conversion
-from meshwise.workers.trainer.models.registry import stored_of
-from meshwise.workers.trainer.models.tensors import HEAD
 from meshwise.workers.trainer.ranks.faults import TrainingError
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.tuning.linear import adapted_layers, whole_of
-from meshwise.workers.trainer.tuning.method import is_adapter
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}

@@ -10,7 +10,7 @@ from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.nodes import replan
 from meshwise.run.train.nodes.hosts import Hosts, find, node_range
-from meshwise.workers.trainer.settings import broken_rules
+from meshwise.workers.trainer.contract.settings import broken_rules
 from support.command import one_line
 
 

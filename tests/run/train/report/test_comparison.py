@@ -14,8 +14,8 @@ from meshwise.run.train.report.advice import Forecast, advice, command, forecast
 from meshwise.run.train.report.comparison import Measured, balance, headline, memory, parts, read, scaling, sections
 from meshwise.run.train.report.sections import Section, as_text
 from meshwise.run.train.start import with_prediction
-from meshwise.workers.trainer.report.rows import PREDICTED, Rank, Step, add_row, measurement
-from meshwise.workers.trainer.settings import Layout, broken_rules
+from meshwise.workers.trainer.contract.rows import PREDICTED, Rank, Step, add_row, measurement
+from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
 PHASES = {"data": 0.01, "forward": 0.2, "backward": 0.4, "reduce": 0.05, "optimizer": 0.1}
 

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwise.workers.trainer.contract.settings import Layout, Settings, TokenFile
 from meshwise.workers.trainer.data.batches import KEPT, Batches
 from meshwise.workers.trainer.data.samples import batch_of, local_batch
-from meshwise.workers.trainer.settings import Layout, Settings, TokenFile
 
 
 @dataclass(frozen=True)

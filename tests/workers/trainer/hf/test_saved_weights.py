@@ -11,8 +11,8 @@ import transformers
 
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.generate import load
-from meshwise.workers.trainer.settings import Settings
 from support.nursery import Nursery
 from support.trainer_process import TINY
 

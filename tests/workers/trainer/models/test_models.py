@@ -9,8 +9,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from meshwise.workers.trainer.contract.models.registry import sizes_of
 from meshwise.workers.trainer.models.base import Span, build
-from meshwise.workers.trainer.models.registry import sizes_of
 from meshwise.workers.trainer.ranks.faults import TrainingError
 from meshwise.workers.trainer.weights import load, save
 

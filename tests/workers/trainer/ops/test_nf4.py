@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK
 from meshwise.workers.trainer.ops.nf4 import GROUP, LEVELS, Quantized, dequantize, empty, quantize
-from meshwise.workers.trainer.tuning.method import NF4_BLOCK
 
 WIDEST_STEP = max(second - first for first, second in pairwise(LEVELS))
 

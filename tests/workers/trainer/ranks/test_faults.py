@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.metadata import Metadata
 
 from meshwise.workers.trainer.checkpoint import checksum, find_damage
-from meshwise.workers.trainer.data.grammar import sentence
-from meshwise.workers.trainer.marker import Marker, Trained, complete_steps
+from meshwise.workers.trainer.contract.files.grammar import sentence
+from meshwise.workers.trainer.contract.marker import Marker, Trained, complete_steps
 from meshwise.workers.trainer.ranks.agent import current_step
 from meshwise.workers.trainer.ranks.faults import Failure, SkippedSteps, TrainingError, failure_of, is_finite, kind_of
-from meshwise.workers.trainer.ranks.heartbeat import Beat, _where, find_stragglers  # pyright: ignore[reportPrivateUsage]
+from meshwise.workers.trainer.ranks.heartbeat import Beat, _where, find_stragglers
 from support.tiny_runs import PLAIN, WHOLE
 
 

@@ -11,9 +11,9 @@ import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from meshwise.workers.trainer.contract.process.stop import STOP_FILE
 from meshwise.workers.trainer.ranks.agent import rendezvous_failure
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
-from meshwise.workers.trainer.ranks.stop import STOP_FILE
 from support.trainer_process import Training, alive, descendants
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from meshwise.workers.trainer import loop
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.settings import Settings
 
 reader, writer = os.pipe()
 os.close(reader)

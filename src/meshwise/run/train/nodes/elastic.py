@@ -17,7 +17,7 @@ from meshwise.run.train.nodes.hosts import Hosts
 from meshwise.run.train.nodes.membership import Generation, Membership
 from meshwise.run.train.processes import END
 from meshwise.run.train.report import failure
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.settings import Settings
 
 Result = TypeVar("Result")
 TAKEOVER = 60.0

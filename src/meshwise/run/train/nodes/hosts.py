@@ -14,7 +14,7 @@ from types import FrameType
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.run.callbacks import Say
 from meshwise.run.children import handle_signals
-from meshwise.workers.trainer.ranks.stop import stop_signals
+from meshwise.workers.trainer.contract.process.stop import stop_signals
 
 PORT = 29500
 """Default port of the rendezvous: torchrun's default for a master."""

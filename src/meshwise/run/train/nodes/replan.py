@@ -10,7 +10,7 @@ from meshwise.plan.train.choice import choice
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.report.advice import layout_of
-from meshwise.workers.trainer.settings import Layout, broken_rules
+from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
 SEARCHED = 64
 """Layouts to look at: the trainer may not be able to run the fastest ones."""

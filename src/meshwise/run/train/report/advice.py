@@ -15,8 +15,8 @@ from meshwise.plan.train.own_run import tune_words
 from meshwise.plan.train.search import Found, search
 from meshwise.run.train.launch import Launch
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import PREDICTED
-from meshwise.workers.trainer.settings import Layout, Settings, broken_rules
+from meshwise.workers.trainer.contract.rows import PREDICTED
+from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 
 SEARCHED = 32
 """Number of layouts to search for: the trainer may not be able to run some of them."""

@@ -11,7 +11,7 @@ from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.run.train.report.advice import Forecast, advice
 from meshwise.run.train.report.sections import Section, Table
 from meshwise.units import GIB
-from meshwise.workers.trainer.report.rows import (
+from meshwise.workers.trainer.contract.rows import (
     EVALUATIONS,
     KERNELS,
     Rank,
@@ -24,7 +24,7 @@ from meshwise.workers.trainer.report.rows import (
     read_steps,
     typical_step,
 )
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.settings import Settings
 
 PASSES = ("forward", "backward", "passes")
 PHASES = {

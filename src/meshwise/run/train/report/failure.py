@@ -14,7 +14,7 @@ from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.report.advice import layout_of
 from meshwise.units import GIB
-from meshwise.workers.trainer.settings import Layout, broken_rules
+from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
 MARGIN = 0.9
 """Largest share of the memory that ran out that a suggested layout may need."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from meshwise.calibrate.train.cases import Case
 from meshwise.calibrate.train.score import near_best
 from meshwise.calibrate.train.validate import TrainValidation
+from meshwise.runs.train.case import Case
 from meshwise.ui.views.svg.drawing import COLOURS, GRID, INK, document
 
 WIDTH, HEIGHT = 720, 540

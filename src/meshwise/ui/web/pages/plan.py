@@ -5,28 +5,17 @@ from typing import Any
 
 from meshwise import api, units
 from meshwise.errors import UserError
-from meshwise.export.program import programs
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.plan import TrainPlan
+from meshwise.programs.program import programs
 from meshwise.ui.views import plan as views
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import Comparison, compare_trained, selected
 from meshwise.ui.web.drawing import Table
 from meshwise.ui.web.pages import choices
-from meshwise.ui.web.pages.page import (
-    Badge,
-    Example,
-    Launch,
-    Page,
-    Reply,
-    Site,
-    Tile,
-    calibrated,
-    dropped,
-    missing_fields,
-)
+from meshwise.ui.web.pages.page import Badge, Example, Launch, Page, Reply, Site, Tile, calibrated, dropped, missing_fields
 from meshwise.units import GIB
 
 REQUIRED = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}

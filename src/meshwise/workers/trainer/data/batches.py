@@ -6,9 +6,9 @@ from threading import Event, Thread
 import torch
 from torch import Tensor
 
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.parallel import Ranks
-from meshwise.workers.trainer.settings import Settings
 
 AHEAD = 2
 """Batches that are read before the loop asks for them."""

@@ -13,13 +13,13 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.data.grammar import sample
-from meshwise.workers.trainer.data.order import shuffled_index
-from meshwise.workers.trainer.models.registry import sizes_of
+from meshwise.workers.trainer.contract.files.grammar import sample
+from meshwise.workers.trainer.contract.files.order import shuffled_index
+from meshwise.workers.trainer.contract.models.registry import sizes_of
+from meshwise.workers.trainer.contract.settings import HIDDEN, Settings, TokenFile
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.loss import IGNORED
 from meshwise.workers.trainer.parallel import Ranks
-from meshwise.workers.trainer.settings import HIDDEN, Settings, TokenFile
 
 WIDTHS = {2: torch.uint16, 4: torch.uint32}
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from meshwise.workers.trainer.models.registry import Config, import_part
+from meshwise.workers.trainer.contract.models.registry import Config, import_part
+from meshwise.workers.trainer.contract.stages import Span
 from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, soft_cap
 from meshwise.workers.trainer.ops.loss import head_loss
-from meshwise.workers.trainer.stages import Span
 
 
 class Decoder(Protocol):

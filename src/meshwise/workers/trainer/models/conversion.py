@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.models.tensors import Part, Stored
+from meshwise.workers.trainer.contract.models.tensors import Part, Stored
 
 
 class Conversion:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.tuning.method import NF4_BLOCK as BLOCK
+from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK as BLOCK
 
 LEVELS = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,

@@ -25,14 +25,14 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
 from torch.distributed.run import parse_args, run
 
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.process.parent import AGENT
+from meshwise.workers.trainer.contract.process.stop import LOST_TERMINAL, STOPS
+from meshwise.workers.trainer.contract.rows import read_rows
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.parent import AGENT
 from meshwise.workers.trainer.ranks.process_group import LABELS, NODE_RANK, NODES, STORE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
-from meshwise.workers.trainer.ranks.stop import LOST_TERMINAL, STOPS
-from meshwise.workers.trainer.report.rows import read_rows
-from meshwise.workers.trainer.settings import Settings
 
 ANSWER = 3.0
 """Seconds in which a node that can be reached accepts a connection."""

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from meshwise.workers.trainer.ranks.output import flush, say
-from meshwise.workers.trainer.ranks.stop import STOP_FILE
-from meshwise.workers.trainer.settings import Settings
+from meshwise.output import flush, say
+from meshwise.workers.trainer.contract.process.stop import STOP_FILE
+from meshwise.workers.trainer.contract.settings import Settings
 
 FAILURE = "failure.json"
 IN_A_ROW = 10

@@ -22,14 +22,14 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
+from meshwise.output import say
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.process.lease import share
+from meshwise.workers.trainer.contract.process.parent import orphaned
+from meshwise.workers.trainer.contract.process.stop import reason, requested, stop_file, stop_signals
+from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import Failure, TrainingError, exit_now, failure_of
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.lease import share
-from meshwise.workers.trainer.ranks.output import say
-from meshwise.workers.trainer.ranks.parent import orphaned
 from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group, store_address
-from meshwise.workers.trainer.ranks.stop import reason, requested, stop_file, stop_signals
-from meshwise.workers.trainer.settings import Settings
 
 GRACE = 1.5
 """Seconds in which the launcher's stop file turns a SIGTERM into a request to stop; without it, torchrun is ending the worker."""

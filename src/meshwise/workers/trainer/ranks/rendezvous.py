@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from meshwise.workers.trainer.ranks.stop import requested, stop_file
+from meshwise.workers.trainer.contract.process.stop import requested, stop_file
 
 PATIENCE = 3.0
 """Seconds before missing nodes are reported; a node that writes nothing new for as long counts as missing."""

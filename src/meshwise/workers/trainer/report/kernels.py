@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from meshwise.workers.trainer.report.rows import Kernels
+from meshwise.workers.trainer.contract.rows import Kernels
 
 KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("communication", ("nccl",)),

@@ -10,8 +10,8 @@ import sys
 
 import torch
 
-from meshwise.workers.trainer.report.rows import Step, rates
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.rows import Step, rates
+from meshwise.workers.trainer.contract.settings import Settings
 
 
 def peak_memory(device: torch.device) -> float:

@@ -15,15 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from meshwise.workers.trainer.evaluation import Evaluation
-from meshwise.workers.trainer.parallel import AXES, Ranks
-from meshwise.workers.trainer.ranks.faults import kind_of
-from meshwise.workers.trainer.ranks.kill_points import reach
-from meshwise.workers.trainer.ranks.output import say
-from meshwise.workers.trainer.report.kernels import kernels_of_step
-from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
-from meshwise.workers.trainer.report.phases import Phases
-from meshwise.workers.trainer.report.rows import (
+from meshwise.output import say
+from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.rows import (
     EVALUATIONS,
     KERNELS,
     UNSHARED,
@@ -39,8 +33,14 @@ from meshwise.workers.trainer.report.rows import (
     step_row,
     write_ranks,
 )
+from meshwise.workers.trainer.contract.settings import Settings
+from meshwise.workers.trainer.evaluation import Evaluation
+from meshwise.workers.trainer.parallel import AXES, Ranks
+from meshwise.workers.trainer.ranks.faults import kind_of
+from meshwise.workers.trainer.report.kernels import kernels_of_step
+from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
+from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.report.trackers import Tracker, trackers
-from meshwise.workers.trainer.settings import Settings
 
 FEWEST = 16
 """Index of the last step from which on its kernels are profiled: in shorter runs starting the profiler would count."""

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from meshwise.workers.trainer.settings import Settings
+from meshwise.workers.trainer.contract.settings import Settings
 
 
 class Tracker(Protocol):

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from meshwise.workers.trainer.contract.models.registry import families
 from meshwise.workers.trainer.generate import choose, generate, loss_of, predictor_of
 from meshwise.workers.trainer.models.base import Span, build
-from meshwise.workers.trainer.models.registry import families
 
 TINY: dict[str, Any] = {
     "model_type": "ttt", "ttt_layer_type": "linear", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 48,

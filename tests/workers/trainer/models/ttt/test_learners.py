@@ -11,8 +11,8 @@ from torch import Tensor
 
 from meshwise.models.find import find_model, find_values
 from meshwise.models.model import build as planned
+from meshwise.workers.trainer.contract.models.registry import sizes_of, unsupported
 from meshwise.workers.trainer.models.base import Span, build
-from meshwise.workers.trainer.models.registry import sizes_of, unsupported
 from meshwise.workers.trainer.models.ttt import linear, mlp
 from meshwise.workers.trainer.models.ttt.learner import EPS, Learner, loss_gradient
 from meshwise.workers.trainer.models.ttt.mlp import gelu, gelu_derivative

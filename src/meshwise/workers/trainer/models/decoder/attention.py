@@ -4,10 +4,10 @@
 import torch
 from torch import Tensor, nn
 
+from meshwise.workers.trainer.contract.models.description import Description, Layer
 from meshwise.workers.trainer.models.decoder.feed_forward import project
 from meshwise.workers.trainer.models.decoder.norms import HeadNorm
 from meshwise.workers.trainer.models.decoder.rotary import rotate
-from meshwise.workers.trainer.models.description import Description, Layer
 from meshwise.workers.trainer.ops.attention import LocalShard, Rule, Scores, attend
 
 
@@ -56,7 +56,7 @@ class Attention(nn.Module):
     def _joined(self, x: Tensor) -> Tensor:
         """Return the three projections side by side, by one product."""
         if self.frozen:
-            from meshwise.workers.trainer.tuning.linear import joined_product
+            from meshwise.workers.trainer.finetune.linear import joined_product
 
             return joined_product(x, self._projections(), self.columns)
         from meshwise.workers.trainer.ops.fp8 import fp8_linear
@@ -82,8 +82,8 @@ class Attention(nn.Module):
 
     def fuse(self) -> None:
         """Compute queries, keys and values by one product if that needs no padding, and by a kernel after it if it supports the heads."""
+        from meshwise.workers.trainer.finetune.linear import columns_of, is_frozen, join
         from meshwise.workers.trainer.ops.fused_heads import WIDEST
-        from meshwise.workers.trainer.tuning.linear import columns_of, is_frozen, join
 
         if join(self._projections()):
             self.fused, self.frozen = True, any(map(is_frozen, self._projections()))

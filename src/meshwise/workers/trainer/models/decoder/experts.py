@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from meshwise.workers.trainer.contract.models.description import Description, Experts
 from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
 from meshwise.workers.trainer.models.decoder.norms import local_weight
-from meshwise.workers.trainer.models.description import Description, Experts
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.exchange import Exchange
 from meshwise.workers.trainer.ops.experts import (

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 
+from meshwise.workers.trainer.contract.models.description import Description, Latent, Layer
 from meshwise.workers.trainer.models.decoder.attention import rule_of
 from meshwise.workers.trainer.models.decoder.rotary import rotate
-from meshwise.workers.trainer.models.description import Description, Latent, Layer
 from meshwise.workers.trainer.ops.attention import LocalShard, Scores, attend
 
 EPS = 1e-6

@@ -6,6 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from meshwise.workers.trainer.contract.models.description import Description, Layer, Rotary
+from meshwise.workers.trainer.contract.models.registry import Config, description_of
+from meshwise.workers.trainer.contract.stages import Span
 from meshwise.workers.trainer.models.base import Tied
 from meshwise.workers.trainer.models.decoder.attention import Attention, rule_of
 from meshwise.workers.trainer.models.decoder.experts import MixedFeedForward
@@ -13,11 +16,8 @@ from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
 from meshwise.workers.trainer.models.decoder.latent import LatentAttention
 from meshwise.workers.trainer.models.decoder.norms import norm_of
 from meshwise.workers.trainer.models.decoder.rotary import rotation_of
-from meshwise.workers.trainer.models.description import Description, Layer, Rotary
-from meshwise.workers.trainer.models.registry import Config, description_of
 from meshwise.workers.trainer.ops.attention import LocalShard, Rule, Scores, make_scores
 from meshwise.workers.trainer.ops.recompute import checkpointed
-from meshwise.workers.trainer.stages import Span
 
 
 class Block(nn.Module):

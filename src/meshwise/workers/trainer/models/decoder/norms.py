@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
-from meshwise.workers.trainer.models.description import Description
+from meshwise.workers.trainer.contract.models.description import Description
 
 
 class OffsetRMSNorm(nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwise.workers.trainer.models.description import Rotary
+from meshwise.workers.trainer.contract.models.description import Rotary
 
 
 def rotation_of(rotary: Rotary, head_dim: int, positions: Tensor, length: int) -> Tensor:

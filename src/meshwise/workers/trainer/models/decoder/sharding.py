@@ -12,10 +12,10 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from meshwise.workers.trainer.models.description import Description, Layer
-from meshwise.workers.trainer.models.registry import Config, description_of
-from meshwise.workers.trainer.models.tensors import norm_names
-from meshwise.workers.trainer.stages import Span
+from meshwise.workers.trainer.contract.models.description import Description, Layer
+from meshwise.workers.trainer.contract.models.registry import Config, description_of
+from meshwise.workers.trainer.contract.models.tensors import norm_names
+from meshwise.workers.trainer.contract.stages import Span
 
 
 class Gains(ParallelStyle):

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from meshwise.workers.trainer.models.description import Description, Layer
-from meshwise.workers.trainer.models.keys import first_of, number_of
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Packed, Storage
+from meshwise.workers.trainer.contract.models.description import Description, Layer
+from meshwise.workers.trainer.contract.models.keys import first_of, number_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Packed, Storage
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 

@@ -5,10 +5,10 @@ The extra layer that predicts a second token is not built.
 
 import math
 
-from meshwise.workers.trainer.models.description import Description, Experts, Latent, Layer
-from meshwise.workers.trainer.models.keys import first_of, llama_like, number_of, rotary_of
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Storage
+from meshwise.workers.trainer.contract.models.description import Description, Experts, Latent, Layer
+from meshwise.workers.trainer.contract.models.keys import first_of, llama_like, number_of, rotary_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Storage
 
 
 def describe(config: Config) -> Description:

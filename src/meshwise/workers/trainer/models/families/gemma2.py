@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import (
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import (
     activation_of,
     first_of,
     head_dim_of,
@@ -13,8 +13,8 @@ from meshwise.workers.trainer.models.keys import (
     windowed,
     windows_of,
 )
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Storage
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Storage
 
 HEAD_DIM = 256
 STORAGE = Storage(

@@ -1,9 +1,9 @@
 """The text model of Gemma 3 (arXiv:2503.19786): windows in five of six layers with rotary positions of their own, norms per head."""
 
-from meshwise.workers.trainer.models.description import Description, Layer, Rotary
+from meshwise.workers.trainer.contract.models.description import Description, Layer, Rotary
+from meshwise.workers.trainer.contract.models.keys import first_of, head_dim_of, number_of, rotary_of, windows_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
 from meshwise.workers.trainer.models.families.gemma2 import HEAD_DIM, STORAGE, gemma, unsupported
-from meshwise.workers.trainer.models.keys import first_of, head_dim_of, number_of, rotary_of, windows_of
-from meshwise.workers.trainer.models.registry import Config, Family
 
 
 def describe(config: Config) -> Description:

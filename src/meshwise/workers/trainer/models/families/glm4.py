@@ -1,10 +1,10 @@
 """GLM 4: norms before and after, neighbouring features of half a head rotated, biases on queries, keys and values."""
 
-from meshwise.workers.trainer.models.description import Description
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import first_of, head_dim_of, llama_like, number_of, rotary_of, windowed
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Storage
 from meshwise.workers.trainer.models.families.phi3 import GATE_UP
-from meshwise.workers.trainer.models.keys import first_of, head_dim_of, llama_like, number_of, rotary_of, windowed
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Storage
 
 HEAD_DIM = 128
 NAMES = {"attention_out_norm": "post_self_attn_layernorm", "mlp_out_norm": "post_mlp_layernorm"}

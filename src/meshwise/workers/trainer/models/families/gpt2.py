@@ -1,10 +1,10 @@
 """GPT-2 (Radford et al. 2019) and GPT-3 (arXiv:2005.14165) with dense attention: BLOOM with learned positions instead of ALiBi."""
 
-from meshwise.workers.trainer.models.description import Description
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import activation_of, first_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Packed, Storage
 from meshwise.workers.trainer.models.families.bloom import QKV, classic
-from meshwise.workers.trainer.models.keys import activation_of, first_of
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Packed, Storage
 
 
 def describe(config: Config) -> Description:

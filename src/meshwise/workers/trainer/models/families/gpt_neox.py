@@ -1,7 +1,7 @@
 """GPT-NeoX and Pythia (arXiv:2204.06745, arXiv:2304.01373): LayerNorm, biases, a quarter of a head rotated, parallel residual."""
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import (
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import (
     activation_of,
     first_of,
     head_dim_of,
@@ -10,8 +10,8 @@ from meshwise.workers.trainer.models.keys import (
     rotary_of,
     windowed,
 )
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Packed, Storage
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Packed, Storage
 
 QKV = Packed(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), by_head=True)
 STORAGE = Storage(

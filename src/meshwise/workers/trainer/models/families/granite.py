@@ -1,8 +1,8 @@
 """Granite 3 (dense): Llama with factors on embedding, residual sums, scores and logits."""
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import llama_like, number_of
-from meshwise.workers.trainer.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import llama_like, number_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
 
 
 def describe(config: Config) -> Description:

@@ -1,8 +1,8 @@
 """Llama 1 to 3 (arXiv:2302.13971, arXiv:2407.21783)."""
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import llama_like
-from meshwise.workers.trainer.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import llama_like
+from meshwise.workers.trainer.contract.models.registry import Config, Family
 
 
 def describe(config: Config) -> Description:

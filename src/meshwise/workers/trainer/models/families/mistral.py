@@ -1,8 +1,8 @@
 """Mistral (arXiv:2310.06825): Llama with a sliding window in every layer."""
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import head_dim_of, llama_like, rotary_of, windowed, windows_of
-from meshwise.workers.trainer.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import head_dim_of, llama_like, rotary_of, windowed, windows_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
 
 
 def describe(config: Config) -> Description:

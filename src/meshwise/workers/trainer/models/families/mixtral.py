@@ -1,9 +1,9 @@
 """Mixtral (arXiv:2401.04088): Mistral with eight experts, of which two compute a token."""
 
-from meshwise.workers.trainer.models.description import Description, Experts, Layer
-from meshwise.workers.trainer.models.keys import first_of, head_dim_of, llama_like, number_of, rotary_of, windows_of
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Storage
+from meshwise.workers.trainer.contract.models.description import Description, Experts, Layer
+from meshwise.workers.trainer.contract.models.keys import first_of, head_dim_of, llama_like, number_of, rotary_of, windows_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Storage
 
 
 def describe(config: Config) -> Description:

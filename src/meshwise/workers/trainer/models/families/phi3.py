@@ -1,9 +1,17 @@
 """Phi 3 and 4 (arXiv:2404.14219): Llama with packed projections, a window, and rotary positions on a part of a head in some."""
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import first_of, head_dim_of, llama_like, number_of, rotary_of, windowed, windows_of
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Packed, Storage
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import (
+    first_of,
+    head_dim_of,
+    llama_like,
+    number_of,
+    rotary_of,
+    windowed,
+    windows_of,
+)
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Packed, Storage
 
 GATE_UP = Packed(("mlp.gate_proj", "mlp.up_proj"))
 QKV = Packed(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))

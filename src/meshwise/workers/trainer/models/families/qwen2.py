@@ -1,8 +1,8 @@
 """Qwen 2 and 2.5 (arXiv:2407.10671): Llama with biases on queries, keys and values, and windows from some layer on if asked for."""
 
-from meshwise.workers.trainer.models.description import Description, Layer
-from meshwise.workers.trainer.models.keys import first_of, head_dim_of, llama_like, rotary_of, windowed, windows_of
-from meshwise.workers.trainer.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.description import Description, Layer
+from meshwise.workers.trainer.contract.models.keys import first_of, head_dim_of, llama_like, rotary_of, windowed, windows_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
 
 
 def layers_of(config: Config, head_dim: int = 0) -> tuple[Layer, ...]:

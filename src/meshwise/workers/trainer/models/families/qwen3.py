@@ -1,9 +1,9 @@
 """Qwen 3 (arXiv:2505.09388): heads of 128, and queries and keys normed per head."""
 
-from meshwise.workers.trainer.models.description import Description
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import llama_like
+from meshwise.workers.trainer.contract.models.registry import Config, Family
 from meshwise.workers.trainer.models.families.qwen2 import layers_of
-from meshwise.workers.trainer.models.keys import llama_like
-from meshwise.workers.trainer.models.registry import Config, Family
 
 HEAD_DIM = 128
 

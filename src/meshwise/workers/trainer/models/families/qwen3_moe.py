@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from meshwise.workers.trainer.models.description import Description, Experts
+from meshwise.workers.trainer.contract.models.description import Description, Experts
+from meshwise.workers.trainer.contract.models.keys import first_of, head_dim_of, number_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Storage
 from meshwise.workers.trainer.models.families.qwen2 import layers_of
 from meshwise.workers.trainer.models.families.qwen3 import describe as dense
-from meshwise.workers.trainer.models.keys import first_of, head_dim_of, number_of
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Storage
 
 
 def describe(config: Config) -> Description:

@@ -1,8 +1,8 @@
 """SmolLM 3: Llama, without positions in every fourth layer."""
 
-from meshwise.workers.trainer.models.description import Description, Layer
-from meshwise.workers.trainer.models.keys import first_of, head_dim_of, llama_like, rotary_of, windows_of
-from meshwise.workers.trainer.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.description import Description, Layer
+from meshwise.workers.trainer.contract.models.keys import first_of, head_dim_of, llama_like, rotary_of, windows_of
+from meshwise.workers.trainer.contract.models.registry import Config, Family
 
 
 def describe(config: Config) -> Description:

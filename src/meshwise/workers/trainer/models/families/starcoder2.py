@@ -1,7 +1,7 @@
 """StarCoder 2 (arXiv:2402.19173): LayerNorm, biases, a feed-forward without gate, a window."""
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import (
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import (
     activation_of,
     first_of,
     head_dim_of,
@@ -11,8 +11,8 @@ from meshwise.workers.trainer.models.keys import (
     windowed,
     windows_of,
 )
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import Storage
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import Storage
 
 
 def describe(config: Config) -> Description:

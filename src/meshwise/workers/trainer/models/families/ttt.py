@@ -1,18 +1,9 @@
 """TTT-Linear and TTT-MLP (arXiv:2407.04620): Llama with attention replaced by a small model per head that learns while it reads."""
 
-from meshwise.workers.trainer.models.description import Description
-from meshwise.workers.trainer.models.keys import llama_like
-from meshwise.workers.trainer.models.registry import Config, Family
-from meshwise.workers.trainer.models.tensors import (
-    LAYERS,
-    Part,
-    Shapes,
-    Stored,
-    ffn_shapes,
-    linear,
-    norm,
-    outer_shapes,
-)
+from meshwise.workers.trainer.contract.models.description import Description
+from meshwise.workers.trainer.contract.models.keys import llama_like
+from meshwise.workers.trainer.contract.models.registry import Config, Family
+from meshwise.workers.trainer.contract.models.tensors import LAYERS, Part, Shapes, Stored, ffn_shapes, linear, norm, outer_shapes
 
 LEARNERS = ("linear", "mlp")
 

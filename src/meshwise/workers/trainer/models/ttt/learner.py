@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshwise.workers.trainer.contract.models.registry import Config, sizes_of
 from meshwise.workers.trainer.models.families.ttt import learner_of
-from meshwise.workers.trainer.models.registry import Config, sizes_of
 from meshwise.workers.trainer.models.ttt.dispatch import Limits, operand_dtype, use_kernels
 
 EPS = 1e-6

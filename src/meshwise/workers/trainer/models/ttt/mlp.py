@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from meshwise.workers.trainer.models.registry import Config
+from meshwise.workers.trainer.contract.models.registry import Config
 from meshwise.workers.trainer.models.ttt.dispatch import MLP
 from meshwise.workers.trainer.models.ttt.learner import EPS, Learner, dual_weights, loss_gradient, rotate
 

@@ -9,16 +9,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from meshwise.workers.trainer.contract.models.registry import Config, description_of, sizes_of
+from meshwise.workers.trainer.contract.stages import Span
 from meshwise.workers.trainer.models.base import Tied
 from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
 from meshwise.workers.trainer.models.decoder.norms import norm_of
 from meshwise.workers.trainer.models.families.ttt import learner_of
-from meshwise.workers.trainer.models.registry import Config, description_of, sizes_of
 from meshwise.workers.trainer.models.ttt.linear import LinearLearner
 from meshwise.workers.trainer.models.ttt.mlp import MLPLearner
 from meshwise.workers.trainer.ops.attention import LocalShard
 from meshwise.workers.trainer.ops.recompute import checkpointed
-from meshwise.workers.trainer.stages import Span
 
 LEARNERS = {"linear": LinearLearner, "mlp": MLPLearner}
 

@@ -10,7 +10,7 @@ def predictor(model: TTTDecoder, batch: int) -> Predictor:
     """Decode with the kernels if they support this model on its device, else with plain PyTorch."""
     plain = Decoding(model, batch)
     if learner_of(model.config)[0] == "linear" and plain.layers[0].seq_modeling_block.fast:
-        from meshwise.workers.trainer.models.ttt.fast_decode import FastDecoding  # needs triton
+        from meshwise.workers.trainer.models.ttt.fast_decode import FastDecoding
 
         return FastDecoding(model, batch)
     return plain

@@ -1,0 +1,250 @@
+"""Find settings of a launch file that stop the program, contradict each other, or have no effect."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwise.programs.program import Program
+from meshwise.runs.facts import BY_NAME, ENVIRONMENT, Facts, Stated
+
+Severity = Literal["stops", "warns", "notes"]
+CONNECTIONS = f"{ENVIRONMENT}CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One contradiction. stops: the program cannot start; warns: it does something else than the file seems to say."""
+
+    severity: Severity
+    text: str
+    where: tuple[str, ...] = ()
+
+
+def findings(program: Program, facts: Facts) -> list[Finding]:
+    """Return everything in the facts of a training file that contradicts, the worst first."""
+    found = [finding for rule in RULES for finding in rule(program, facts)]
+    return sorted(found, key=lambda finding: ("stops", "warns", "notes").index(finding.severity))
+
+
+def places(facts: Facts, *names: str) -> tuple[str, ...]:
+    """Return where facts are said, without repeats."""
+    stated = [facts.get(name) for name in names]
+    return tuple(dict.fromkeys(one.where for one in stated if one and one.where))
+
+
+def _devices(program: Program, facts: Facts) -> Iterator[Finding]:
+    """The model-parallel ranks must fit into the devices, and divide them."""
+    axes = [axis for axis in ("tp", "pp", "cp") if facts.whole(axis, 1) > 1]
+    cuts, devices = 1, facts.whole("devices")
+    for axis in axes:
+        cuts *= facts.whole(axis, 1)
+    if not devices or devices % cuts == 0:
+        return
+    product = " x ".join(f"{axis} {facts.whole(axis)}" for axis in axes)
+    much = f"is more than the {devices:,} devices" if cuts > devices else f"does not divide the {devices:,} devices"
+    can = (
+        f"from {cuts:,} devices on it can"
+        if cuts > devices
+        else f"with {devices // cuts * cuts:,} or {-(-devices // cuts) * cuts:,} it can"
+    )
+    yield Finding(
+        "stops", f"{product} = {cuts:,} {much}: it cannot start as written; {can}", places(facts, *axes, "devices", "nodes")
+    )
+
+
+def _product(program: Program, facts: Facts) -> Iterator[Finding]:
+    """Stated data ranks times the other axes must be the devices."""
+    dp, devices = facts.get("dp"), facts.whole("devices")
+    stated = dp is not None and dp.value is not None and not dp.note.startswith(f"{devices} devices")
+    shards = facts.says("dp_shard") or facts.says("dp_replicate")
+    ranks = facts.whole("dp") * facts.whole("tp", 1) * facts.whole("pp", 1) * facts.whole("cp", 1)
+    if (stated or shards) and devices and ranks and ranks != devices:
+        parts = " x ".join(f"{axis} {facts.whole(axis, 1)}" for axis in ("dp", "tp", "pp", "cp") if facts.whole(axis, 1) > 1)
+        yield Finding(
+            "stops",
+            f"{parts or 'dp 1'} = {ranks:,} ranks, but {devices:,} devices are started",
+            places(facts, "dp", "dp_shard", "tp", "pp", "devices"),
+        )
+
+
+def _batch(program: Program, facts: Facts) -> Iterator[Finding]:
+    mbs, dp, batch, steps = (facts.whole(name) for name in ("mbs", "dp", "batch", "accumulation"))
+    if not (mbs and dp and batch):
+        return
+    each = mbs * dp
+    if batch % each:
+        near = batch // each * each or each
+        yield Finding(
+            "stops",
+            f"a batch of {batch:,} is not a multiple of micro-batch {mbs} x dp {dp} = {each:,}; {near:,} is",
+            places(facts, "batch", "mbs"),
+        )
+    elif steps and facts.says("accumulation") and facts.says("batch") and steps * each != batch:
+        yield Finding(
+            "stops",
+            f"a batch of {batch:,} is not micro-batch {mbs} x accumulation {steps} x dp {dp} = {steps * each:,}",
+            places(facts, "batch", "accumulation", "mbs"),
+        )
+
+
+def _model(program: Program, facts: Facts) -> Iterator[Finding]:
+    """Axes must cut the model's layers, heads and experts."""
+    tp, pp, heads, layers = (facts.whole(name) for name in ("tp", "pp", "heads", "layers"))
+    if tp and heads and heads % tp:
+        yield Finding("stops", f"tp {tp} does not divide {heads} heads", places(facts, "tp", "heads"))
+    if pp and layers and pp > layers:
+        yield Finding("stops", f"pp {pp} is more than {layers} layers", places(facts, "pp", "layers"))
+    elif pp and layers and layers % pp and program.name in ("megatron", "megatron-bridge") and not _uneven(facts):
+        yield Finding(
+            "stops", f"pp {pp} does not divide {layers} layers, and no uneven split is given", places(facts, "pp", "layers")
+        )
+    chunks = pp * facts.whole("vpp", 1)
+    if layers and facts.whole("vpp", 1) > 1 and pp > 1 and layers % chunks and not _uneven(facts):
+        yield Finding(
+            "stops",
+            f"pp {pp} x vpp {facts.whole('vpp')} = {chunks} does not divide {layers} layers",
+            places(facts, "vpp", "layers_per_chunk"),
+        )
+    ep, experts = facts.whole("ep", 1), facts.whole("experts")
+    if ep > 1 and experts and experts % ep:
+        more = f"; {ep} looks like a count of experts per rank" if ep > experts else ""
+        yield Finding("stops", f"ep {ep} does not divide {experts} experts{more}", places(facts, "ep", "experts"))
+    elif ep > 1 and not experts and program.framework in ("megatron", "megatron-deepspeed") and facts.whole("layers"):
+        yield Finding("warns", f"ep {ep} does nothing: the model has no experts", places(facts, "ep"))
+    ranks = facts.whole("dp") * facts.whole("cp", 1) * facts.whole("tp", 1) // max(1, facts.whole("etp", 1))
+    if ep > 1 and ranks and ranks % ep:
+        yield Finding(
+            "stops", f"ep {ep} does not divide the {ranks} ranks that share experts (dp x cp x tp / etp)", places(facts, "ep")
+        )
+
+
+def _uneven(facts: Facts) -> bool:
+    names = ("first_stage_layers", "last_stage_layers", "embedding_in_split", "loss_in_split", "stage_layout")
+    return any(facts.value(name) for name in names)
+
+
+def _length(program: Program, facts: Facts) -> Iterator[Finding]:
+    seq, positions, cp = facts.whole("seq"), facts.whole("positions"), facts.whole("cp", 1)
+    if seq and positions and seq > positions and facts.value("position_kind") in ("learned", None):
+        yield Finding(
+            "stops",
+            f"sequences of {seq:,} are longer than the {positions:,} learned positions",
+            places(facts, "seq", "positions"),
+        )
+    if seq and cp > 1 and seq % (2 * cp):
+        yield Finding("stops", f"cp {cp} needs a sequence in multiples of {2 * cp}, not {seq:,}", places(facts, "cp", "seq"))
+
+
+def _schedule(program: Program, facts: Facts) -> Iterator[Finding]:
+    vpp, pp, steps = facts.whole("vpp", 1), facts.whole("pp", 1), facts.whole("accumulation")
+    if vpp > 1 and pp == 1:
+        yield Finding("stops", f"vpp {vpp} interleaves pipeline stages, but pp is 1", places(facts, "vpp", "layers_per_chunk"))
+    elif vpp > 1 and steps and steps % pp:
+        yield Finding(
+            "stops",
+            f"interleaving needs micro-batches in multiples of pp {pp}, not {steps}",
+            places(facts, "vpp", "layers_per_chunk", "batch"),
+        )
+    if pp > 1 and steps and steps < pp:
+        yield Finding("warns", f"{steps} micro-batches do not fill {pp} pipeline stages", places(facts, "batch", "pp"))
+
+
+def _sharding(program: Program, facts: Facts) -> Iterator[Finding]:
+    zero = facts.whole("zero")
+    if zero > 1 and facts.whole("pp", 1) > 1 and program.framework == "megatron-deepspeed":
+        yield Finding("stops", f"DeepSpeed's pipeline does not run with ZeRO {zero}; 1 is the most", places(facts, "zero", "pp"))
+    said = facts.get("zero")
+    if said is not None and "pipeline shards" in said.note:
+        yield Finding(
+            "notes",
+            "ZeRO stage 0 with bf16: DeepSpeed's pipeline shards the optimizer all the same, as stage 1 does",
+            (said.where,),
+        )
+    if facts.value("fsdp") and facts.value("distributed_optimizer"):
+        yield Finding(
+            "notes",
+            "Megatron-FSDP's strategy counts, not --use-distributed-optimizer",
+            places(facts, "fsdp", "distributed_optimizer"),
+        )
+    flag, file = facts.get("stage_flag"), facts.get("stage")
+    if flag and file and flag.value is not None and file.value is not None and file.how == "said" and flag.value != file.value:
+        text = f"--zero-stage {flag.value} and stage {file.value} of DeepSpeed's JSON differ"
+        yield Finding("warns", text, tuple(place for place in (flag.where, file.where) if place))
+
+
+def _idle(program: Program, facts: Facts) -> Iterator[Finding]:
+    """Settings that have no effect."""
+    if facts.value("sequence_parallel") and facts.says("sequence_parallel") and facts.value("tp") == 1:
+        yield Finding("warns", "sequence parallelism does nothing: tp is 1", places(facts, "sequence_parallel", "tp"))
+    recipe = facts.get("float8_recipe") or facts.get("mx_recipe")
+    if recipe is not None and facts.value("precision") == "bf16":
+        yield Finding(
+            "warns",
+            f"{recipe.key} does nothing: model.converters does not name the converter, so products stay in bf16",
+            (recipe.where,),
+        )
+    asked = facts.get("granularity")
+    new = asked is not None and asked.key.replace("_", "-") == "--recompute-granularity"
+    if new and facts.value("granularity") == "full" and program.name == "megatron" and not facts.says("recompute_method"):
+        yield Finding("stops", "full recompute needs --recompute-method (uniform or block)", places(facts, "granularity"))
+    if facts.value("ramp") and program.name.startswith("megatron") and facts.whole("steps") and not facts.whole("samples"):
+        yield Finding("stops", "--rampup-batch-size needs --train-samples, not --train-iters", places(facts, "ramp", "steps"))
+
+
+def _old(program: Program, facts: Facts) -> Iterator[Finding]:
+    """Flags of older versions, which the current one does not take."""
+    names = ("--checkpoint-activations", "--activations-checkpoint-method", "--batch-size")
+    old = [one for one in facts if program.name == "megatron" and one.key.replace("_", "-") in names and one.fact in BY_NAME]
+    for key in dict.fromkeys(one.key for one in old):
+        where = tuple(one.where for one in old if one.key == key)[:1]
+        yield Finding("notes", f"{key} is of an older {program.title}: {program.version} does not take it", where)
+
+
+def _environment(program: Program, facts: Facts) -> Iterator[Finding]:
+    """Megatron's rules on CUDA_DEVICE_MAX_CONNECTIONS."""
+    value = facts.value(CONNECTIONS)
+    if program.name not in ("megatron",) or value is None:
+        return
+    if facts.whole("zero") > 1 and str(value) == "1":
+        yield Finding("stops", "FSDP forbids CUDA_DEVICE_MAX_CONNECTIONS=1", places(facts, CONNECTIONS))
+    cuts = facts.whole("tp", 1) > 1 or facts.whole("cp", 1) > 1
+    if facts.whole("zero") < 2 and cuts and str(value) != "1":
+        yield Finding(
+            "stops", f"tp or cp below Blackwell needs CUDA_DEVICE_MAX_CONNECTIONS=1, not {value}", places(facts, CONNECTIONS)
+        )
+
+
+def _twice(program: Program, facts: Facts) -> Iterator[Finding]:
+    """One fact with two values: the last one counts in one command, the command before its files."""
+    for before in facts.replaced:
+        now = facts.get(before.fact)
+        if now is None or now.value == before.value or before.value is None or now.value is None:
+            continue
+        name = before.key or before.fact
+        text = (
+            f"{name} {shown(before)} at {before.where} and {now.key or now.fact} {shown(now)} at {now.where}: {shown(now)} counts"
+        )
+        yield Finding("warns", text)
+
+
+def shown(stated: Stated) -> str:
+    """Return a value for people."""
+    value = stated.value
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(str(item) for item in value)
+    return f"{value:,}" if isinstance(value, int) and value > 99_999 else "unknown" if value is None else str(value)
+
+
+def _unreadable(program: Program, facts: Facts) -> Iterator[Finding]:
+    """Values that no parser would take."""
+    for one in facts:
+        if one.how == "unknown" and " is not " in one.note and one.note.startswith("'") and (one.fact in BY_NAME or one.key):
+            yield Finding("stops", f"{one.key}: {one.note}", (one.where,))
+
+
+Rule = Callable[[Program, Facts], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (
+    _devices, _product, _batch, _model, _length, _schedule, _sharding, _idle, _old, _environment, _twice, _unreadable,
+)  # fmt: skip

@@ -1,0 +1,265 @@
+"""The verdict on a serving file: whether its layout fits and how fast it is, and the best layout of the same question."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from meshwise.audit.check.ask import CheckAsk
+from meshwise.audit.check.changes import Change, applied, changes
+from meshwise.audit.check.contradictions import Finding, places
+from meshwise.audit.check.served import Served, served, with_settings
+from meshwise.audit.check.train import cluster_of
+from meshwise.audit.check.verdict import Verdict
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import UserError
+from meshwise.models.formats import FORMATS
+from meshwise.models.model import Model
+from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve.search import Found, Option, search, worth
+from meshwise.plan.serve.words import length_words
+from meshwise.programs.program import Program
+from meshwise.programs.read.files import Reading, read_sources
+from meshwise.programs.serve import lengths, setup
+from meshwise.programs.source import Source
+from meshwise.runs.facts import Facts
+from meshwise.runs.stated_model import model_of, preset_of
+
+AXES = ("tp", "pp", "replicas", "attention_dp")
+GGUF = ("llama.cpp", "ollama")
+ONE_COPY = (*GGUF, "tensorrt-llm", "mlx")
+"""Engines whose command starts one copy."""
+FORMAT_SUFFIX = re.compile(
+    r"(?:[-._](?:i?q\d\w*|f16|bf16|f32|fp16|fp8|mxfp4|nvfp4|fp4|awq|gptq|int[48]|w\d+a\d+|[3468]bit|dynamic|quantized))+$",
+    re.IGNORECASE,
+)
+"""Formats at the end of the name of a checkpoint."""
+SET = "--set"
+"""The key of a fact that the user answered."""
+CLOSE = 0.01
+"""A layout within this share of the best needs no change."""
+
+
+def judge(reading: Reading, ask: CheckAsk) -> Verdict:
+    """Judge what a serving file says."""
+    program, facts = reading.program, reading.facts
+    answered = [one.fact for one in facts if one.key == SET]
+    facts = facts.adding(  # a manifest may say how many copies there are
+        one for one in lengths.totals(facts) if one.fact not in answered
+    )
+    reading = replace(reading, facts=facts)
+    found, why = _model(facts, ask.model)
+    unknown = [f"model: {why}"] if found is None else []
+    findings = list(_contradictions(facts, found))
+    on, command = "", ""
+    own = best = None
+    notes = list(reading.notes)
+    words: list[Change] = []
+    if not ask.on:
+        unknown.append("cluster: --on names it")
+    elif found is not None:
+        on, more = cluster_of(_counted(facts), ask.on)
+        findings += more
+        question = asked(program, facts, found, on, ask)
+        command = question.command()
+        unknown += _partly(facts, found)
+        try:
+            if not unknown:
+                own, best, words, added = _predicted(reading, question, found)
+                notes += added
+        except UserError as error:
+            unknown.append(str(error))
+    done = _applied(reading, ask, words, best) if best is not None and words else {}
+    return Verdict(
+        program=program.name,
+        title=program.title,
+        version=program.version,
+        kind=program.kind,
+        files=reading.files,
+        facts=facts,
+        findings=tuple(findings),
+        unknown=tuple(unknown),
+        missing=reading.missing,
+        notes=tuple(notes),
+        on=on,
+        own=own,
+        best=best,
+        fits=own.fits if own is not None else None,
+        changes=tuple(words),
+        patched=done,
+        command=command,
+    )
+
+
+def _applied(reading: Reading, ask: CheckAsk, words: list[Change], best: Served) -> dict[str, str]:
+    """Return the files with these changes, if reading them again gives the better layout."""
+
+    def layout(texts: Mapping[str, str]) -> dict[str, int | str]:
+        try:
+            again = read_sources([Source(name, text) for name, text in texts.items()], ask.answers).facts
+        except UserError:
+            return {}
+        return {name: again.whole(name, 0 if name == "attention_dp" else 1) for name in AXES}
+
+    return applied(reading.texts, reading.facts, words, layout, dict(zip(AXES, best.axes, strict=True)))
+
+
+def _model(facts: Facts, named: str) -> tuple[Model | None, str]:
+    """Return the model: of a GGUF file, or of a checkpoint in another format, by its name without the format."""
+    text = str(facts.value("model") or "")
+    if not named and not preset_of(text):
+        named = preset_of(FORMAT_SUFFIX.sub("", text.rpartition("/")[2].removesuffix(".gguf")))
+        if not named and text.endswith(".gguf"):
+            return None, f"{text} is no preset: --model names one, or the .gguf"
+    return model_of(facts, named)
+
+
+def _format(facts: Facts) -> str:
+    """Return the format of the weights, from the file or from the name of the model; '' where the engine's default is meant."""
+    stated = facts.value("weights")
+    if stated:
+        return str(stated)
+    name = str(facts.value("model") or "").rpartition("/")[2].removesuffix(".gguf")
+    known = [fmt for fmt in FORMATS if re.search(rf"[-._]{re.escape(fmt.removeprefix('mlx-'))}$", name, flags=re.IGNORECASE)]
+    return max(known, key=len, default="")
+
+
+def _counted(facts: Facts) -> Facts:
+    """Return the facts that choose a part of a cluster: the devices that the engine uses."""
+    return facts if facts.whole("devices") else facts.without("nodes", "devices_per_node")
+
+
+def asked(program: Program, facts: Facts, model: Model, on: str, ask: CheckAsk) -> ServeAsk:
+    """Return the question that a file asks, in the words of `meshwise serve`, without its layout: as many users as it admits, unless
+    --set states a load."""
+    fmt = _format(facts) or ("bf16" if program.framework not in GGUF and not model.quantization else "")
+    kv = str(facts.value("kv") or "f16")
+    rate, accept = (float(str(facts.value(name) or 0)) for name in ("rate", "accept"))
+    plain = ServeAsk()
+    return ServeAsk(
+        model=f"{model.name}:{fmt}" if fmt else model.name,
+        on=on,
+        users=1 if rate else facts.whole("users", 1) or 1,
+        rate=rate,
+        prompt=facts.whole("prompt", plain.prompt),
+        output=facts.whole("output", plain.output),
+        draft=facts.whole("draft") if accept else 0,
+        accept=accept if facts.whole("draft") else 0.0,
+        lora=_adapters(facts),
+        context=facts.whole("context"),
+        engine=program.framework,
+        kv={"bf16": "f16"}.get(kv, kv),
+        price=ask.price,
+        fix=("replicas=1",) if program.framework in ONE_COPY else (),
+    )
+
+
+def _adapters(facts: Facts) -> str:
+    """Return LoRA adapters in the words of `--lora`; '' where there are none, or their rank is not known."""
+    number, rank = facts.whole("adapters"), facts.whole("adapter_rank")
+    return f"{number}:{rank}" if number > 0 and rank > 0 else ""
+
+
+def _fixed(facts: Facts, q: ServeQuestion) -> tuple[str, ...]:
+    """Return the file's layout in the words of `--fix`. llama.cpp uses every card that it sees."""
+    if not q.engine.gguf:
+        apart = facts.value("attention_dp") is True and q.engine.attention_dp
+        fixed = {name: facts.whole(name, 1) for name in ("tp", "pp", "replicas")} | {"ep": facts.whole("tp", 1) if apart else 1}
+        return tuple(f"{name}={value}" for name, value in fixed.items())
+    named = str(facts.value("cards_used") or "")
+    seen = facts.whole("devices_per_node") or len(q.cards)
+    cards = 1 if facts.value("split") == "none" else len(named.split(",")) if named else min(seen, len(q.cards))
+    return (f"cards={cards}", *([f"split={facts.value('split') or 'layer'}"] if cards > 1 else []))
+
+
+def _assumed(facts: Facts) -> Iterator[str]:
+    """Yield what is predicted in another way than the file says."""
+    if facts.whole("draft") and not facts.value("accept"):
+        yield f"{facts.whole('draft')} drafted tokens are not counted: --set accept=0.7 states the share that is accepted"
+    if facts.value("attention_dp") is True and 1 < facts.whole("copies", 1) < facts.whole("tp", 1):
+        yield f"attention in {facts.whole('copies')} groups is predicted as attention apart on each of {facts.whole('tp')} devices"
+    if facts.value("attention_dp") is not True and facts.whole("ep", 1) > 1:
+        yield f"experts on {facts.whole('ep')} devices are predicted as cut by tensor parallelism"
+
+
+def _partly(facts: Facts, model: Model) -> Iterator[str]:
+    """Yield what a file keeps in host memory, which is not predicted for a choice of layers that is not the planner's own."""
+    layers = facts.value("gpu_layers")
+    if isinstance(layers, int) and 0 <= layers < model.decoder.layers:
+        yield f"gpu_layers: {layers} of {model.decoder.layers} layers on cards are not predicted, only all"
+    if facts.says("transfer") or (facts.says("pool") and facts.value("pool") != "null"):
+        yield "pool: a server of one pool, for prompts or for outputs, is not predicted without the other"
+    for name in ("expert_layers", "override", "offload_bytes"):
+        if facts.says(name) and facts.value(name) not in (0, 0.0):
+            yield f"{name}: {facts.value(name)} in host memory is not predicted"
+
+
+def _predicted(
+    reading: Reading, question: ServeAsk, model: Model
+) -> tuple[Served | None, Served | None, list[Change], list[str]]:
+    """Predict the file's own layout with its own settings, and find a better one."""
+    facts = reading.facts
+    fix = _fixed(facts, question.question(model))
+    own_ask, notes = _started_with(replace(question, fix=fix), facts, model)
+    free_ask = replace(own_ask, fix=question.fix)
+    q = with_settings(own_ask.question(model), facts, bounded=True)
+    free = with_settings(free_ask.question(model), facts, bounded=False)
+    option = _first(search(q), all_on_cards=facts.says("gpu_layers"))
+    if option is None:
+        return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
+    own = served(own_ask, q, option)
+    top = next(iter(search(free).options), None)
+    if top is None or top.layout.name == option.layout.name or worth(free, top) <= worth(q, option) * (1 + CLOSE):
+        return own, None, [], notes
+    mine, better = setup.of_layout(q, option.layout), setup.of_layout(free, top.layout)
+    words = changes(reading.programs or (reading.program,), facts, mine, better)
+    return own, served(free_ask, free, top), words, notes
+
+
+def _started_with(ask: ServeAsk, facts: Facts, model: Model) -> tuple[ServeAsk, list[str]]:
+    """Return the question with as many users as the file admits and as fit, unless --set states the load: a paged cache holds what is in
+    flight, and the number in the file is the most that it runs at a time. llama.cpp reserves the cache of all its slots when it starts."""
+    notes = list(_assumed(facts))
+    said = facts.get("users")
+    if ask.rate or (said is not None and said.key == SET):
+        return ask, notes
+    if not facts.whole("users"):
+        return ask, [*notes, "users are not stated: one request at a time is assumed; --set users=64, or --set rate=5"]
+    copies = facts.whole("replicas", 1)
+    q = with_settings(replace(ask, users=max(copies, ask.users)).question(model), facts, bounded=True)
+    if not q.runtime.paged:
+        return ask, notes
+    most = next((one for one in search(q).options), None)
+    if most is None or most.most_users >= ask.users:
+        return replace(ask, users=max(copies, ask.users)), notes
+    room = f"the cache holds {most.most_users:,} requests of {length_words(ask)}"
+    return replace(ask, users=max(copies, most.most_users)), [*notes, f"{room}, of at most {ask.users:,} at a time"]
+
+
+def _first(found: Found, *, all_on_cards: bool = False) -> Option | None:
+    """Return the best layout that fits, else the one that misses least. `all_on_cards`: none that keeps layers in host memory."""
+    kept = [one for one in found.options if not all_on_cards or (one.layout.gpu_layers is None and not one.layout.expert_layers)]
+    return next(iter((*kept, *found.misses)), None)
+
+
+def _contradictions(facts: Facts, model: Model | None) -> Iterator[Finding]:
+    """Yield what keeps an engine from starting."""
+    share = facts.value("memory_share")
+    if isinstance(share, int | float) and not 0 < share <= 1:
+        yield Finding(
+            "stops", f"a share of the memory of {share:g}: expected above 0 and at most 1", places(facts, "memory_share")
+        )
+    if model is None:
+        return
+    tp, heads = facts.whole("tp", 1), model.decoder.heads
+    if tp > 1 and heads and heads % tp:
+        yield Finding("stops", f"tp {tp} does not divide the {heads} attention heads of {model.name}", places(facts, "tp"))
+    pp, layers = facts.whole("pp", 1), model.decoder.layers
+    if pp > layers:
+        yield Finding("stops", f"pp {pp} is more than the {layers} layers of {model.name}", places(facts, "pp"))
+    context, most = facts.whole("context"), model.decoder.context
+    if most and context > most:
+        yield Finding(
+            "stops", f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", places(facts, "context")
+        )
+    if facts.value("expert_parallel") is True and not any(op.expert for op in model.ops):
+        yield Finding("stops", f"experts are parallel, and {model.name} has none", places(facts, "expert_parallel"))

@@ -1,0 +1,178 @@
+"""The verdict on a training file: whether its layout fits and how fast it is, and the best layout of the same question."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshwise.audit.check.contradictions import Finding, places
+from meshwise.audit.check.layout import row_of
+from meshwise.catalogue import clusters
+from meshwise.catalogue.chips import Cluster, known_chip
+from meshwise.cost.layout import Layouts
+from meshwise.cost.precision import PRECISIONS
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import evaluate
+from meshwise.errors import UserError
+from meshwise.models.model import Model
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice, choice
+from meshwise.plan.train.rules import TP_IN_NODE, broken
+from meshwise.plan.train.search import search
+from meshwise.programs.program import Program, Setup
+from meshwise.programs.setup import model_facts
+from meshwise.programs.train import adapters
+from meshwise.runs.facts import BY_NAME, Facts
+from meshwise.runs.stated_model import model_of
+
+CLOSE = 0.01
+"""A layout within this share of the best needs no change."""
+TRIED = 40
+"""Layouts to look through for one that the program can say."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The planner's verdict on a training file: its own layout, the best one, and findings."""
+
+    question: Question | None = None
+    own: Choice | None = None
+    """The file's layout; None where it cannot be predicted."""
+    best: Choice | None = None
+    """The best layout of the same question that the program can say, where it is better."""
+    better: Setup | None = None
+    """The facts of the best layout."""
+    mine: Setup | None = None
+    """The facts of the file's own layout."""
+    unknown: tuple[str, ...] = ()
+    """Reasons why the file cannot be predicted."""
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    on: str = ""
+    """The part of the cluster that is used."""
+    command: str = ""
+    """The command that plans the same question."""
+
+
+def cluster_of(facts: Facts, on: str) -> tuple[str, list[Finding]]:
+    """Return the part of a cluster that a file uses, in the words of `--on`: as many nodes as it asks for."""
+    nodes, each, devices = (facts.whole(name) for name in ("nodes", "devices_per_node", "devices"))
+    if known_chip(on) is not None:
+        if each and nodes:
+            return f"{nodes}x{each}x{on}", []
+        return (f"{devices}x{on}" if devices else on), []
+    cluster = clusters.find_cluster(on)
+    if not devices or devices == cluster.devices or cluster.torus:
+        return on, []
+    if devices > cluster.devices:
+        text = f"it asks for {devices:,} devices, and {on} has {cluster.devices:,}"
+        return on, [Finding("stops", text, places(facts, "devices", "nodes", "devices_per_node"))]
+    return _part(on, cluster, devices), []
+
+
+def _part(on: str, cluster: Cluster, devices: int) -> str:
+    """Return the words for fewer nodes of a cluster: 'jean-zay:12', '12x8xa100-80gb-sxm'."""
+    per_node = cluster.node.devices
+    nodes, rest = divmod(devices, per_node)
+    counted = re.fullmatch(r"(\d+)x(\d+)x(.+)", on)
+    if rest and devices < per_node:
+        return f"1x{devices}x{cluster.chip.key}"
+    if rest:
+        return on
+    return f"{nodes}x{counted[2]}x{counted[3]}" if counted else f"{on.partition(':')[0]}:{nodes}"
+
+
+def judge(program: Program, facts: Facts, on: str, model: str = "", price: float = 0.0) -> Judged:
+    """Predict the layout of a training file on a cluster, and search the best one for the same question."""
+    found, why = model_of(facts, model)
+    row, missing = row_of(program, facts)
+    open_axes = [str(one) for one in missing]
+    unknown = [f"model: {why}"] if found is None else []
+    unknown += [f"{name}: {_why(facts, name)}" for name in ("batch", "seq") if not facts.whole(name)]
+    precision = str(facts.value("precision") or "")
+    if precision not in PRECISIONS:
+        unknown.append(f"precision: {precision + ' is not predicted' if precision else _why(facts, 'precision')}")
+    if not on:
+        return Judged(unknown=(*unknown, *open_axes, "cluster: --on names it"))
+    part, findings = cluster_of(facts, on)
+    if unknown or found is None or findings:
+        return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part)
+    return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
+
+
+def _why(facts: Facts, name: str) -> str:
+    stated = facts.get(name)
+    return f"{stated.note} ({stated.where})" if stated and stated.note else "not stated"
+
+
+def _predicted(
+    program: Program, facts: Facts, model: Model, row: Mapping[str, int | str], ask: TrainAsk, unknown: list[str]
+) -> Judged:
+    """Predict the file's own layout, where it is known and uses the devices, and search a better one."""
+    try:
+        q = ask.question(model)
+    except UserError as error:
+        return Judged(unknown=(*unknown, str(error)), on=ask.on)
+    own, notes = None, list[str]()
+    if row and math.prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")) == q.cluster.devices:
+        whole = row["ep"] == 1 and any(op.expert for op in model.ops)  # experts are then cut as the other layers are
+        layouts = Layouts.from_row({**row, "etp": row["tp"]} if whole else row)
+        rules = broken(q, layouts)
+        notes += [
+            f"the planner does not know this choice of {program.title}: {rule}"
+            for rule in rules
+            if rule.startswith("the framework")
+        ]
+        if TP_IN_NODE in rules:
+            notes.append(f"tp {row['tp']} spans nodes of {q.cluster.node.devices}: its all-reduces go over the network")
+        own = choice(q, layouts, evaluate(q, layouts), 0)
+    best, better = _best(program, facts, q)
+    usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
+    if best is not None and own is not None and usable and best.step > own.step * (1 - CLOSE):
+        best, better = None, None
+    mine = setup_of(facts, q, own) if own is not None else None
+    return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())
+
+
+def asked(program: Program, facts: Facts, model: Model, on: str, price: float = 0.0) -> TrainAsk:
+    """Return the question that a file asks, in the words of `meshwise plan`."""
+    tokens = facts.value("tokens")
+    return TrainAsk(
+        model=model.name,
+        on=on,
+        tune=adapters.tune_of(facts, model),
+        batch=facts.whole("batch"),
+        seq=facts.whole("seq"),
+        framework=str(facts.value("predicted_by") or program.framework),
+        precision=str(facts.value("precision")),
+        optimizer=str(facts.value("optimizer") or "adamw"),
+        loss=str(facts.value("loss") or ""),
+        compile=bool(facts.value("compile")),
+        tokens=float(tokens) if isinstance(tokens, int | float) else 0.0,
+        price=price,
+    )
+
+
+def _best(program: Program, facts: Facts, q: Question) -> tuple[Choice | None, Setup | None]:
+    """Return the fastest layout that fits and that the program can say."""
+    found = search(q, top=TRIED)
+    for number in range(min(TRIED, len(found.layouts))):
+        one = choice(q, found.layouts, found.cost, number)
+        setup = setup_of(facts, q, one)
+        if not list(program.refuse(setup)):
+            return one, setup
+    return None, None
+
+
+def setup_of(facts: Facts, q: Question, one: Choice) -> Setup:
+    """Return the facts of another layout of the same question, for the words of the program."""
+    kept = [
+        one
+        for one in facts
+        if one.fact in BY_NAME and BY_NAME[one.fact].group not in ("layout", "stages") and one.value is not None
+    ]
+    values = model_facts(q.model) | {one.fact: one.value for one in kept if one.value is not None}
+    values |= one.layout
+    values |= {"dp": int(one.layout["dp_replicate"]) * int(one.layout["dp_shard"]), "accumulation": one.gradient_accumulation}
+    values |= {"devices": one.devices, "nodes": facts.whole("nodes") or max(1, one.devices // q.cluster.node.devices)}
+    return Setup(values, {}, q.model.name)

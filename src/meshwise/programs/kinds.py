@@ -1,0 +1,126 @@
+"""Kinds of values in launch files: how a value of a file becomes the value of a fact, and back."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from meshwise.runs.facts import Value
+
+YES = ("true", "yes", "on", "1")
+NO = ("false", "no", "off", "0")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How values of one key are read and written."""
+
+    read: Callable[[Any], Value | None]
+    """Return the value of the fact; None where this value says nothing about it. ValueError for a value of another kind."""
+    write: Callable[[Any], Any]
+    """Return the value of the file; True for a flag without a value, None where the key is not written."""
+    expects: str
+    """What a value must be, for messages: 'a whole number'."""
+    open: str = ""
+    """What a value that says nothing leaves open, such as '-1: what is left of the devices'; '' where it means that the key is absent."""
+    takes: int = 1
+    """Words that a flag of this kind takes: 0, 1, or -1 for all up to the next flag."""
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool | tuple):
+        raise ValueError("not a number")
+    if isinstance(value, int):
+        return value
+    text = str(value).strip().replace("_", "").replace(",", "")
+    if not re.fullmatch(r"[+-]?\d{1,18}", text):
+        number = float(text)
+        if number != int(number):
+            raise ValueError(value)
+        return int(number)
+    return int(text)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError(value)
+    number = float(str(value).replace("_", ""))
+    if number != number or abs(number) == float("inf"):
+        raise ValueError(value)
+    return number
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).strip().lower()
+    if text in YES:
+        return True
+    if text in NO or text in ("none", "null", ""):
+        return False
+    raise ValueError(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | bool) or value is None:
+        raise ValueError("not a word")
+    return str(value)
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    if isinstance(value, tuple):
+        return tuple(str(item) for item in value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return tuple(re.sub(r"[\[\]\"',]", " ", str(value)).split())
+
+
+INT = Kind(_whole, int, "a whole number")
+NUMBER = Kind(_number, float, "a number")
+BOOL = Kind(_truth, bool, "true or false")
+TEXT = Kind(_text, str, "a word")
+WORDS = Kind(_list, list, "words", takes=-1)
+
+
+def flag(value: Value = True) -> Kind:
+    """Return the kind of a flag without a value, which says `value`; written where the fact has that value."""
+
+    def read(given: Any) -> Value | None:
+        return value if given is True or _truth(given) else None
+
+    return Kind(read, lambda known: True if known == value else None, "a flag without a value", takes=0)
+
+
+def switch(on: Value = True, off: Value | None = None) -> Kind:
+    """Return the kind of a key that is true or false, each of which says a value of the fact; None: it says nothing."""
+    return Kind(
+        lambda given: on if _truth(given) else off,
+        lambda known: True if known == on else False if known == off else None,
+        "true or false",
+    )
+
+
+def word(values: Mapping[Any, str], also: Mapping[str, Value | None] | None = None) -> Kind:
+    """Return the kind of a key with a few words: `values` maps values of the fact to them; `also` maps words that are only read."""
+    by_word: dict[str, Value | None] = {text.lower(): value for value, text in values.items()} | {
+        text.lower(): value for text, value in (also or {}).items()
+    }
+
+    def read(given: Any) -> Value | None:
+        text = str(given).strip().lower()
+        if text not in by_word:
+            raise ValueError(given)
+        return by_word[text]
+
+    return Kind(read, lambda known: values.get(known), f"one of {', '.join(dict.fromkeys(values.values()))}")
+
+
+def number_words(values: Mapping[Value, Any]) -> Kind:
+    """Return the kind of a key whose values are numbers or other scalars, mapped one to one to values of the fact."""
+    back = {str(text).lower(): value for value, text in values.items()}
+
+    def read(given: Any) -> Value | None:
+        text = str(given).strip().lower()
+        if text not in back:
+            raise ValueError(given)
+        return back[text]
+
+    return Kind(read, lambda known: values.get(known), f"one of {', '.join(str(text) for text in values.values())}")

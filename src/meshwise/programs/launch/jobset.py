@@ -1,0 +1,62 @@
+"""JobSet: a Kubernetes job with one pod per node, whose first pod the others find by its name."""
+
+from dataclasses import replace
+
+from meshwise.programs.launch import manifests, script
+from meshwise.programs.program import Job, Launch, Launcher
+from meshwise.programs.source import Source
+
+FILE = "train.yaml"
+KINDS = ("JobSet", "Job", "PyTorchJob", "MPIJob", "Deployment", "StatefulSet", "Pod", "RayCluster", "RayJob", "InferenceService")
+
+
+def write(job: Job) -> dict[str, str]:
+    """Return the manifest, with the program's files in a ConfigMap."""
+    job = replace(job, name=manifests.object_name(job))
+    variables = {
+        "NNODES": str(job.nodes),
+        "NODE_RANK": '"$JOB_COMPLETION_INDEX"',
+        "MASTER_ADDR": f"{job.name}-node-0-0.{job.name}",
+        "MASTER_PORT": str(script.PORT),
+    }
+    held = manifests.container(job, variables)
+    template = {
+        "parallelism": job.nodes,
+        "completions": job.nodes,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        "template": {"spec": manifests.pod(job, held)},
+    }
+    document = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": job.name},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": job.name},
+            "failurePolicy": {"maxRestarts": 10},
+            "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": template}}],
+        },
+    }
+    return {FILE: manifests.text(job.header, *manifests.config_map(job), document)}
+
+
+def read(source: Source) -> Launch | None:
+    """Return what a JobSet starts, or another kind of Kubernetes object with containers."""
+    template = ("spec", "replicatedJobs", "0", "template", "spec")
+    found = manifests.read(source, ("JobSet",), [("spec", "replicatedJobs", "0", "replicas"), (*template, "parallelism")])
+    found = found or manifests.read_services(source)
+    if found is not None:
+        return found
+    replicas = [("spec", "pytorchReplicaSpecs", "Worker", "replicas"), ("spec", "parallelism")]
+    return manifests.read(source, KINDS, replicas)
+
+
+LAUNCHER = Launcher(
+    name="jobset",
+    title="JobSet",
+    version="v1alpha2",
+    write=write,
+    start=f"kubectl apply -f {FILE}",
+    read=read,
+    check=f"kubectl apply --dry-run=server -f {FILE}",
+)

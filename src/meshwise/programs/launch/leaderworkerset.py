@@ -1,0 +1,46 @@
+"""LeaderWorkerSet: groups of pods, each of which serves one copy of a model over several hosts, or trains."""
+
+from dataclasses import replace
+
+from meshwise.programs.launch import manifests, script
+from meshwise.programs.program import Job, Launch, Launcher
+from meshwise.programs.source import Source
+
+FILE = "serve.yaml"
+
+
+def write(job: Job) -> dict[str, str]:
+    """Return the manifest, with the program's files in a ConfigMap."""
+    job = replace(job, name=manifests.object_name(job))
+    variables = {
+        "NNODES": '"$LWS_GROUP_SIZE"',
+        "NODE_RANK": '"$LWS_WORKER_INDEX"',
+        "MASTER_ADDR": '"$LWS_LEADER_ADDRESS"',
+        "MASTER_PORT": str(script.PORT),
+    }
+    pod = manifests.pod(job, manifests.container(job, variables))
+    del pod["restartPolicy"]  # pods of a LeaderWorkerSet always restart
+    group = {"size": job.nodes, "restartPolicy": "RecreateGroupOnPodRestart", "workerTemplate": {"spec": pod}}
+    document = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": job.name},
+        "spec": {"replicas": 1, "leaderWorkerTemplate": group},
+    }
+    return {FILE: manifests.text(job.header, *manifests.config_map(job), document)}
+
+
+def read(source: Source) -> Launch | None:
+    """Return what a LeaderWorkerSet starts; the size of a group counts its nodes."""
+    return manifests.read(source, ("LeaderWorkerSet",), [("spec", "leaderWorkerTemplate", "size")])
+
+
+LAUNCHER = Launcher(
+    name="leaderworkerset",
+    title="LeaderWorkerSet",
+    version="v1",
+    write=write,
+    start=f"kubectl apply -f {FILE}",
+    read=read,
+    check=f"kubectl apply --dry-run=server -f {FILE}",
+)

@@ -1,0 +1,260 @@
+"""Kubernetes manifests: a container that runs a node's script, and what the containers of any manifest start."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from meshwise.programs import forms
+from meshwise.programs.launch import script
+from meshwise.programs.program import Job, Launch
+from meshwise.programs.read import tree
+from meshwise.programs.source import Source
+from meshwise.runs.facts import Span, Stated
+
+IMAGE = f"{forms.PLACEHOLDER}/IMAGE"
+"""Kubernetes refuses capital letters in the name of an image, so a pod with this one does not start."""
+FOLDER = "/etc/meshwise"
+DEEPEST = 40
+
+
+def text(header: Sequence[str], *documents: Mapping[str, Any]) -> str:
+    """Return documents as YAML under a comment; scripts as blocks."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes texts of several lines as blocks."""
+
+    def block(dumper: Any, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, block)  # pyright: ignore[reportUnknownMemberType]
+    body = "---\n".join(yaml.dump(document, Dumper=Dumper, sort_keys=False, width=1000) for document in documents)  # pyright: ignore[reportUnknownMemberType]
+    return forms.comment(header) + body
+
+
+def container(job: Job, variables: Mapping[str, str], *, torchrun_names: bool = True) -> dict[str, Any]:
+    """Return the container of a node: its script, its accelerators, shared memory for data loaders and NCCL."""
+    setup = [f"cp {FOLDER}/* ."] if job.files else []
+    lines = ["set -euo pipefail", *setup, *script.lines(job, variables, torchrun_names=torchrun_names)]
+    limits = script.resources(job)
+    mounts = [{"name": "shared-memory", "mountPath": "/dev/shm"}]
+    mounts += [{"name": "files", "mountPath": FOLDER}] if job.files else []
+    found: dict[str, Any] = {"name": "node", "image": IMAGE, "command": ["bash", "-c"], "args": ["\n".join(lines) + "\n"]}
+    required = script.required(job)  # empty, the script stops and says what is missing
+    found |= {"env": [{"name": name, "value": ""} for name in required]} if required else {}
+    found |= {"resources": {"limits": limits}} if limits else {}
+    return found | {"volumeMounts": mounts}
+
+
+def pod(job: Job, held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pod of a container."""
+    volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
+    volumes += [{"name": "files", "configMap": {"name": f"{job.name}-files"}}] if job.files else []
+    return {"restartPolicy": "Never", "containers": [dict(held)], "volumes": volumes}
+
+
+def config_map(job: Job) -> list[dict[str, Any]]:
+    """Return the files of a job as a ConfigMap, if it has any."""
+    if not job.files:
+        return []
+    return [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"{job.name}-files"}, "data": dict(job.files)}]
+
+
+# Reading.
+
+
+def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]]) -> Launch | None:
+    """Return what the containers of a manifest start. `kinds`: the kinds of documents to read; empty for any. `nodes`: paths whose
+    product is the
+    number of nodes."""
+    wanted = set(kinds)
+    for document in composed(source):
+        kind, version = value(at(document, ("kind",))), value(at(document, ("apiVersion",)))
+        if not kind or not version or (wanted and kind not in wanted):
+            continue
+        facts = [fact for path in nodes for fact in _count(source, document, path, "nodes")]
+        scripts: list[Source] = []
+        for held in containers(document):
+            facts += _devices(source, held)
+            facts += _environment(source, held)
+            scripts += _script(source, held)
+        return Launch(tuple(_multiplied(facts)), tuple(scripts))
+    return None
+
+
+def read_services(source: Source) -> Launch | None:
+    """Return what the workers of a DynamoGraphDeployment start, how often, and over how many pods each."""
+    document = next((one for one in composed(source) if value(at(one, ("kind",))) == "DynamoGraphDeployment"), None)
+    services = at(document, ("spec", "services"))
+    if services is None or services.id != "mapping":
+        return None
+    facts: list[Stated] = []
+    scripts: list[Source] = []
+    for _, service in services.value:
+        started = [one for held in containers(service) for one in _script(source, held)]
+        if not started:
+            continue  # a frontend, whose image starts it
+        scripts += started
+        facts += _count(source, service, ("replicas",), "replicas")
+        facts += _count(source, service, ("multinode", "nodeCount"), "nodes")
+        facts += _devices(source, service)
+    return Launch(tuple(facts), tuple(scripts))
+
+
+def _multiplied(facts: Sequence[Stated]) -> list[Stated]:
+    """Return facts with counts of nodes multiplied, and devices of the first container that has some."""
+    counts = [fact for fact in facts if fact.fact == "nodes"]
+    others = {fact.fact: fact for fact in reversed(facts) if fact.fact != "nodes"}
+    if len(counts) > 1:
+        product = 1
+        for fact in counts:
+            product *= int(cast(int, fact.value))
+        keys = " x ".join(fact.key for fact in counts)
+        return [Stated("nodes", product, "derived", counts[0].span, counts[0].key, keys), *others.values()]
+    return [*counts, *others.values()]
+
+
+def composed(source: Source) -> list[Any]:
+    """Return the nodes of the documents of a YAML text; nothing where it is not YAML."""
+    return [node for node in tree.composed(source.text)[0] if node is not None]
+
+
+def at(node: Any, path: Sequence[str]) -> Any:
+    """Return the node under keys or numbers; None where there is none."""
+    for name in path:
+        if node is None:
+            return None
+        if node.id == "mapping":
+            node = next((item for key, item in reversed(node.value) if key.value == name), None)
+        elif node.id == "sequence" and name.isdigit() and int(name) < len(node.value):
+            node = node.value[int(name)]
+        else:
+            return None
+    return node
+
+
+def value(node: Any) -> str:
+    """Return the text of a scalar; '' for another node."""
+    return str(node.value) if node is not None and node.id == "scalar" else ""
+
+
+def containers(node: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield every container of a manifest, whatever it stands in: an item of `containers`, or a `mainContainer` of Dynamo."""
+    if node is None or depth > DEEPEST:
+        return
+    if node.id == "mapping":
+        for key, item in node.value:
+            if key.value in ("containers", "workerContainers") and item.id == "sequence":
+                yield from (held for held in item.value if held.id == "mapping")
+            elif (
+                key.value in ("mainContainer", "trainer")
+                and item.id == "mapping"
+                and (at(item, ("args",)) or at(item, ("command",)))
+            ):
+                yield item
+            else:
+                yield from containers(item, depth + 1)
+    elif node.id == "sequence":
+        for item in node.value:
+            yield from containers(item, depth + 1)
+
+
+def span(source: Source, node: Any) -> Span:
+    """Return the place of a scalar, without its quotes."""
+    quoted = 1 if node.style in ("'", '"') else 0
+    return source.span(node.start_mark.index + quoted, node.end_mark.index - quoted)
+
+
+def _count(source: Source, document: Any, path: Sequence[str], fact: str) -> list[Stated]:
+    node = at(document, path)
+    text = value(node)
+    return [Stated(fact, int(text), "said", span(source, node), ".".join(path))] if text.isdecimal() and len(text) < 9 else []
+
+
+def _devices(source: Source, held: Any) -> list[Stated]:
+    """Return the accelerators of a container."""
+    for place in (
+        ("resources", "limits"),
+        ("resources", "requests"),
+        ("resourcesPerNode", "limits"),
+        ("resourcesPerNode", "requests"),
+    ):
+        limits = at(held, place)
+        for key, item in limits.value if limits is not None and limits.id == "mapping" else ():
+            if key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu":
+                count = value(item)
+                if count.isdecimal() and len(count) < 9:
+                    return [Stated("devices_per_node", int(count), "said", span(source, item), str(key.value))]
+    return []
+
+
+def _environment(source: Source, held: Any) -> Iterator[Stated]:
+    listed = at(held, ("env",)) or at(held, ("envs",))
+    for item in listed.value if listed is not None and listed.id == "sequence" else ():
+        name, text = value(at(item, ("name",))), at(item, ("value",))
+        if name and text is not None and text.id == "scalar":
+            yield Stated(f"env:{name}", value(text), "said", span(source, text), name)
+
+
+def _script(source: Source, held: Any) -> list[Source]:
+    """Return what a container starts: the script of `bash -c`, or its words."""
+    words = [item for name in ("command", "args") for item in _items(at(held, (name,)))]
+    texts = [value(word) for word in words]
+    for number in range(len(words) - 1):
+        if texts[number].rpartition("/")[2] in ("bash", "sh") and number + 1 < len(words):
+            option = next((i for i in range(number + 1, len(words)) if texts[i].startswith("-") and "c" in texts[i]), None)
+            if option is not None and option + 1 < len(words):
+                return [block(source, words[option + 1])]
+    return [of_words(source, words)] if words else []
+
+
+def _items(node: Any) -> list[Any]:
+    if node is None:
+        return []
+    return [node] if node.id == "scalar" else [item for item in node.value if node.id == "sequence" and item.id == "scalar"]
+
+
+def block(source: Source, node: Any) -> Source:
+    """Return the text of a scalar as a source, whose lines are found in the file where they stand there as they are."""
+    text = str(node.value)
+    first = source.line + int(node.start_mark.line)
+    if node.style not in ("|", ">"):
+        place = span(source, node)
+        own = source.text[node.start_mark.index + bool(node.style) : node.end_mark.index - bool(node.style)]
+        starts = (place.start if own == text else -1, *(-1 for _ in range(text.count("\n"))))
+        return Source(source.file, text, "", first, starts)
+    raw, starts = source.text.split("\n"), list[int]()
+    offsets, at_line = [0], int(node.start_mark.line) + 1
+    for line in raw:
+        offsets.append(offsets[-1] + len(line) + 1)
+    for number, line in enumerate(text.split("\n")):
+        written = raw[at_line + number] if at_line + number < len(raw) else ""
+        indent = len(written) - len(line)
+        same = indent >= 0 and written[indent:] == line and not written[:indent].strip() and node.style == "|"
+        begin = offsets[at_line + number] + indent if same else -1
+        starts.append(source.span(begin, begin).start if same else -1)
+    return Source(source.file, text, "", first + 1, tuple(starts))
+
+
+def of_words(source: Source, words: Sequence[Any]) -> Source:
+    """Return words of a list as a command, one a line, each at its own place."""
+    lines, starts = list[str](), list[int]()
+    for number, node in enumerate(words):
+        word = str(node.value)
+        last = number == len(words) - 1
+        lines.append(shlex.quote(word) + ("" if last else " \\"))
+        place = span(source, node)
+        plain = shlex.quote(word) == word and place.writable and place.end - place.start == len(word)
+        starts.append(place.start if plain else -1)
+    first = source.line + int(words[0].start_mark.line)
+    return Source(source.file, "\n".join(lines), "", first, tuple(starts))
+
+
+def object_name(job: Job) -> str:
+    """Return the name of a job as Kubernetes takes it."""
+    name = (
+        "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in job.name.lower())
+        .strip("-")[:40]
+        .strip("-")
+    )
+    return name if name[:1].isalpha() else f"job-{name}".strip("-")

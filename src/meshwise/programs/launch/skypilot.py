@@ -1,0 +1,88 @@
+"""SkyPilot: a task on rented machines."""
+
+import re
+
+from meshwise.programs import forms
+from meshwise.programs.launch import manifests, script
+from meshwise.programs.program import Job, Launch, Launcher
+from meshwise.programs.source import Source
+from meshwise.runs.facts import Stated
+
+FILE = "task.yaml"
+NAMES = {
+    "a100-80gb-sxm": "A100-80GB", "a100-80gb-pcie": "A100-80GB", "a100-40gb-sxm": "A100", "a100-40gb-pcie": "A100", "h100-sxm": "H100",
+    "h100-pcie": "H100", "h100-nvl": "H100-NVL", "h200": "H200", "b200": "B200", "b300": "B300", "gb200": "GB200", "gh200": "GH200",
+    "l4": "L4", "l40": "L40",
+    "l40s": "L40S", "t4": "T4", "a10g": "A10G", "a10": "A10", "v100-16gb-sxm": "V100", "v100-32gb-sxm2": "V100-32GB", "mi300x": "MI300X",
+    "rtx4090": "RTX4090", "rtx3090": "RTX3090", "rtx5090": "RTX5090", "rtxa6000": "RTXA6000", "rtx6000ada": "RTX6000-Ada",
+}  # fmt: skip
+"""SkyPilot's names of accelerators, by chip (`sky gpus list --all`)."""
+
+
+def write(job: Job) -> dict[str, str]:
+    """Return the task. Files beside it are synchronised with the machines."""
+    variables = {
+        "NNODES": '"$SKYPILOT_NUM_NODES"',
+        "NODE_RANK": '"$SKYPILOT_NODE_RANK"',
+        "MASTER_ADDR": '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"',
+        "MASTER_PORT": str(script.PORT),
+    }
+    found: dict[str, object] = {"name": manifests.object_name(job), "workdir": ".", "num_nodes": job.nodes}
+    if not script.is_cpu(job):
+        accelerator = NAMES.get(job.chip, f"{forms.PLACEHOLDER}-{job.chip}")
+        found["resources"] = {"accelerators": f"{accelerator}:{job.devices_per_node}"}
+    required = script.required(job)
+    found |= {"envs": dict.fromkeys(required)} if required else {}
+    found["run"] = "\n".join(["set -euo pipefail", *script.lines(job, variables)]) + "\n"
+    return {FILE: manifests.text(job.header, found)}
+
+
+def read(source: Source) -> Launch | None:
+    """Return what a task says: machines, accelerators, variables, and its script."""
+    documents = manifests.composed(source)
+    task = documents[0] if len(documents) == 1 else None
+    run = manifests.at(task, ("run",))
+    known = any(manifests.at(task, (key,)) is not None for key in ("resources", "num_nodes", "envs", "setup"))
+    if not manifests.value(run) or not known or manifests.at(task, ("apiVersion",)) is not None:
+        return None
+    facts: list[Stated] = []
+    nodes = manifests.at(task, ("num_nodes",))
+    if manifests.value(nodes).isdecimal():
+        facts.append(Stated("nodes", int(nodes.value), "said", manifests.span(source, nodes), "num_nodes"))
+    else:
+        facts.append(Stated("nodes", 1, "default", None, "num_nodes", "default of SkyPilot"))
+    facts += _accelerators(source, manifests.at(task, ("resources", "accelerators")))
+    variables = manifests.at(task, ("envs",))
+    for key, item in variables.value if variables is not None and variables.id == "mapping" else ():
+        if manifests.value(item):
+            facts.append(Stated(f"env:{key.value}", manifests.value(item), "said", manifests.span(source, item), str(key.value)))
+    return Launch(tuple(facts), (manifests.block(source, run),))
+
+
+def _accelerators(source: Source, node: object) -> list[Stated]:
+    """Return `accelerators: H100:8`, also written as `{H100: 8}`."""
+    text = manifests.value(node)
+    match = re.fullmatch(r"([\w.-]+)(?::(\d+))?", text)
+    if match:
+        span = manifests.span(source, node)
+        return [
+            Stated("chip", match[1], "said", span, "accelerators"),
+            Stated("devices_per_node", int(match[2] or 1), "said", span, "accelerators"),
+        ]
+    pairs = getattr(node, "value", ()) if getattr(node, "id", "") == "mapping" else ()
+    for key, item in pairs:
+        if manifests.value(item).isdecimal():
+            counted = Stated("devices_per_node", int(item.value), "said", manifests.span(source, item), "accelerators")
+            return [Stated("chip", str(key.value), "said", manifests.span(source, key), "accelerators"), counted]
+    return []
+
+
+LAUNCHER = Launcher(
+    name="skypilot",
+    title="SkyPilot",
+    version="0.14",
+    write=write,
+    start=f"sky launch {FILE}",
+    read=read,
+    check=f"sky launch --dryrun {FILE}",
+)

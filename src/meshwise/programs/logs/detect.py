@@ -1,0 +1,72 @@
+"""Recognize the format of a file by its content, or take it by name, and read the file.
+
+A format is one module, registered under the entry-point group `meshwise.logs`; see `Format` for its contents.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol, cast
+
+from meshwise.catalogue.files import unreadable
+from meshwise.catalogue.plugins import load_plugins
+from meshwise.errors import UserError, unknown
+from meshwise.programs.logs import lines
+from meshwise.programs.logs.lines import Line
+from meshwise.runs.log_run import Reading
+
+GROUP = "meshwise.logs"
+PAGES = (".md", ".markdown", ".txt")
+"""Files that are read as Markdown if no format matches: they may hold nothing but sentences."""
+
+
+class Format(Protocol):
+    """The contents of a format module."""
+
+    name: str
+    """The name for --format."""
+    order: int
+    """Formats are tried from the lowest: 10 for a program's own table or JSON, 20 to 40 for general tables and pages, 50 and more for
+    logs. A page may quote a log, but a log never contains a page."""
+
+    def matches(self, head: str) -> bool:
+        """Return whether the first 64 KiB of a file, without colors, are in this format."""
+        ...
+
+    def read(self, lines: Iterable[Line]) -> Reading:
+        """Read a file from its stream of lines, in bounded memory."""
+        ...
+
+
+def formats() -> list[Format]:
+    """Return all registered formats, in the order in which they are tried."""
+    modules = cast(Iterable[Format], load_plugins(GROUP, "name", "order", "matches", "read").values())
+    return sorted(modules, key=lambda module: (module.order, module.name))
+
+
+def detect(head: str) -> Format | None:
+    """Return the first format that matches the head of a file."""
+    plain = "\n".join(map(lines.plain, head.splitlines()))
+    return next((module for module in formats() if module.matches(plain)), None)
+
+
+def find_format(name: str) -> Format:
+    known = {module.name: module for module in formats()}
+    if name.lower() not in known:
+        raise unknown("format", name, known)
+    return known[name.lower()]
+
+
+def read_file(path: Path, name: str = "") -> Reading:
+    """Read a file in the named format, or in the one that its content matches."""
+    head, file = lines.open_text(path)
+    with file:
+        reader = find_format(name) if name else detect(head)
+        if reader is None and path.suffix.lower() in PAGES:
+            reader = find_format("markdown")
+        if reader is None:
+            names = ", ".join(module.name for module in formats())
+            raise UserError(f"{path.name}: no known format matches its content; name one with --format ({names})")
+        try:
+            return reader.read(lines.lines(file))
+        except OSError as error:
+            raise unreadable(path, error) from None

@@ -1,0 +1,96 @@
+"""Collect the steps of a log into runs, in bounded memory: medians of times and rates, the first loss, peak memory."""
+
+import math
+from collections.abc import Mapping
+
+from meshwise.runs.log_run import Reading, Run, Sample
+
+MEDIANS = (
+    "seconds",
+    "tokens_per_second",
+    "tokens_per_second_per_gpu",
+    "samples_per_second",
+    "tflops",
+    "hardware_tflops",
+    "mfu",
+    "forward_seconds",
+)
+PEAKS = ("memory", "reserved", "allocated")
+WARM_UP = 2
+"""Steps left out of the medians."""
+
+
+class Series:
+    """The current run of a log. A changed fact, another batch size or a step number that decreases starts a new run."""
+
+    def __init__(self, reading: Reading, framework: str) -> None:
+        self.reading, self.framework = reading, framework
+        self.facts: dict[str, float] = {}
+        self.texts: dict[str, str] = {}
+        self.rough: set[str] = set()
+        self.first_loss: tuple[float, float] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self.samples = {name: Sample() for name in MEDIANS}
+        self.peaks: dict[str, float] = {}
+        self.steps, self.last, self.nans, self.start = 0, -math.inf, 0, ""
+        self.batch = math.nan
+
+    def fact(self, name: str, value: float) -> None:
+        """Set a number that holds for all following steps."""
+        if not (math.isfinite(value) and value >= 0):
+            return
+        if self.steps and name in self.facts and self.facts[name] != value:
+            self.flush()
+            self.facts, self.texts, self.first_loss = {}, {}, None  # another model or layout: the old facts no longer hold
+        self.facts[name] = value
+
+    def text(self, name: str, value: str) -> None:
+        """Set a text that holds for all following steps."""
+        if value.strip():
+            self.texts[name] = value.strip()[:200]
+
+    def step(self, number: float, where: str, numbers: Mapping[str, float]) -> None:
+        """Add the figures of a step; it may start a new run."""
+        batch = numbers.get("global_batch_seqs", math.nan)
+        if self.steps and (number < self.last or (math.isfinite(batch) and math.isfinite(self.batch) and batch != self.batch)):
+            restarted = number < self.last
+            self.flush()
+            if restarted:
+                self.first_loss = None
+        self.start = self.start or where
+        self.steps, self.last = self.steps + 1, number
+        self.batch = batch if math.isfinite(batch) else self.batch
+        loss = numbers.get("loss", math.nan)
+        if "loss" in numbers and not math.isfinite(loss):
+            self.nans += 1
+        if self.first_loss is None and math.isfinite(loss):
+            self.first_loss = (loss, number)
+        for name, sample in self.samples.items():
+            if numbers.get(name, 0.0) > 0:
+                sample.add(numbers[name])
+        for name in PEAKS:
+            if numbers.get(name, 0.0) > 0:
+                self.raise_peak(name, numbers[name])
+        self.nans += int(numbers.get("nans", 0.0) > 0)
+
+    def raise_peak(self, name: str, value: float) -> None:
+        """Keep the largest value seen in this run."""
+        self.peaks[name] = max(self.peaks.get(name, 0.0), value)
+
+    def flush(self) -> None:
+        """Add the current run to the reading, if it has any steps, and start the next one."""
+        if not self.steps:
+            return
+        numbers = dict(self.facts) | self.peaks | {"steps": float(self.steps)}
+        numbers |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP))}
+        if math.isfinite(self.batch):
+            numbers["global_batch_seqs"] = self.batch
+        if self.first_loss is not None and self.first_loss[1] <= self.last:
+            numbers |= {"loss": self.first_loss[0], "loss_step": self.first_loss[1]}
+        if self.nans:
+            numbers["nans"] = float(self.nans)
+        texts = {"framework": self.framework} | self.texts
+        self.reading.add_run(Run(where=self.start, numbers=numbers, texts=texts, rough=frozenset(self.rough), section="log"))
+        self._begin()

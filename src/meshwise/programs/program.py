@@ -1,0 +1,296 @@
+"""Program and Launcher: how one training or serving program, and one way to start processes, say the facts of a run.
+
+A program is one file with `PROGRAM`, a launcher one file with `LAUNCHER`, registered in pyproject.toml under the entry-point groups
+`meshwise.programs` and `meshwise.launchers`; another package adds its own in the same way. The table `keys` of a program serves both
+directions: `wording` turns the facts of a plan into the program's own facts, `keys` writes and reads them, `meaning` turns them back.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal, cast
+
+from meshwise.catalogue.plugins import load_plugins
+from meshwise.errors import UserError, nearest, quoted
+from meshwise.programs.kinds import INT, Kind
+from meshwise.programs.source import Setting, Source, Unknown
+from meshwise.runs.facts import Facts, Stated, Value
+
+PROGRAMS, LAUNCHERS = "meshwise.programs", "meshwise.launchers"
+Form = Literal["flags", "yaml", "toml", "json", "text"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """One row of a program's table: a fact and the key that says it."""
+
+    fact: str
+    """A name of FACTS, or a name of the program's own that `meaning` and `wording` translate."""
+    key: str
+    """The key that is written: '--tensor-model-parallel-size', 'parallelism.tensor_parallel_degree'."""
+    kind: Kind = INT
+    also: tuple[str, ...] = ()
+    """Other spellings that are read but never written."""
+    default: Value | None = None
+    """The value in this version where the key is absent; None where there is none."""
+    write: Literal["always", "changed", "never"] = "changed"
+    """Whether it is written always, only where it differs from the default, or never."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A fact that a program cannot say, and the nearest that it can."""
+
+    why: str
+    """A sentence: 'nanotron has no ZeRO 3'."""
+    instead: Mapping[str, int | str]
+    """Axes of the nearest layout that it can say."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Processes to start on every node: what a launcher writes a script or manifest for."""
+
+    name: str
+    nodes: int
+    devices_per_node: int
+    command: tuple[str, ...]
+    """The words of the command. Words may hold the variables $NNODES, $NODE_RANK, $MASTER_ADDR and $MASTER_PORT, which a launcher sets."""
+    starter: Literal["torchrun", "node", "once"] = "torchrun"
+    """torchrun starts the command once per device; node: the launcher starts it once per node; once: on the first node only."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    header: tuple[str, ...] = ()
+    """Lines for the comment at the top."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Files that must be beside the command, by name."""
+    chip: str = ""
+    """Name of the device, for accelerators in SkyPilot and Kubernetes."""
+    hours: float = 24.0
+    """Time limit."""
+    others: tuple[str, ...] = ()
+    """Words that every node but the first adds to the command."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files that a program's writer returns, and the command that starts it."""
+
+    files: Mapping[str, str]
+    command: tuple[str, ...]
+    starter: Literal["torchrun", "node", "once"] = "torchrun"
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    others: tuple[str, ...] = ()
+    """Words that every node but the first adds to the command."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that a writer may use: the facts of one layout of a plan."""
+
+    values: Mapping[str, Value]
+    """Facts by name."""
+    config: Mapping[str, object]
+    """The keys of the model's config.json."""
+    model: str
+    """Hub id, or name, of the model."""
+    header: tuple[str, ...] = ()
+    """Lines for the comment at the top of a file."""
+    plan: Any = field(default=None, repr=False)
+    """The TrainPlan or ServePlan, for what the facts do not say."""
+
+    def whole(self, name: str, default: int = 1) -> int:
+        value = self.values.get(name, default)
+        return int(cast(int, value))
+
+    def text(self, name: str, default: str = "") -> str:
+        return str(self.values.get(name, default))
+
+
+def _same(facts: Facts) -> Facts:
+    return facts
+
+
+def _plain(setup: Setup) -> dict[str, Value]:
+    return dict(setup.values)
+
+
+def _none(_: Setup) -> Iterable[Refusal]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A training or serving program in both directions."""
+
+    name: str
+    title: str
+    version: str
+    """The version whose keys and defaults these are."""
+    kind: Literal["train", "serve"] = "train"
+    framework: str = ""
+    """The framework of the catalogue that predicts it (training), or the engine (serving)."""
+    form: Form
+    keys: tuple[Key, ...]
+    write: Callable[[Setup], Written] | None
+    """Return the files and the command of a plan; None: the program is only read."""
+    refuse: Callable[[Setup], Iterable[Refusal]] = _none
+    """Return what the program cannot say about a plan, with the nearest that it can."""
+    wording: Callable[[Setup], Mapping[str, Value]] = _plain
+    """Turn facts of FACTS into the program's own words, for the table `keys`."""
+    meaning: Callable[[Facts], Facts] = _same
+    """Turn facts in the program's own words into those of FACTS, and add what follows from them."""
+    recognises: Callable[[Sequence[Setting], Source | None, str], int]
+    """Return how surely settings are of this program, 0 for no, from the settings, the file, and the script that a command starts."""
+    flag_words: bool = False
+    """Whether keys of a YAML or JSON form are also read from flags: --per_device_train_batch_size 4."""
+    refers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Keys whose value names a further file, with the program that reads it: {"--deepspeed_config": "deepspeed"}."""
+    auto: str = ""
+    """Why the value 'auto' is not known, where the program has it."""
+    check: str = ""
+    """The command with which a user checks the files by the program's own parser."""
+
+    def read(self, settings: Iterable[Setting], companions: Iterable[Facts] = ()) -> Facts:
+        """Return the facts that settings say, those of companion files where the settings say nothing, the defaults of this version for the
+        others, and their meaning."""
+        rows = self.table()
+        said: list[Stated] = []
+        for setting in settings:
+            for row in rows.get(plain_key(setting.key), ()):
+                said += _stated(row, setting, self.auto)
+        facts = Facts.of(said)
+        for companion in companions:
+            facts = joined(facts, companion)
+        version = f"default of {self.title} {self.version}"
+        missing = {row.fact: row for row in reversed(self.keys) if row.default is not None and row.fact not in facts}
+        facts = facts.adding(Stated(row.fact, row.default, "default", None, row.key, version) for row in missing.values())
+        return self.meaning(facts)
+
+    def table(self) -> dict[str, list[Key]]:
+        """Return the rows by every spelling of their key; one key may say several facts."""
+        rows: dict[str, list[Key]] = {}
+        for row in self.keys:
+            for name in (row.key, *row.also):
+                rows.setdefault(plain_key(name), []).append(row)
+                if self.flag_words and not name.startswith("-"):
+                    rows.setdefault(plain_key(f"--{name}"), []).append(row)
+        return rows
+
+    def settings(self, values: Mapping[str, Value]) -> list[tuple[str, Any]]:
+        """Return the keys and values that say some facts, in the order of the table."""
+        pairs: list[tuple[str, Any]] = []
+        for row in self.keys:
+            if row.write == "never" or row.fact not in values:
+                continue
+            value = values[row.fact]
+            if row.write == "changed" and value == row.default:
+                continue
+            written = row.kind.write(value)
+            if written is not None:
+                pairs.append((row.key, written))
+        return pairs
+
+    def key_of(self, fact: str) -> Key | None:
+        """Return the row that writes a fact."""
+        return next((row for row in self.keys if row.fact == fact and row.write != "never"), None)
+
+
+def plain_key(key: str) -> str:
+    """Return a key without the differences that programs ignore: '-' and '_' in flags are the same."""
+    return key.replace("_", "-") if key.startswith("-") else key
+
+
+def joined(facts: Facts, companion: Facts) -> Facts:
+    """Return facts with those of a companion file: it answers what is not said, and what both say stays as the first file says it, with
+    the other statement kept in `replaced`."""
+    more: list[Stated] = []
+    against: list[Stated] = []
+    for one in companion:
+        own = facts.get(one.fact)
+        if own is None or own.how == "default" or own.value is None:
+            more.append(one)
+        elif one.how == "said" and one.value is not None and own.how == "said":
+            against.append(one)
+    merged = facts.adding(more)
+    return Facts(merged.by_name, (*facts.replaced, *companion.replaced, *against))
+
+
+def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
+    """Return what a setting says about its fact; nothing where its kind says that the value says nothing."""
+    if setting.value is None:
+        return []  # an explicit null is as good as no key
+    if auto and setting.value == "auto":
+        return [Stated(row.fact, None, "unknown", setting.span, setting.key, auto)]
+    if isinstance(setting.value, Unknown):
+        return [
+            Stated(row.fact, None, "unknown", setting.span, setting.key, setting.value.why or f"{setting.value} is not known")
+        ]
+    try:
+        value = row.kind.read(setting.value)
+    except (ValueError, TypeError, OverflowError):
+        why = f"{quoted(setting.value, 40)} is not {row.kind.expects}"
+        return [Stated(row.fact, None, "unknown", setting.span, setting.key, why)]
+    if value is None:
+        return [Stated(row.fact, None, "default", setting.span, setting.key, row.kind.open)] if row.kind.open else []
+    return [Stated(row.fact, value, "said", setting.span, setting.key)]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Facts about the machines in a launcher's file, and the scripts that it starts."""
+
+    facts: tuple[Stated, ...]
+    scripts: tuple[Source, ...] = ()
+
+
+def _no_launch(_: Source) -> Launch | None:
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launcher:
+    """A way to start processes on nodes: a scheduler, an orchestrator or a plain script."""
+
+    name: str
+    title: str
+    version: str
+    write: Callable[[Job], Mapping[str, str]]
+    """Return files by name; the first one starts the job."""
+    start: str
+    """The command that starts the job: 'sbatch train.sbatch'."""
+    read: Callable[[Source], Launch | None] = _no_launch
+    """Return what a file of this launcher says; None for another file. Shell scripts are read by `read.shell` and `read.command`."""
+    check: str = ""
+    """The command with which a user checks the files."""
+
+
+@cache
+def programs() -> dict[str, Program]:
+    """Load every registered program, by name."""
+    return _loaded(PROGRAMS, "PROGRAM")
+
+
+@cache
+def launchers() -> dict[str, Launcher]:
+    """Load every registered launcher, by name."""
+    return _loaded(LAUNCHERS, "LAUNCHER")
+
+
+def _loaded(group: str, attribute: str) -> dict[str, Any]:
+    return {name: getattr(module, attribute) for name, module in load_plugins(group, attribute).items()}
+
+
+def find_program(name: str) -> Program:
+    """Return a program by name. UserError with the nearest name for an unknown one."""
+    return _found(name, programs(), "--to")
+
+
+def find_launcher(name: str) -> Launcher:
+    """Return a launcher by name. UserError with the nearest name for an unknown one."""
+    return _found(name, launchers(), "--with")
+
+
+def _found(name: str, known: dict[str, Any], option: str) -> Any:
+    if name not in known:
+        raise UserError(f"{option} {quoted(name)}: expected one of {', '.join(known)}{nearest(name, known)}")
+    return known[name]

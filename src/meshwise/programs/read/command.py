@@ -1,0 +1,378 @@
+"""Take launchers off a command line: srun, torchrun, torch.distributed.run, tune run, deepspeed, accelerate launch,
+mpirun, env, containers."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from meshwise.programs.read.shell import Command
+from meshwise.programs.source import Source, Word
+from meshwise.runs.facts import Span, Stated, Value
+
+WRAPPERS = frozenset(
+    [
+        "srun",
+        "sbatch",
+        "salloc",
+        "env",
+        "nohup",
+        "time",
+        "exec",
+        "sudo",
+        "stdbuf",
+        "timeout",
+        "numactl",
+        "nice",
+        "ionice",
+        "taskset",
+        "setsid",
+        "xvfb-run",
+        "nsys",
+        "ncu",
+        "uv",
+        "uvx",
+        "conda",
+        "mamba",
+        "poetry",
+        "pipenv",
+        "singularity",
+        "apptainer",
+        "docker",
+        "podman",
+        "enroot",
+        "ssh",
+        "pdsh",
+        "clush",
+        "kubectl",
+        "ray",
+        "mpirun",
+        "mpiexec",
+        "orterun",
+        "jsrun",
+        "aprun",
+        "flux",
+        "command",
+        "torch-run",
+        "unbuffer",
+        "script",
+        "catchsegv",
+        "strace",
+        "gdb",
+        "pixi",
+    ]
+)
+"""Commands that start another one, which is found behind their options."""
+PROGRAMS = frozenset(
+    [
+        "torchrun",
+        "deepspeed",
+        "accelerate",
+        "vllm",
+        "axolotl",
+        "llamafactory-cli",
+        "llama-server",
+        "llama-cli",
+        "ollama",
+        "trtllm-serve",
+        "trtllm-bench",
+        "meshwise",
+        "tune",
+        "swift",
+        "xtuner",
+        "sglang",
+        "dynamo",
+        "lmdeploy",
+        "text-generation-launcher",
+        "maxtext",
+        "torchtitan",
+        "composer",
+        "colossalai",
+    ]
+)
+PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy3?)$")
+TORCHRUN = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")
+SWITCHES = {
+    "torchrun": {"standalone", "no-python", "run-path", "use-env", "virtual-local-rank", "m", "module", "help", "h"},
+    "deepspeed": {"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "save-pid", "force-multi", "elastic-training",
+    "bind-cores-to-rank", "m"},
+    "accelerate": {
+        "m", "module", "multi-gpu", "use-deepspeed", "use-fsdp", "cpu", "tpu", "no-python", "quiet", "q", "debug", "use-megatron-lm",
+        "use-xpu", "ipex",
+        "same-network", "use-mps-device", "tpu-use-cluster", "tpu-use-sudo", "enable-cpu-affinity", "use-parallelism-config",
+    },
+}  # fmt: skip
+"""Options without a value; every other option of these launchers takes one."""
+COUNTS = {
+    "torchrun": {"nnodes": "nodes", "nproc-per-node": "devices_per_node", "nproc": "devices_per_node"},
+    "deepspeed": {"num-nodes": "nodes", "num-gpus": "devices_per_node", "num-accelerators": "devices_per_node"},
+    "accelerate": {"num-machines": "nodes", "num-processes": "devices"},
+    "mpirun": {
+        "np": "devices",
+        "n": "devices",
+        "c": "devices",
+        "npernode": "devices_per_node",
+        "N": "devices_per_node",
+        "ppn": "devices_per_node",
+    },
+    "srun": {"nodes": "nodes", "N": "nodes", "gpus-per-node": "devices_per_node"},
+}
+"""The fact that each option counts. accelerate's processes are those of all machines."""
+DEFAULTS = {"torchrun": {"nodes": 1, "devices_per_node": 1}, "accelerate": {}, "deepspeed": {}}
+BY_ENVIRONMENT = {
+    "run_train.sh": {"NGPU": "devices_per_node"},
+    "llamafactory-cli": {"NNODES": "nodes", "NPROC_PER_NODE": "devices_per_node"},
+    "swift": {"NNODES": "nodes", "NPROC_PER_NODE": "devices_per_node"},
+}
+"""Programs that start one process per device by themselves, and the variables that say how many."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A program behind its launcher."""
+
+    program: str
+    """The script or program: 'pretrain_gpt.py', 'vllm', 'torchtitan.train', 'axolotl'."""
+    words: tuple[Word, ...]
+    """Its arguments."""
+    facts: tuple[Stated, ...]
+    """What the launcher and the environment say: nodes, devices_per_node, devices, env:NAME."""
+    launcher: str = ""
+    """'torchrun', 'deepspeed', 'accelerate', 'srun', 'mpirun'; '' for none. accelerate's own flags (--config_file) stay in
+    `launcher_words`."""
+    launcher_words: tuple[Word, ...] = ()
+    certain: bool = True
+
+
+@dataclass
+class _Found:
+    """Facts that the words before the program state."""
+
+    facts: list[Stated] = field(default_factory=list[Stated])
+    launcher: str = ""
+    launcher_words: tuple[Word, ...] = ()
+
+
+def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] = ()) -> list[Started]:
+    """Return the programs that a command starts, without what starts them; nothing for a command that starts none.
+
+    `bash -c '...'` and companions have been followed by `shell.read`, so a command starts at most one program.
+    """
+    words, found = list(command.words), _Found()
+    environment = dict(command.environment)
+    for _ in range(12):
+        words = _assignments(words, environment)
+        if not words:
+            return []
+        name = _base(words[0].text)
+        module = _module(words)
+        if name == "torchrun" or module in TORCHRUN:
+            rest = words[1:] if name == "torchrun" else words[_after_module(words) :]
+            words = _launched(rest, "torchrun", found)
+        elif name == "tune" and len(words) > 1 and words[1].text == "run":  # torchtune hands these options to torchrun
+            words = _launched(words[2:], "torchrun", found)
+        elif name == "deepspeed" or module == "deepspeed.launcher.runner":
+            words = _launched(words[1:] if name == "deepspeed" else words[_after_module(words) :], "deepspeed", found)
+        elif (name == "accelerate" and len(words) > 1 and words[1].text == "launch") or module == "accelerate.commands.launch":
+            words = _launched(words[2:] if name == "accelerate" else words[_after_module(words) :], "accelerate", found)
+        elif name in WRAPPERS:
+            words = _wrapped(words, name, found, environment)
+        else:
+            break
+    if not words:
+        return []
+    program, arguments = _program(words, found.launcher)
+    facts = [*found.facts, *_environment(environment, program, {one.fact for one in found.facts})]
+    return (
+        [Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain)]
+        if program
+        else []
+    )
+
+
+def _base(text: str) -> str:
+    return text.rpartition("/")[2]
+
+
+def _assignments(words: list[Word], environment: dict[str, Word]) -> list[Word]:
+    """Take `X=Y` from the front, as `env` and `ssh` leave them."""
+    while words and (match := re.match(r"([A-Za-z_]\w*)=", words[0].text)):
+        word = words[0]
+        span = (
+            word.span
+            if not word.span.writable
+            else Span(word.span.file, word.span.line, word.span.start + match.end(), word.span.end)
+        )
+        environment[match.group(1)] = Word(word.text[match.end() :], span, word.unknown)
+        words = words[1:]
+    return words
+
+
+def _module(words: Sequence[Word]) -> str:
+    """Return the module of `python -m module`; '' for another command."""
+    at = _after_module(words)
+    return words[at - 1].text if at else ""
+
+
+def _after_module(words: Sequence[Word]) -> int:
+    """Return the position after `python ... -m module`; 0 for another command."""
+    if not PYTHON.match(words[0].text):
+        return 0
+    for at in range(1, min(len(words) - 1, 8)):
+        if words[at].text == "-m":
+            return at + 2
+        if not words[at].text.startswith("-") and words[at - 1].text not in ("-X", "-W"):
+            return 0
+    return 0
+
+
+def _launched(words: list[Word], launcher: str, found: _Found) -> list[Word]:
+    """Read the options of torchrun, deepspeed or accelerate; return the script and its arguments."""
+    at, module, counted = 0, False, set[str]()
+    while at < len(words) and words[at].text.startswith("-"):
+        name, equals, _ = words[at].text.partition("=")
+        plain = name.lstrip("-").replace("_", "-")
+        module |= plain in ("m", "module")
+        takes = not equals and plain not in SWITCHES[launcher] and at + 1 < len(words)
+        fact = COUNTS[launcher].get(plain)
+        source = words[at + 1] if takes else _value_of(words[at], len(name) + 1)
+        if fact is not None and (takes or equals):
+            found.facts.append(_count(fact, source, name))
+            counted.add(fact)
+        elif launcher == "deepspeed" and plain in ("include", "i") and not source.unknown:
+            found.facts += _included(source, name)
+        at += 2 if takes else 1
+    for fact, count in DEFAULTS[launcher].items():
+        if fact not in counted:
+            found.facts.append(Stated(fact, count, "default", None, launcher, f"default of {launcher}"))
+    found.launcher, found.launcher_words = launcher, tuple(words[:at])
+    rest = words[at:]
+    if module and rest:
+        return [Word("python", rest[0].span), Word("-m", rest[0].span), *rest]
+    return rest
+
+
+def _included(word: Word, key: str) -> list[Stated]:
+    """Return the devices of `--include host1:0,1@host2:0,1`."""
+    hosts = [part.partition(":")[2].split(",") for part in word.text.split("@")]
+    counts = {len(devices) for devices in hosts if devices != [""]}
+    if len(counts) != 1:
+        return []
+    facts = [Stated("devices_per_node", counts.pop(), "derived", word.span, key, f"devices of {word.text}")]
+    return [*facts, Stated("nodes", len(hosts), "derived", word.span, key, f"hosts of {word.text}")]
+
+
+def _value_of(word: Word, length: int) -> Word:
+    span = word.span
+    own = (
+        Span(span.file, span.line, span.start + length, span.end)
+        if span.writable and span.end - span.start == len(word.text)
+        else span
+    )
+    return Word(word.text[length:], own, word.unknown)
+
+
+def _count(fact: str, word: Word, key: str) -> Stated:
+    """Return a count; of an elastic `1:4` the larger one."""
+    text = word.text.rpartition(":")[2]
+    if word.unknown or not re.fullmatch(r"\d{1,9}", text):
+        why = f"{word.unknown or word.text} is not known" if word.unknown else f"{word.text!r} is decided when it starts"
+        return Stated(fact, None, "unknown", word.span, key, why)
+    if ":" in word.text:
+        return Stated(fact, int(text), "said", Span(word.span.file, word.span.line), key, f"at most, of {word.text}")
+    return Stated(fact, int(text), "said", word.span, key)
+
+
+def _wrapped(words: list[Word], name: str, found: _Found, environment: dict[str, Word]) -> list[Word]:
+    """Return the command behind a wrapper: the first word that is a program, or the first that is no option."""
+    family = "mpirun" if name in ("mpirun", "mpiexec", "orterun") else "srun" if name in ("srun", "sbatch", "salloc") else name
+    start = next((i for i in range(1, len(words)) if _is_program(words, i)), None)
+    if start is None:
+        start = _first_plain(words, name)
+    counts = COUNTS.get(family, {})
+    for at in range(1, min(start, len(words))):
+        _assignments(words[at : at + 1], environment)
+        option, equals, _ = words[at].text.partition("=")
+        short = re.fullmatch(r"-([A-Za-z])(\d+)", option)
+        plain = short.group(1) if short else option.lstrip("-")
+        if plain not in counts or not option.startswith("-"):
+            continue
+        value = _value_of(words[at], len(option) + 1) if equals else _value_of(words[at], 2) if short else words[at + 1]
+        found.facts.append(_count(counts[plain], value, option[:2] if short else option))
+    if family in ("srun", "mpirun"):
+        found.launcher = found.launcher or family
+        found.launcher_words = found.launcher_words or tuple(words[1:start])
+    return words[start:]
+
+
+def _is_program(words: Sequence[Word], at: int) -> bool:
+    """Return whether a word starts a program: a known name, Python, a script, an assignment for `env`, or another wrapper."""
+    text = words[at].text
+    if text.startswith("-") or words[at - 1].text in ("--container-image", "--chdir", "-D", "--output", "-o", "--error", "-e"):
+        return False
+    base = _base(text)
+    if base in PROGRAMS or PYTHON.match(text) or (base.endswith((".py", ".sh")) and ":" not in text):
+        return True
+    return (
+        base in WRAPPERS
+        and base not in ("script", "time", "command", "ray", "docker", "uv")
+        and words[at - 1].text not in ("-J", "--job-name")
+    )
+
+
+def _first_plain(words: Sequence[Word], name: str) -> int:
+    """Return the first word that is neither an option nor looks like its value."""
+    skip = {
+        "ray": 3,
+        "docker": 2,
+        "kubectl": 2,
+        "uv": 2,
+        "conda": 2,
+        "singularity": 2,
+        "apptainer": 2,
+        "timeout": 1,
+        "ssh": 1,
+    }.get(name, 0)
+    for at in range(1 + skip, len(words)):
+        before = words[at - 1].text
+        value_of_option = before.startswith("-") and "=" not in before and name not in ("env", "nohup", "time", "exec", "sudo")
+        if not words[at].text.startswith("-") and not value_of_option:
+            return at
+    return len(words)
+
+
+def _program(words: Sequence[Word], launcher: str) -> tuple[str, Sequence[Word]]:
+    """Return the program and its arguments; '' where Python is given a program as text."""
+    if PYTHON.match(words[0].text):
+        at = _after_module(words)
+        if at:
+            return words[at - 1].text, words[at:]
+        at = 1
+        while at < len(words) and words[at].text.startswith("-"):
+            if words[at].text in ("-c", "-"):
+                return "", ()
+            at += 2 if words[at].text in ("-X", "-W") else 1
+        return (_base(words[at].text), words[at + 1 :]) if at < len(words) else ("", ())
+    return _base(words[0].text), words[1:]
+
+
+def _environment(environment: Mapping[str, Word], program: str, counted: set[str]) -> list[Stated]:
+    """Return the environment as facts; a list of visible devices counts them where nothing else does."""
+    facts: list[Stated] = []
+    for name, word in environment.items():
+        value: Value | None = None if word.unknown else word.text
+        note = f"{word.unknown} is not known" if word.unknown else ""
+        facts.append(Stated(f"env:{name}", value, "unknown" if word.unknown else "said", word.span, name, note))
+    for name, fact in BY_ENVIRONMENT.get(program, {}).items():
+        if name in environment and fact not in counted:
+            facts.append(_count(fact, environment[name], name))
+            counted.add(fact)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if (
+        visible
+        and not visible.unknown
+        and re.fullmatch(r"\d+(,\d+)*", visible.text)
+        and not counted & {"devices_per_node", "devices"}
+    ):
+        count = visible.text.count(",") + 1
+        facts.append(Stated("devices_per_node", count, "derived", visible.span, "CUDA_VISIBLE_DEVICES", "devices that it names"))
+    return facts

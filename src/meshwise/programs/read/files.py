@@ -1,0 +1,257 @@
+"""Launch files -> Reading: the program that they start, its facts with their origin, and what was not given.
+
+Several files are read together: a script, the configuration that it names, and what the script itself writes by heredocs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwise.catalogue import files as catalogue
+from meshwise.errors import UserError, quoted
+from meshwise.programs.program import Launcher, Program, launchers, programs
+from meshwise.programs.read import command, companions, flags, shell, tables, tree
+from meshwise.programs.read.command import Started
+from meshwise.programs.source import Setting, Source
+from meshwise.runs.facts import BY_NAME, Facts, Stated
+
+LARGEST = 2_000_000
+"""Bytes of a launch file."""
+SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
+COMPANIONS = ("accelerate", "deepspeed")
+"""Programs whose files go with another program's, which says more."""
+TREES = (".yaml", ".yml", ".json", ".jsonc")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One program that the files may start."""
+
+    program: Program
+    settings: tuple[Setting, ...]
+    score: int
+    source: Source
+    started: Started | None = None
+
+    @property
+    def certain(self) -> bool:
+        return self.started is None or self.started.certain
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The program, facts and notes that were read from launch files."""
+
+    program: Program
+    facts: Facts
+    files: tuple[str, ...]
+    """The files that were read."""
+    texts: Mapping[str, str]
+    """Their texts, by name."""
+    programs: tuple[Program, ...] = ()
+    """The program, then those whose files it names."""
+    missing: tuple[str, ...] = ()
+    """Files that these refer to and that were not given, one sentence each."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything that files say before one program is chosen."""
+
+    candidates: tuple[Candidate, ...]
+    launch: tuple[Stated, ...]
+    """Facts of schedulers and orchestrators."""
+    started: tuple[Started, ...]
+    sources: tuple[Source, ...]
+    """The files, and those that scripts write."""
+    notes: tuple[str, ...]
+
+
+def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = None) -> Reading:
+    """Read launch files together. `given` are `--set` values: variables of scripts, and facts by name. UserError where nothing is found."""
+    return read_sources([Source(str(path), _text(Path(path))) for path in paths], given or {})
+
+
+def _text(path: Path) -> str:
+    if path.suffix == ".py":
+        raise UserError(
+            f"{path}: Python is not read, since only running it would tell its values; give its launch script or a YAML"
+        )
+    text = catalogue.text_of(path)
+    if len(text) > LARGEST:
+        raise UserError(f"{path}: {len(text):,} characters; expected a launch file of at most {LARGEST:,}")
+    return text
+
+
+def read_sources(sources: Sequence[Source], given: Mapping[str, str]) -> Reading:
+    """Read launch files together, from their texts."""
+    if not sources:
+        raise UserError("no file to read: give a launch script or a configuration")
+    found = _found(sources, given)
+    chosen = _chosen(found, sources)
+    same = [one for one in found.candidates if one.program.name == chosen.program.name and one.started is not None]
+    variants = [chosen, *(one for one in same if one is not chosen)] if not chosen.certain else [chosen]
+    readings = [companions.facts_of(one, found) for one in variants]
+    facts = _agreed([reading.facts for reading in readings])
+    answers = [Stated(name, _answer(value), "said", None, "--set") for name, value in given.items() if name in BY_NAME]
+    facts = facts.without(*(one.fact for one in answers)).adding(answers)
+    texts = {source.file: source.text for source in sources}
+    first = readings[0]
+    used = (chosen.program, *first.programs)
+    return Reading(chosen.program, facts, tuple(texts), texts, used, first.missing, (*found.notes, *first.notes))
+
+
+def _answer(text: str) -> int | float | str | bool:
+    plain = text.replace("_", "")
+    if plain.lstrip("-").isdecimal() and len(plain) < 18:
+        return int(plain)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return float(plain)
+    except ValueError:
+        return text
+
+
+# What each file says.
+
+
+def kind_of(source: Source) -> str:
+    """Return how a file is written: shell, tree (YAML, JSON) or toml."""
+    suffix, text = Path(source.name or source.file).suffix.lower(), source.text
+    if suffix == ".toml":
+        return "toml"
+    if suffix in TREES:
+        return "tree"
+    if suffix in SHELL or text.startswith("#!") or "#SBATCH" in text or "\n#PBS" in text:
+        return "shell"
+    start = text.lstrip()
+    if start.startswith("{"):
+        return "tree"
+    lines = [line for line in start.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    pairs = sum(1 for line in lines if line.split("#")[0].rstrip().endswith(":") or ": " in line)
+    return "tree" if lines and 2 * pairs > len(lines) else "shell"
+
+
+def _found(sources: Sequence[Source], given: Mapping[str, str]) -> Found:
+    found = Found((), (), (), tuple(sources), ())
+    for source in sources:
+        others = [other for other in sources if other is not source]
+        found = _joined(found, _of_source(source, given, others))
+    return found
+
+
+def _joined(a: Found, b: Found) -> Found:
+    return Found(
+        a.candidates + b.candidates, a.launch + b.launch, a.started + b.started, a.sources + b.sources, a.notes + b.notes
+    )
+
+
+def _of_source(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+    kind = kind_of(source)
+    if kind == "shell":
+        return _of_script(source, given, beside)
+    if kind == "toml":
+        return Found(_candidates(tables.settings(source), source), (), (), (), ())
+    found = _of_launchers(source, given, beside)
+    if found is not None:
+        return found
+    settings = with_flags(tree.settings(source))
+    return Found(_candidates(settings, source), tuple(companions.environment(settings)), (), (), ())
+
+
+def with_flags(settings: Sequence[Setting]) -> list[Setting]:
+    """Return settings with those whose key is a flag under a heading ('MODEL_ARGS.--num-layers') under the flag alone."""
+    return [Setting(one.key[one.key.index("--") :], one.value, one.span) if "--" in one.key else one for one in settings]
+
+
+def _candidates(settings: Sequence[Setting], source: Source) -> tuple[Candidate, ...]:
+    scores = [(program, program.recognises(settings, source, "")) for program in programs().values()]
+    return tuple(Candidate(program, tuple(settings), score, source) for program, score in scores if score > 0)
+
+
+def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found | None:
+    """Return what a manifest of a launcher says; None for a file of no launcher."""
+    for launcher in _launchers():
+        launch = launcher.read(source)
+        if launch is not None:
+            found = Found((), launch.facts, (), (), ())
+            for script in launch.scripts:
+                found = _joined(found, _of_script(script, given, beside))
+            return found
+    return None
+
+
+def _launchers() -> list[Launcher]:
+    return list(launchers().values())
+
+
+def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+    """Return what a script says: its directives, the programs that it starts, and the files that it writes."""
+    from meshwise.programs.launch import slurm
+
+    script = shell.read(source, given, beside)
+    started = [one for line in script.commands for one in _started(line, given, [*beside, *script.files])]
+    candidates = [one for program in started for one in _of_started(program, source)]
+    written = Found((), (), (), (), ())
+    for file in script.files:
+        if kind_of(file) != "shell":
+            try:
+                written = _joined(written, _of_source(file, given, ()))
+            except UserError:
+                continue  # a file that the script writes for other purposes
+    launch = tuple(slurm.facts_of_directives(script.directives))
+    return _joined(Found(tuple(candidates), launch, tuple(started), script.files, script.notes), written)
+
+
+def _started(line: shell.Command, given: Mapping[str, str], beside: Sequence[Source]) -> list[Started]:
+    if line.words and line.words[0].text.startswith("--"):  # a file of arguments alone
+        return [Started("", line.words, (), certain=line.certain)]
+    return command.unwrap(line, given, beside)
+
+
+def _of_started(started: Started, source: Source) -> Iterable[Candidate]:
+    for program in programs().values():
+        settings = flags.settings(started.words, flags.takes_of(program))
+        score = program.recognises(settings, source, started.program)
+        if score > 0:
+            yield Candidate(program, tuple(settings), score, source, started)
+
+
+# Which program it is.
+
+
+def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
+    """Return the likeliest program: of commands before files, since a command names its files; the surest, and of equals the last."""
+    ranked = [one for one in found.candidates if one.started is not None] or list(found.candidates)
+    if not ranked:
+        names = ", ".join(source.file for source in sources)
+        known = ", ".join(program.title for program in programs().values())
+        started = ", ".join(dict.fromkeys(quoted(one.program) for one in found.started if one.program))
+        what = f"it starts {started}" if started else "no command with flags of a known program, and no known keys"
+        raise UserError(f"{names}: no program that meshwise reads: {what}; expected one of {known}")
+    best = max(ranked, key=lambda one: (one.program.name not in COMPANIONS, one.score))
+    equal = [one for one in ranked if one.score == best.score and one.program.name == best.program.name]
+    return equal[0] if not best.certain else equal[-1]
+
+
+def _agreed(variants: Sequence[Facts]) -> Facts:
+    """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known."""
+    first = variants[0]
+    differing = {
+        name for other in variants[1:] for name in {*first.by_name, *other.by_name} if first.value(name) != other.value(name)
+    }
+    unknown = [
+        Stated(
+            name,
+            None,
+            "unknown",
+            one.span if one else None,
+            one.key if one else "",
+            "depends on a branch that is not known; --set answers",
+        )
+        for name in sorted(differing)
+        for one in [first.get(name) or next(other.get(name) for other in variants if other.get(name))]
+    ]
+    return first.without(*differing).adding(unknown)

@@ -1,0 +1,88 @@
+"""Words of a command line as settings: '--a b', '--a=b', '--a b c', flags alone; and 'a.b=c' of Hydra and MaxText."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from meshwise.programs.program import Program, plain_key
+from meshwise.programs.source import Scalar, Setting, Unknown, Word
+from meshwise.runs.facts import Span
+
+_FLAG = re.compile(r"--?[A-Za-z]")
+_PAIR = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")
+_SUBCOMMAND = re.compile(r"([a-z][a-z-]+):([a-z][a-z-]*)")
+
+
+POSITIONAL = "positional"
+"""The key of words that belong to no flag, such as the model of `vllm serve MODEL`."""
+
+
+def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
+    """Return the settings of a command line. `takes`: how many words each known flag takes, -1 for all up to the next flag; an unknown
+    flag takes all words up to the next flag."""
+    found: list[Setting] = []
+    i = 0
+    while i < len(words):
+        word = words[i]
+        i += 1
+        if not _FLAG.match(word.text):
+            found += _pair(word)
+            continue
+        name, equals, value = word.text.partition("=")
+        if equals:
+            found.append(Setting(name, _value(value, word.unknown), _after_equals(word, len(name) + 1)))
+            continue
+        most = takes.get(plain_key(name), -1)
+        taken: list[Word] = []
+        while i < len(words) and (most < 0 or len(taken) < most) and not _begins(words[i].text, most):
+            taken.append(words[i])
+            i += 1
+        found.append(_setting(name, word, taken))
+    return found
+
+
+def _begins(text: str, most: int) -> bool:
+    """Return whether a word begins a setting of its own; after a flag that is not known, 'a.b=c' and 'a:b' do too."""
+    return bool(_FLAG.match(text) or (most < 0 and (_PAIR.match(text) or _SUBCOMMAND.fullmatch(text))))
+
+
+def takes_of(program: Program) -> dict[str, int]:
+    """Return how many words each flag of a program takes."""
+    return {name: rows[0].kind.takes for name, rows in program.table().items() if name.startswith("-")}
+
+
+def _setting(name: str, word: Word, taken: Sequence[Word]) -> Setting:
+    if not taken:
+        return Setting(name, True, word.span)
+    unknown = " ".join(value.unknown for value in taken if value.unknown)
+    if len(taken) == 1:
+        return Setting(name, _value(taken[0].text, unknown), taken[0].span)
+    if unknown:
+        return Setting(name, Unknown(unknown), taken[0].span)
+    return Setting(name, tuple(value.text for value in taken), Span(taken[0].span.file, taken[0].span.line))
+
+
+def _pair(word: Word) -> list[Setting]:
+    """Return the setting of 'model.tensor_model_parallel_size=8', of a subcommand 'activation-checkpoint:full', or of a word alone."""
+    match = _PAIR.match(word.text)
+    subcommand = _SUBCOMMAND.fullmatch(word.text)
+    if subcommand:
+        return [Setting(subcommand[1], subcommand[2], _after_equals(word, subcommand.start(2)))]
+    if not match:
+        return [Setting(POSITIONAL, _value(word.text, word.unknown), word.span)]
+    name = match[0][:-1].lstrip("+")
+    return [Setting(name, _value(word.text[match.end() :], word.unknown), _after_equals(word, match.end()))]
+
+
+def _value(text: str, unknown: str) -> Scalar | Unknown:
+    """Return the text of a value, or what is not known of it. Whose home '~' is does not matter for the name of a model or a file."""
+    if unknown.strip() == "~":
+        return text if text.startswith("~") else f"~{text}"
+    return Unknown(unknown) if unknown else text
+
+
+def _after_equals(word: Word, length: int) -> Span:
+    """Return the span of the value in '--a=b', where the word is literally in the file."""
+    span = word.span
+    if not span.writable or span.end - span.start != len(word.text):
+        return Span(span.file, span.line)
+    return Span(span.file, span.line, span.start + length, span.end)

@@ -1,0 +1,79 @@
+"""Declare serving programs: each is recognised by its command, and refuses plans that split a model in another way."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from meshwise.programs.program import Form, Key, Program, Refusal, Setup, Written
+from meshwise.programs.serve import setup
+from meshwise.programs.source import Setting, Source
+from meshwise.runs.facts import Facts, Value
+
+SEVERAL_SERVERS = (
+    "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them; --to dynamo writes "
+    "them as one deployment"
+)
+SURE = 30
+"""How surely a command is of the program that it starts."""
+
+
+def _plain(given: Setup) -> Mapping[str, Value]:
+    return given.values
+
+
+def _same(facts: Facts) -> Facts:
+    return facts
+
+
+def _more(_: Setup) -> Iterable[Refusal]:
+    return ()
+
+
+def serving(
+    name: str,
+    title: str,
+    version: str,
+    *,
+    write: Callable[[Setup], Written],
+    keys: tuple[Key, ...] = (),
+    form: Form = "flags",
+    engine: str,
+    splits: tuple[str, ...] = ("tensor",),
+    commands: tuple[str, ...] = (),
+    refuse: Callable[[Setup], Iterable[Refusal]] = _more,
+    wording: Callable[[Setup], Mapping[str, Value]] = _plain,
+    meaning: Callable[[Facts], Facts] = _same,
+    in_file: Callable[[Sequence[Setting]], int] | None = None,
+    refers: Mapping[str, str] | None = None,
+    pools: bool = False,
+    check: str = "",
+) -> Program:
+    """Return a serving program. `engine`: the engine of the catalogue that predicts it. `splits`: how it splits a model; none: `refuse`
+    says. `in_file`: how surely the settings of a file alone are its own. `pools`: whether its files hold servers of several roles."""
+
+    def refused(given: Setup) -> Iterable[Refusal]:
+        if given.whole("prefill_replicas", 0) and not pools:
+            yield Refusal(SEVERAL_SERVERS, {})
+        if splits:
+            yield from setup.refused(given, title, engine, *splits)
+        yield from refuse(given)
+
+    def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+        if not script and in_file is not None:
+            return in_file(settings)
+        return SURE if script in commands else 0
+
+    return Program(
+        name=name,
+        title=title,
+        version=version,
+        kind="serve",
+        framework=engine,
+        form=form,
+        keys=keys,
+        write=write,
+        refuse=refused,
+        wording=wording,
+        meaning=meaning,
+        recognises=recognises,
+        refers=refers or {},
+        check=check,
+    )

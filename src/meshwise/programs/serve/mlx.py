@@ -1,0 +1,102 @@
+"""MLX: `mlx_lm.server` on Apple chips (its command line, version 0.32), over several machines under `mlx.launch`."""
+
+import shlex
+from collections.abc import Iterable
+
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.models import find
+from meshwise.programs import forms
+from meshwise.programs.kinds import INT, TEXT
+from meshwise.programs.program import Key, Refusal, Setup, Written
+from meshwise.programs.serve import setup
+from meshwise.programs.serve.declared import serving
+from meshwise.runs.facts import Facts, Stated, Value
+
+TITLE, VERSION = "MLX", "0.32"
+COMMANDS = ("mlx_lm.server",)
+BITS = {"mlx-8bit": 8, "mlx-4bit": 4}
+"""Formats that `mlx_lm.convert` makes."""
+CACHE_BITS = {"int8": 8, "int4": 4}
+RINGS = 2
+"""Machines from which a ring starts."""
+
+KEYS = (
+    Key("model", "--model", TEXT, write="always"),
+    Key("copy_users", "--decode-concurrency", INT, default=32, write="always"),
+    Key("batched_tokens", "--prefill-step-size", INT, default=2048),
+    Key("kv_bits", "--kv-bits", INT),
+    Key("kv_start", "--quantized-kv-start", INT),
+    Key("adapter_file", "--adapter-path", TEXT),
+    Key("draft_model", "--draft-model", TEXT),
+    Key("draft", "--num-draft-tokens", INT),
+)
+
+
+def wording(given: Setup) -> dict[str, Value]:
+    """Return the facts of a layout in MLX's words. A quantised cache starts with the first token, not with the 5,000th."""
+    words = dict(given.values) | {"model": _folder(given)}
+    bits = CACHE_BITS.get(given.text("kv"))
+    words |= {"kv_bits": bits, "kv_start": 0} if bits else {}
+    words |= {"adapter_file": "path/to/adapter"} if "adapters" in words else {}
+    return words | ({"draft_model": f"path/to/draft-of-{given.model.rpartition('/')[2]}"} if "draft" in given.values else {})
+
+
+def meaning(facts: Facts) -> Facts:
+    """Return the facts that MLX's words mean."""
+    bits, users = facts.value("kv_bits"), facts.value("copy_users")
+    more: list[Stated] = [facts.meaning("kv", f"int{bits}", "kv_bits")] if bits is not None else []
+    if isinstance(users, int):
+        more += [facts.derived("users", users, "of its only copy", "copy_users")]
+        more += [facts.derived("copy_limit", users, "of one copy", "copy_users")]
+    return facts.adding(more)
+
+
+def _folder(given: Setup) -> str:
+    """Return the hub id of published weights, or the folder that `mlx_lm.convert` writes."""
+    return given.model.removeprefix("path/to/")
+
+
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the conversion of the weights, where the format needs one, and the server."""
+    given = setup.of_layout(q, layout)
+    words = command(given, layout)
+    bits = BITS.get(q.weights.format)
+    if not bits:
+        return [shlex.join(words)]
+    source = ["mlx_lm.convert", "--hf-path", find.hub_id(q.model.name), "--mlx-path", _folder(given)]
+    return [shlex.join([*source, "-q", "--q-bits", str(bits)]), shlex.join(words)]
+
+
+def command(given: Setup, layout: ServeLayout) -> list[str]:
+    """Return the words that start the server, on all machines of a layout."""
+    words = ["mlx_lm.server", *forms.flag_words(PROGRAM.settings(wording(given)))]
+    number = len(layout.cards)
+    if number < RINGS:
+        return words
+    return ["mlx.launch", "--backend", "ring", "--hosts", ",".join(f"host{i + 1}" for i in range(number)), "--", *words]
+
+
+def write(given: Setup) -> Written:
+    """Return the command of the server."""
+    return Written({}, tuple(command(given, given.plan.layout)), starter="once")
+
+
+def refuse(given: Setup) -> Iterable[Refusal]:
+    """Return what one MLX server cannot do with a plan."""
+    if given.whole("adapters", 0) > 1:
+        yield Refusal(f"one {TITLE} server has one adapter, and the plan {given.whole('adapters')}: plan with --lora 1:RANK", {})
+
+
+PROGRAM = serving(
+    "mlx",
+    TITLE,
+    VERSION,
+    engine="mlx",
+    keys=KEYS,
+    write=write,
+    commands=COMMANDS,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+)

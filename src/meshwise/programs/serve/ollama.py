@@ -1,0 +1,109 @@
+"""Ollama: the environment of its server and a Modelfile (its docs/faq and docs/modelfile). It splits by layers only."""
+
+import shlex
+from collections.abc import Iterable
+
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.programs import forms
+from meshwise.programs.kinds import INT, TEXT
+from meshwise.programs.program import Key, Refusal, Setup, Written
+from meshwise.programs.serve import setup
+from meshwise.programs.serve.declared import serving
+from meshwise.programs.serve.lengths import LENGTH
+from meshwise.programs.serve.llamacpp import file_of, flash_of, gpu_layers
+from meshwise.runs.facts import Facts, Stated
+
+RUNS_LAYOUTS_OF = "llama.cpp"
+"""Ollama is built on llama.cpp."""
+CACHE_TYPES = ("f16", "q8_0", "q4_0")
+
+
+def can(q: ServeQuestion, layout: ServeLayout) -> bool:
+    """Return whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC, replicas or
+    draft models."""
+    plain = (
+        layout.split == "layer" and not layout.shared and not layout.expert_layers and layout.hosts == 1 and layout.replicas == 1
+    )
+    return plain and q.work.kv in CACHE_TYPES and not q.load.draft
+
+
+KEYS = (
+    Key("model", "FROM", TEXT, write="always"),
+    Key("context", "PARAMETER num_ctx", LENGTH, write="always"),
+    Key("gpu_layers", "PARAMETER num_gpu", INT, write="always"),
+)
+
+
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return `ollama serve`, and the line that creates and runs the model."""
+    name = _name(q)
+    text = "".join(line + "\\n" for line in _modelfile(q, layout))
+    variables = " ".join(f"{key}={value}" for key, value in _environment(q, layout).items())
+    return [
+        f"{variables} ollama serve",
+        f"printf {shlex.quote(text)} > Modelfile && ollama create {name} -f Modelfile && ollama run {name}",
+    ]
+
+
+def _name(q: ServeQuestion) -> str:
+    return f"{q.model.name.rpartition('/')[2].removesuffix('.gguf')}-{q.work.context}".lower()
+
+
+def _modelfile(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    file = file_of(q)
+    values = {"model": file if "/" in file else f"./{file}", "context": q.work.context, "gpu_layers": gpu_layers(q, layout)}
+    return [f"{key} {value}" for key, value in PROGRAM.settings(values)]
+
+
+def _environment(q: ServeQuestion, layout: ServeLayout) -> dict[str, str]:
+    """Return the variables of the server, which it has instead of options."""
+    own = sum(card.host == 0 for card in q.cards)
+    variables = {"OLLAMA_FLASH_ATTENTION": str(int(flash_of(q)))}
+    variables |= {"OLLAMA_KV_CACHE_TYPE": q.work.kv} if q.work.kv != "f16" else {}
+    variables |= {"OLLAMA_NUM_PARALLEL": str(setup.values(q, layout)["copy_users"])}
+    variables |= {"OLLAMA_SCHED_SPREAD": "1"} if len(layout.cards) > 1 else {}
+    visible = {"AMD": "ROCR_VISIBLE_DEVICES"}.get(q.cards[0].chip.vendor, "CUDA_VISIBLE_DEVICES")
+    return variables | ({visible: ",".join(map(str, layout.cards))} if len(layout.cards) < own else {})
+
+
+def meaning(facts: Facts) -> Facts:
+    """Return the facts that the server's variables mean."""
+    said: list[Stated] = []
+    users, kind = facts.get("env:OLLAMA_NUM_PARALLEL"), facts.get("env:OLLAMA_KV_CACHE_TYPE")
+    if users is not None and str(users.value).isdecimal():
+        said.append(facts.meaning("users", int(str(users.value)), users.fact))
+    if kind is not None and kind.value is not None:
+        said.append(facts.meaning("kv", str(kind.value), kind.fact))
+    return facts.adding(said)
+
+
+def write(given: Setup) -> Written:
+    """Return the Modelfile, and the server with its variables."""
+    q, layout = given.plan.q, given.plan.layout
+    note = f"Then: ollama create {_name(q)} -f Modelfile && ollama run {_name(q)}"
+    text = forms.comment([*given.header, note]) + "\n".join(_modelfile(q, layout)) + "\n"
+    return Written({"Modelfile": text}, ("ollama", "serve"), starter="once", environment=_environment(q, layout))
+
+
+def refuse(given: Setup) -> Iterable[Refusal]:
+    """Return what Ollama cannot do with a plan."""
+    if given.plan.q.engine.name not in ("ollama", RUNS_LAYOUTS_OF) or not can(given.plan.q, given.plan.layout):
+        yield Refusal(
+            "Ollama splits by layers over the cards of one host, with shares of its own: plan again with --engine ollama", {}
+        )
+
+
+PROGRAM = serving(
+    "ollama",
+    "Ollama",
+    "0.12",
+    engine="ollama",
+    splits=(),
+    form="text",
+    keys=KEYS,
+    write=write,
+    commands=("ollama",),
+    refuse=refuse,
+    meaning=meaning,
+)

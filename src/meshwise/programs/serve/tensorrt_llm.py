@@ -1,0 +1,167 @@
+"""TensorRT-LLM: `trtllm-serve` and the YAML of its LLM arguments."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.programs import forms
+from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT
+from meshwise.programs.program import Key, Refusal, Setup, Written
+from meshwise.programs.read.flags import POSITIONAL
+from meshwise.programs.serve import hosts, lengths, pools, setup
+from meshwise.programs.serve.declared import serving
+from meshwise.programs.source import Setting
+from meshwise.runs.facts import Facts, Value
+
+TITLE, VERSION = "TensorRT-LLM", "1.3"
+FILE, FRONT = "llm.yaml", "disaggregated.yaml"
+COMMANDS = ("trtllm-serve", "trtllm-bench", "dynamo.trtllm")
+SERVED = 8000
+"""Port of the first server."""
+
+OWN = {
+    "kv_cache_config.free_gpu_memory_fraction",
+    "moe_expert_parallel_size",
+    "enable_attention_dp",
+    "max_num_tokens",
+    "cuda_graph_config.max_batch_size",
+}
+
+KEYS = (
+    Key("model", POSITIONAL, TEXT, also=("model", "--model", "--model-path"), write="never"),
+    Key("tp", "tensor_parallel_size", INT, also=("--tp_size", "--tp", "--tensor-parallel-size"), default=1, write="always"),
+    Key("pp", "pipeline_parallel_size", INT, also=("--pp_size", "--pp", "--pipeline-parallel-size"), default=1),
+    Key("ep", "moe_expert_parallel_size", INT, also=("--ep_size", "--ep", "--expert-parallel-size"), default=1),
+    Key("attention_dp", "enable_attention_dp", BOOL, default=False),
+    Key("context", "max_seq_len", lengths.LENGTH, also=("--max_seq_len",), write="always"),
+    Key("copy_users", "max_batch_size", INT, also=("--max_batch_size",), write="always"),
+    Key("batched_tokens", "max_num_tokens", INT, also=("--max_num_tokens",), write="always"),
+    Key("chunked", "enable_chunked_prefill", BOOL, also=("--enable_chunked_prefill",), default=False),
+    Key("prefix_caching", "kv_cache_config.enable_block_reuse", BOOL, default=True),
+    Key("transfer", "cache_transceiver_config.backend", TEXT),
+    Key("unmixed", "disable_overlap_scheduler", BOOL, default=False),
+    Key("adapters", "lora_config.max_loras", INT),
+    Key("adapter_rank", "lora_config.max_lora_rank", INT),
+    Key("algorithm", "speculative_config.decoding_type", TEXT),
+    Key("draft", "speculative_config.max_draft_len", INT),
+    Key("predicted", "speculative_config.num_nextn_predict_layers", INT),
+    Key("draft_model", "speculative_config.speculative_model", TEXT, also=("speculative_config.speculative_model_dir",)),
+    Key("kv_type", "kv_cache_config.dtype", TEXT, default="auto"),
+    Key(
+        "cache_share",
+        "kv_cache_config.free_gpu_memory_fraction",
+        NUMBER,
+        also=("--kv_cache_free_gpu_memory_fraction",),
+        default=0.9,
+    ),
+)
+
+
+def wording(given: Setup) -> dict[str, Value]:
+    """Return the facts of a layout in TensorRT-LLM's words. It reads the format of the weights from the checkpoint. Limits are of one
+    device where attention is apart."""
+    words = dict(given.values)
+    if given.values.get("attention_dp"):
+        words |= {name: -(-given.whole(name) // given.whole("tp")) for name in ("copy_users", "batched_tokens")}
+    words |= {"kv_type": given.text("kv")} if given.text("kv") in ("fp8", "int8") else {}
+    if "draft" not in given.values:
+        return words
+    model = setup.draft_model(given)
+    if model:
+        return words | {"algorithm": "Eagle3", "draft_model": model}
+    del words["draft"]
+    return words | {"algorithm": "MTP", "predicted": given.whole("draft")}
+
+
+def meaning(facts: Facts) -> Facts:
+    """Return the facts that TensorRT-LLM's words mean. One server is one copy."""
+    more = [*lengths.cache_type(facts)]
+    more += [facts.meaning("draft", facts.whole("predicted"), "predicted")] if facts.whole("predicted") else []
+    if facts.value("attention_dp") is True and facts.value("tp") is not None:
+        more.append(facts.derived("ranks", facts.whole("tp", 1), "attention is data parallel", "attention_dp"))
+    facts = facts.adding(more)
+    return facts.adding(lengths.totals(facts))
+
+
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the line that writes the YAML, and the server of each copy; over several hosts under MPI, as its documentation starts it."""
+    if layout.prefill:
+        return _pool_lines(q, layout)
+    given = setup.of_layout(q, layout)
+    write_file = _printed(PROGRAM.settings(wording(given)), FILE)
+    words = ["trtllm-serve", given.model, "--extra_llm_api_options", FILE]
+    if layout.hosts > 1:
+        each = len(layout.cards) // layout.hosts
+        names = ",".join(f"host{number + 1}:{each}" for number in range(layout.hosts))
+        start = ["mpirun", "-n", str(len(layout.cards)), "-H", names, "trtllm-llmapi-launch", *words]
+        return [f"{write_file}  # on every host", *hosts.repeated(start, layout.replicas)]
+    return [write_file, *hosts.one_per_copy(q, layout, lambda port: [*words, *_port(layout, port)], SERVED)]
+
+
+def _printed(settings: Iterable[tuple[str, object]], file: str) -> str:
+    """Return the shell line that writes settings to a YAML file."""
+    text = "".join(f"{line}\\n" for line in forms.yaml_text(settings).splitlines())
+    return f"printf {shlex.quote(text)} > {file}"
+
+
+def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the YAML and the servers of both pools, and the server in front of them with its own YAML."""
+    found = list(pools.servers(q, layout))
+    files: list[str] = []
+    for role, given in pools.setups(q, layout).items():
+        words = wording(given) | {"transfer": "NIXL"} | ({"unmixed": True} if role == "prefill" else {})
+        files.append(_printed(PROGRAM.settings(words), f"{role}.yaml"))
+    urls = {role: [f"{s.name}:{SERVED + 1 + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")}
+    names = {"context_servers": urls["prefill"], "generation_servers": urls["decode"]}
+    front = [("hostname", "0.0.0.0"), ("port", SERVED), ("backend", "pytorch")]
+    front += [
+        (f"{name}.{key}", value) for name, ours in names.items() for key, value in (("num_instances", len(ours)), ("urls", ours))
+    ]
+
+    def one(server: pools.Server) -> str:
+        words = ["trtllm-serve", server.given.model, "--extra_llm_api_options", f"{server.role}.yaml"]
+        return shlex.join([*words, "--port", str(SERVED + 1 + server.number)])
+
+    return [*files, _printed(front, FRONT), *pools.lines(q, found, one, f"trtllm-serve disaggregated -c {FRONT}")]
+
+
+def _port(layout: ServeLayout, port: int) -> list[str]:
+    return ["--port", str(port)] if layout.replicas > 1 else []
+
+
+def write(given: Setup) -> Written:
+    """Return the YAML and the command."""
+    text = forms.yaml_text(PROGRAM.settings(wording(given)), given.header)
+    return Written({FILE: text}, ("trtllm-serve", given.model, "--extra_llm_api_options", FILE), starter="once")
+
+
+def refuse(given: Setup) -> Iterable[Refusal]:
+    """Return what TensorRT-LLM cannot do with a plan."""
+    if given.whole("nodes") > 1:
+        yield Refusal(f"{TITLE} starts over several hosts with mpirun or srun --mpi=pmix, which no launcher here writes", {})
+    if given.whole("replicas") > 1:
+        yield Refusal(f"one {TITLE} server is one copy: plan with --fix replicas=1, and start it several times", {})
+
+
+def in_file(settings: Sequence[Setting]) -> int:
+    """Return how surely a file is TensorRT-LLM's."""
+    keys = {setting.key for setting in settings}
+    return 4 * len(keys & OWN) if "tensor_parallel_size" in keys or len(keys & OWN) > 1 else 0
+
+
+PROGRAM = serving(
+    "tensorrt-llm",
+    TITLE,
+    VERSION,
+    engine="tensorrt-llm",
+    form="yaml",
+    keys=KEYS,
+    write=write,
+    commands=COMMANDS,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+    in_file=in_file,
+    refers={"--extra-llm-api-options": "tensorrt-llm", "--config": "tensorrt-llm"},
+)

@@ -1,0 +1,169 @@
+"""vLLM: `vllm serve` (its docs, engine arguments; parallelism and scaling)."""
+
+import json
+import shlex
+
+from meshwise.cost.serve.layouts import ServeLayout
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.programs import forms
+from meshwise.programs.kinds import INT, NUMBER, TEXT, flag
+from meshwise.programs.program import Key, Setup, Written
+from meshwise.programs.read.flags import POSITIONAL
+from meshwise.programs.serve import hosts, lengths, pools, setup
+from meshwise.programs.serve.declared import serving
+from meshwise.runs.facts import Facts, Value
+
+TITLE, VERSION = "vLLM", "0.32"
+NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
+"""Formats passed to --quantization; vLLM reads others from the checkpoint."""
+DTYPES = {"fp16": "half", "fp32": "float"}
+CACHE_TYPES = {"fp8": "fp8", "int8": "int8_per_token_head"}
+"""Types of the KV cache; 16 bits are its own choice."""
+PORT, SERVED = 29501, 8000
+"""Ports: of the first host, where the others join, and of the first server."""
+OTHERS = ("--headless",)
+"""What all hosts but the first add: they serve no requests themselves."""
+SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+"""The variable with the port at which a server tells others where its cache lies; every server of a host has its own."""
+COMMANDS = ("vllm", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "dynamo.vllm")
+
+KEYS = (
+    Key("model", POSITIONAL, TEXT, also=("--model",), write="never"),
+    Key("tensor", "--tensor-parallel-size", INT, also=("-tp",), default=1, write="always"),
+    Key("pp", "--pipeline-parallel-size", INT, also=("-pp",), default=1),
+    Key("copies", "--data-parallel-size", INT, also=("-dp",), default=1),
+    Key("local_copies", "--data-parallel-size-local", INT, also=("-dpl",), write="never"),
+    Key("context", "--max-model-len", lengths.LENGTH, write="always"),
+    Key("copy_users", "--max-num-seqs", INT, write="always"),
+    Key("batched_tokens", "--max-num-batched-tokens", lengths.LENGTH, write="always"),
+    Key("chunked", "--enable-chunked-prefill", flag(), default=True),
+    Key("chunked", "--no-enable-chunked-prefill", flag(False)),
+    Key("prefix_caching", "--enable-prefix-caching", flag(), write="always"),
+    Key("prefix_caching", "--no-enable-prefix-caching", flag(False), write="never"),
+    Key("speculation", "--speculative-config", TEXT, also=("-sc",)),
+    Key("lora", "--enable-lora", flag(), default=False),
+    Key("adapters", "--max-loras", INT),
+    Key("adapter_rank", "--max-lora-rank", INT),
+    Key("dtype", "--dtype", TEXT),
+    Key("quantization", "--quantization", TEXT, also=("-q",)),
+    Key("kv_type", "--kv-cache-dtype", TEXT, default="auto"),
+    Key("memory_share", "--gpu-memory-utilization", NUMBER, also=("--device-memory-utilization",), default=0.92, write="always"),
+    Key("transfer", "--kv-transfer-config", TEXT),
+    Key("expert_parallel", "--enable-expert-parallel", flag(), also=("-ep",), default=False),
+    Key("cp", "--decode-context-parallel-size", INT, also=("-dcp",), default=1),
+    Key("offload_bytes", "--cpu-offload-gb", NUMBER, write="never"),
+    Key("engine_nodes", "--nnodes", INT, write="never"),
+)
+
+
+def wording(given: Setup) -> dict[str, Value]:
+    """Return the facts of a layout in vLLM's words."""
+    fmt = given.text("weights")
+    words = {**given.values, "tensor": given.whole("tp")}
+    words |= {"dtype": DTYPES[fmt]} if fmt in DTYPES else {}
+    words |= {"quantization": NAMED[fmt]} if fmt in NAMED and not given.values.get("published") else {}
+    words |= {"kv_type": CACHE_TYPES[given.text("kv")]} if given.text("kv") in CACHE_TYPES else {}
+    words |= {"lora": True} if "adapters" in words else {}
+    words |= {"speculation": _speculation(given)} if "draft" in given.values else {}
+    return words | (_apart(given) if given.values.get("attention_dp") else {})
+
+
+def _apart(given: Setup) -> dict[str, Value]:
+    """Return the words of data-parallel attention: the ranks share the experts, and the limits are of one rank."""
+    ranks = given.whole("tp")
+    limits = {name: -(-given.whole(name) // ranks) for name in ("copy_users", "batched_tokens")}
+    return {"tensor": 1, "copies": ranks, "expert_parallel": True, **limits}
+
+
+def _speculation(given: Setup) -> str:
+    """Return the JSON of --speculative-config."""
+    config: dict[str, object] = {"method": given.text("draft_method"), "num_speculative_tokens": given.whole("draft")}
+    model = setup.draft_model(given)
+    return json.dumps(config | ({"model": model} if model else {}))
+
+
+def meaning(facts: Facts) -> Facts:
+    """Return the facts that vLLM's words mean. With expert parallelism, data-parallel ranks share the experts and are one copy."""
+    copies, tp = facts.whole("copies", 1), facts.whole("tensor", 1)
+    more = [*lengths.cache_type(facts), *lengths.weight_format(facts), *lengths.drafted(facts)]
+    ranks = copies if facts.value("expert_parallel") is True else 1
+    if facts.value("expert_parallel") is True:
+        more.append(facts.derived("ep", tp * copies, "tp x data parallel", "expert_parallel"))
+    if ranks > 1:
+        note = f"{copies} data-parallel ranks of tp {tp} share the experts"
+        more += [facts.derived("tp", tp * copies, note, "tensor"), facts.derived("replicas", 1, note, "copies")]
+        more += [facts.derived("attention_dp", True, note, "expert_parallel"), facts.derived("ranks", ranks, note, "copies")]
+    else:
+        more += [facts.meaning("replicas", copies, "copies")] if "copies" in facts else []
+        more += (
+            [facts.meaning("tp", tp, "tensor")] if facts.value("tensor") is not None else lengths.unknown(facts, "tp", "tensor")
+        )
+    facts = facts.adding(more)
+    facts = facts.adding(lengths.totals(facts))
+    return facts.adding(lengths.hosts(facts))
+
+
+def command(given: Setup) -> list[str]:
+    """Return the words of `vllm serve` for a layout."""
+    return ["vllm", "serve", given.model, *forms.flag_words(PROGRAM.settings(wording(given)))]
+
+
+def over_hosts(hosts: int, rank: str, master: str, port: str) -> list[str]:
+    """Return vLLM's flags for one of several hosts."""
+    return ["--nnodes", str(hosts), "--node-rank", rank, "--master-addr", master, "--master-port", port]
+
+
+def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return `vllm serve`, once on each host of a layout that spans several."""
+    if layout.prefill:
+        return _pool_lines(q, layout)
+    given = setup.of_layout(q, layout)
+
+    def joins(rank: int) -> list[str]:
+        return [*_on_host(given, str(rank), "host1", str(PORT)), *(OTHERS if rank else ())]
+
+    return hosts.started(q, layout, command(given), joins, given.whole("copies"), SERVED)
+
+
+def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
+    """Return the servers of both pools, which move caches with NIXL, and the router in front of them."""
+    found = list(pools.servers(q, layout))
+
+    def one(server: pools.Server) -> str:
+        words = {**wording(server.given), "copies": 1} | (_apart(server.given) if server.given.values.get("attention_dp") else {})
+        flags = forms.flag_words(PROGRAM.settings(words | {"transfer": json.dumps(transfer(server.role))}))
+        return shlex.join(["vllm", "serve", server.given.model, *flags, "--port", str(SERVED + server.number)])
+
+    sides = [[f"--{role} http://{s.name}:{SERVED + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")]
+    router = f"vllm-router --vllm-pd-disaggregation {' '.join(sides[0])} {' '.join(sides[1])}"
+    return pools.lines(q, found, one, router, f"{SIDE_CHANNEL}=56" + "{number:02d} ")
+
+
+def transfer(role: pools.Role) -> dict[str, str]:
+    """Return the configuration of the transfer of caches for a server of one pool."""
+    return {"kv_connector": "NixlConnector", "kv_role": "kv_producer" if role == "prefill" else "kv_consumer"}
+
+
+def _on_host(given: Setup, rank: str, master: str, port: str) -> list[str]:
+    """Return vLLM's flags for one of several hosts: of one engine, or of some of the data-parallel ranks that share the experts."""
+    number = given.whole("nodes")
+    if not given.values.get("attention_dp"):
+        return over_hosts(number, rank, master, port)
+    local = given.whole("tp") // number
+    first = str(int(rank) * local) if rank.isdecimal() else f"$(({rank} * {local}))"
+    words = ["--data-parallel-size-local", str(local), "--data-parallel-address", master, "--data-parallel-rpc-port", port]
+    return [*words, "--data-parallel-start-rank", first]
+
+
+def write(given: Setup) -> Written:
+    """Return the command of one host; over several hosts it is started on each, and joins the first."""
+    words = command(given)
+    if given.whole("nodes") == 1:
+        return Written({}, tuple(words), starter="node")
+    more = _on_host(given, "$NODE_RANK", "$MASTER_ADDR", "$MASTER_PORT")
+    return Written({}, (*words, *more), starter="node", others=OTHERS)
+
+
+PROGRAM = serving(
+    "vllm", TITLE, VERSION, engine="vllm", keys=KEYS, write=write, commands=COMMANDS, wording=wording, meaning=meaning
+)

@@ -1,0 +1,88 @@
+"""Adapters in launch files: the facts of a tuning, the keys that programs on PEFT share, and the tuning that facts say."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from meshwise.cost.finetune import Tuning
+from meshwise.models.model import Model
+from meshwise.models.modules import modules, targeted
+from meshwise.models.op import ALL_LINEAR
+from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
+from meshwise.programs.program import Key, Setup
+from meshwise.runs.facts import Facts, Stated, Value
+
+DEFAULT_TRAINED = 2
+"""LLaMA-Factory's freeze_trainable_layers where a file does not state it."""
+USUAL = ("q_proj", "v_proj")
+"""Modules that PEFT adapts where a file names none, in most model types that have them."""
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    """Return names of modules from a list, or from one text with commas or spaces; 'all' and 'all-linear' are every linear layer."""
+    listed = cast(Iterable[object], value) if isinstance(value, list | tuple) else str(value).replace(",", " ").split()
+    names = tuple(str(name) for name in listed)
+    return (ALL_LINEAR,) if set(names) & {"all", "all-linear"} else names or None
+
+
+NAMES = Kind(_names, lambda value: list(value), "names of modules", takes=-1)
+TRL_KEYS = (
+    Key("use_peft", "use_peft", BOOL),
+    Key("rank", "lora_r", INT),
+    Key("alpha", "lora_alpha", INT),
+    Key("targets", "lora_target_modules", NAMES),
+    Key("dora", "use_dora", BOOL),
+    Key("four_bits", "load_in_4bit", BOOL),
+    Key("quantization", "bnb_4bit_quant_type", TEXT),
+    Key("nested", "use_bnb_nested_quant", BOOL),
+)
+"""TRL's ModelConfig, 1.16."""
+
+
+def facts_of(model: Model, tuning: Tuning) -> dict[str, Value]:
+    """Return the facts of a tuning; short words for targets become names of modules."""
+    if tuning.method == "freeze":
+        return {"frozen": True, "frozen_layers": tuning.frozen_layers}
+    if not tuning.adapts:
+        return {}
+    names = (ALL_LINEAR,)
+    if tuning.targets != names:
+        names = tuple(dict.fromkeys(module.name for module in targeted(model, tuning.targets, tuning.rank)))
+    return {"adapter": tuning.method, "rank": tuning.rank, "alpha": tuning.alpha, "targets": names}
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return the words of TRL_KEYS for a plan's adapter; none without one."""
+    method = setup.text("adapter")
+    if not method:
+        return {}
+    words: dict[str, Value] = {"use_peft": True}
+    if method == "dora":
+        words["dora"] = True
+    if method == "qlora":
+        words |= {"four_bits": True, "quantization": "nf4", "nested": True}
+    return words
+
+
+def meaning(facts: Facts) -> list[Stated]:
+    """Return the adapter that the words of TRL_KEYS say; none where nothing says one."""
+    on = facts.value("use_peft")
+    stated = next((name for name in ("use_peft", "rank", "four_bits") if facts.value(name)), "")
+    if on is False or not stated:
+        return []
+    method = "qlora" if facts.value("four_bits") else "dora" if facts.value("dora") else "lora"
+    return [facts.meaning("adapter", method, stated)]
+
+
+def tune_of(facts: Facts, model: Model) -> str:
+    """Return what is trained, in the words of `--tune`: '' for everything."""
+    if facts.value("frozen"):
+        return f"freeze:{max(0, model.decoder.layers - facts.whole('trained_layers', DEFAULT_TRAINED))}"
+    method = facts.value("adapter")
+    if not method:
+        return ""
+    targets = facts.value("targets")
+    if not isinstance(targets, tuple):
+        known = {module.name for module in modules(model)}
+        targets = USUAL if known.issuperset(USUAL) else (ALL_LINEAR,)
+    listed = "" if targets == (ALL_LINEAR,) else f":{','.join(map(str, targets))}"
+    return f"{method}:{facts.whole('rank', 16)}{listed}"

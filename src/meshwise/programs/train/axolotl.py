@@ -1,0 +1,200 @@
+"""Axolotl: its YAML."""
+
+from collections.abc import Iterable, Sequence
+
+from meshwise.models.op import ALL_LINEAR
+from meshwise.programs import forms
+from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import adapters, trainer
+from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, TRANSFORMERS, Limits, limited, offload_needs_shards
+from meshwise.runs.facts import Facts, Stated, Value
+
+TITLE, VERSION = "Axolotl", "0.21"
+FILE = "axolotl.yaml"
+
+
+def _recompute(value: object) -> str | None:
+    """Return 'full' for true and its variants that keep checkpoints elsewhere ('offload', 'unsloth'), 'none' for false."""
+    text = str(value).lower()
+    if text in ("true", "offload", "offload_disk", "unsloth", "yes", "on"):
+        return "full"
+    return "none" if text in ("false", "none", "no", "off") else None
+
+
+RECOMPUTE = Kind(_recompute, lambda how: how == "full", "true, false or offload")
+FSDP_KEYS = (
+    Key("fsdp_version", "fsdp_version", INT, also=("fsdp_config.fsdp_version",)),
+    Key("reshard", "fsdp_config.reshard_after_forward", BOOL, also=("fsdp_config.fsdp_reshard_after_forward",)),
+    Key("strategy", "fsdp_config.fsdp_sharding_strategy", TEXT, also=("fsdp_config.sharding_strategy",), write="never"),
+    Key("fsdp_offload", "fsdp_config.offload_params", BOOL, also=("fsdp_config.fsdp_offload_params",)),
+    Key(
+        "fsdp_recompute",
+        "fsdp_config.activation_checkpointing",
+        BOOL,
+        also=("fsdp_config.fsdp_activation_checkpointing",),
+        write="never",
+    ),
+    Key("wrap", "fsdp_config.auto_wrap_policy", TEXT),
+)
+KEYS = (
+    Key("model", "base_model", TEXT, write="never"),
+    Key("seq", "sequence_len", INT, write="always", default=512),
+    Key("mbs", "micro_batch_size", INT, write="always", default=1),
+    Key("accumulation", "gradient_accumulation_steps", INT, write="always", default=1),
+    Key("steps", "max_steps", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
+    Key("tp", "tensor_parallel_size", INT, default=1),
+    Key("cp", "context_parallel_size", INT, also=("sequence_parallel_degree",), default=1),
+    Key("dp_shard", "dp_shard_size", INT),
+    Key("dp_replicate", "dp_replicate_size", INT),
+    Key("ep", "expert_parallel_size", INT, default=1),
+    Key("recompute", "gradient_checkpointing", RECOMPUTE, default="none", write="always"),
+    Key("bf16", "bf16", BOOL),
+    Key("fp16", "fp16", BOOL),
+    Key("fp8", "fp8", BOOL),
+    Key("optimizer", "optimizer", trainer.OPTIMIZERS, write="always"),
+    Key(
+        "adapter_word",
+        "adapter",
+        word({"lora": "lora", "qlora": "qlora"}, {"": None, "none": None, "null": None, "llama-adapter": "lora"}),
+    ),
+    Key("rank", "lora_r", INT),
+    Key("alpha", "lora_alpha", INT),
+    Key("every", "lora_target_linear", BOOL),
+    Key("targets", "lora_target_modules", adapters.NAMES),
+    Key("dora", "peft_use_dora", BOOL),
+    Key("four_bits", "load_in_4bit", BOOL),
+    Key("deepspeed_file", "deepspeed", TEXT, write="never"),
+    Key("old_fsdp", "fsdp", trainer.FSDP, write="never"),
+    *FSDP_KEYS,
+    Key("compile", "torch_compile", BOOL, default=False),
+    Key("frozen", "unfrozen_parameters", Kind(lambda value: bool(value), lambda _: None, "a list"), write="never"),
+    Key("liger", "liger_fused_linear_cross_entropy", BOOL),
+    Key("save_every", "save_steps", INT, write="never"),
+    Key("seed", "seed", INT, write="never"),
+)
+LIMITS: Limits = {
+    **NO_PIPELINE,
+    **NO_EXPERTS,
+    "sp": (0,),
+    "zero": (2, 3),
+    "recompute": ("none", "full"),
+    "precision": ("bf16", "fp16", "fp8"),
+    "offload": ("none", "parameters"),
+    "optimizer": TRANSFORMERS["optimizer"],
+    "loss": ("", "fused"),
+}  # fmt: skip
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add the precision, and the ZeRO stage of FSDP or of DeepSpeed's file."""
+    unclear = next((one for name in ("bf16", "fp16") if (one := facts.get(name)) and one.value is None), None)
+    precise = next((name for name in ("fp8", "bf16", "fp16") if facts.value(name) is True), "")
+    if precise:
+        facts = facts.adding([facts.meaning("precision", precise, precise)])
+    elif unclear is not None and "precision" not in facts:
+        facts = facts.adding([facts.derived("precision", "bf16", "auto: bf16 on every GPU since Ampere", unclear.fact)])
+    facts = facts.adding(_sharding(facts))
+    if facts.value("fsdp_recompute"):
+        facts = facts.adding([facts.meaning("recompute", "full", "fsdp_recompute")])
+    if facts.value("fsdp_offload") and facts.value("zero"):
+        facts = facts.adding([facts.meaning("offload", "parameters", "fsdp_offload")])
+    if facts.value("liger"):
+        facts = facts.adding([facts.meaning("loss", "fused", "liger")])
+    if facts.value("every"):
+        facts = facts.adding([facts.meaning("targets", (ALL_LINEAR,), "every")])
+    if facts.value("adapter_word"):
+        method = "dora" if facts.value("dora") else str(facts.value("adapter_word"))
+        facts = facts.adding([facts.meaning("adapter", method, "adapter_word")])
+    return facts
+
+
+def _sharding(facts: Facts) -> Iterable[Stated]:
+    if "zero" in facts:  # of DeepSpeed's file, which also says what predicts it
+        return
+    file = facts.get("deepspeed_file")
+    if file is not None and file.value:
+        yield Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")
+    elif facts.value("old_fsdp") is not None:
+        yield facts.meaning("zero", facts.whole("old_fsdp"), "old_fsdp")
+    elif any(row.fact in facts for row in FSDP_KEYS):
+        name = next(name for name in ("reshard", "strategy", *(row.fact for row in FSDP_KEYS)) if name in facts)
+        stage = trainer.SHARDING.get(str(facts.value("strategy") or "").lower(), 2 if facts.value("reshard") is False else 3)
+        yield facts.meaning("zero", stage, name)
+    else:
+        yield Stated("predicted_by", "ddp", "default")
+        yield Stated("zero", 0, "default", None, "", f"{TITLE} shards nothing without deepspeed or fsdp_config")
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the YAML."""
+    values: dict[str, Value] = dict(setup.values)
+    if setup.whole("zero", 0):
+        values |= {"fsdp_version": 2, "reshard": setup.whole("zero") == 3, "wrap": "TRANSFORMER_BASED_WRAP"}
+        values |= {"fsdp_offload": setup.text("offload") == "parameters"}
+    else:
+        values.pop("dp_shard", None)
+    precision = setup.text("precision")
+    values |= {"fp16": True} if precision == "fp16" else {"bf16": True} | ({"fp8": True} if precision == "fp8" else {})
+    values |= {"liger": True} if setup.text("loss") == "fused" else {}
+    method = setup.text("adapter")
+    if method:
+        values |= {"adapter_word": "qlora" if method == "qlora" else "lora"}
+        values |= {"dora": True} if method == "dora" else {"four_bits": True} if method == "qlora" else {}
+        if values["targets"] == (ALL_LINEAR,):
+            values |= {"every": True}
+            values.pop("targets")
+    return values
+
+
+def write(setup: Setup) -> Written:
+    """Return the YAML and the command."""
+    todo = forms.PLACEHOLDER
+    pairs = [("base_model", setup.model), *PROGRAM.settings(wording(setup))]
+    pairs += [("datasets", f"{todo}: a list of data sets"), ("output_dir", [f"{todo}: the folder of checkpoints, as text"])]
+    pairs += [("learning_rate", f"{todo}: the peak learning rate")]
+    if not setup.values.get("steps"):
+        pairs += [("num_epochs", f"{todo}: the number of epochs")]
+    return Written({FILE: forms.yaml_text(pairs, setup.header)}, ("-m", "axolotl.cli.train", FILE))
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from offload_needs_shards(setup, TITLE)
+    yield from limited(setup, TITLE, LIMITS)
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many of Axolotl's own keys a YAML has."""
+    names = {setting.key.split(".")[0] for setting in settings}
+    own = {
+        "base_model",
+        "sequence_len",
+        "micro_batch_size",
+        "datasets",
+        "adapter",
+        "sample_packing",
+        "val_set_size",
+        "dataset_prepared_path",
+        "num_epochs",
+    }
+    return len(names & own) if "base_model" in names else 0
+
+
+PROGRAM = Program(
+    name="axolotl",
+    title=TITLE,
+    version=VERSION,
+    framework="fsdp",
+    form="yaml",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+    recognises=recognises,
+    refers={"deepspeed": "deepspeed"},
+    auto="auto: Axolotl chooses it when it runs",
+    check="python -c 'import yaml; from axolotl.utils.schemas.config import AxolotlInputConfig as C; "
+    f'C(**yaml.safe_load(open("{FILE}")))\'',
+)

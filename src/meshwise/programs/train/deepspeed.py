@@ -1,0 +1,161 @@
+"""DeepSpeed: its configuration JSON, for a training script of one's own or the Hugging Face Trainer."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from meshwise.programs import forms
+from meshwise.programs.kinds import BOOL, INT, TEXT, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
+from meshwise.runs.facts import Facts, Stated, Value
+
+TITLE, VERSION = "DeepSpeed", "0.19"
+FILE = "ds_config.json"
+DEVICES = word({"none": "none", "cpu": "cpu", "nvme": "nvme"}, {"null": "none", "": "none"})
+OPTIMIZERS = word(
+    {"adamw": "AdamW", "muon": "Muon"},
+    {"adam": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "sgd": "sgd", "onebitadam": "adamw", "lamb": None},
+)
+AUTO = "auto: the program that reads this file fills it in (HF Trainer, accelerate)"
+
+KEYS = (
+    Key("batch", "train_batch_size", INT, write="always"),
+    Key("mbs", "train_micro_batch_size_per_gpu", INT, write="always"),
+    Key("accumulation", "gradient_accumulation_steps", INT, write="always"),
+    Key("stage", "zero_optimization.stage", INT, default=0, write="always"),
+    Key("optimizer_device", "zero_optimization.offload_optimizer.device", DEVICES, default="none"),
+    Key("parameter_device", "zero_optimization.offload_param.device", DEVICES, default="none"),
+    Key("old_offload", "zero_optimization.cpu_offload", BOOL, write="never"),
+    Key("shard_group", "zero_optimization.zero_hpz_partition_size", INT, write="never"),
+    Key("bf16", "bf16.enabled", BOOL, also=("bfloat16.enabled",)),
+    Key("fp16", "fp16.enabled", BOOL),
+    Key("tp", "tensor_parallel.autotp_size", INT),
+    Key("cp", "sequence_parallel_size", INT),
+    Key("optimizer", "optimizer.type", OPTIMIZERS),
+    Key("optimizer_text", "optimizer.type", TEXT, write="never"),
+)
+LIMITS: Limits = {
+    **NO_PIPELINE,
+    **NO_EXPERTS,
+    "sp": (0,),
+    "recompute": ("none",),
+    "precision": ("bf16", "fp16"),
+    "offload": ("none", "optimizer", "parameters"),
+    "optimizer": ("adamw", "muon"),
+    "loss": ("",),
+    "compile": (False,),
+}  # fmt: skip
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add ZeRO, precision and offload as the sections of the file say them together."""
+    facts = facts.adding(_precision(facts))
+    stage = facts.get("stage")
+    if stage is not None:
+        facts = facts.adding(
+            [facts.meaning("zero", stage.value, "stage") if stage.value is not None else _unknown("zero", stage)]
+        )
+    return facts.adding([*_offload(facts), facts.meaning("predicted_by", "deepspeed", "stage")])
+
+
+def _unknown(name: str, stated: Stated) -> Stated:
+    return Stated(name, None, "unknown", stated.span, stated.key, stated.note)
+
+
+def _precision(facts: Facts) -> Iterator[Stated]:
+    for name in ("bf16", "fp16"):
+        one = facts.get(name)
+        if one is not None and one.value is True:
+            yield facts.meaning("precision", name, name)
+            return
+    unclear = next((one for name in ("bf16", "fp16") if (one := facts.get(name)) and one.value is None), None)
+    if unclear is not None:
+        yield _unknown("precision", unclear)
+
+
+def _offload(facts: Facts) -> Iterator[Stated]:
+    for name, value in (("parameter_device", "parameters"), ("optimizer_device", "optimizer")):
+        device = facts.value(name)
+        if device == "cpu":
+            yield facts.meaning("offload", value, name)
+            return
+        if device == "nvme":
+            yield Stated(
+                "offload", None, "unknown", facts.by_name[name].span, facts.by_name[name].key, "to NVMe, which is not predicted"
+            )
+            return
+    if facts.value("old_offload"):
+        yield facts.meaning("offload", "optimizer", "old_offload")
+    elif "stage" in facts:
+        yield Stated("offload", "none", "default", None, "zero_optimization.offload_optimizer", f"default of {TITLE} {VERSION}")
+
+
+def values_of(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the file."""
+    values = dict(setup.values)
+    values["stage"] = setup.whole("zero", 0)
+    values["fp16" if setup.text("precision") == "fp16" else "bf16"] = True
+    offload = setup.text("offload", "none")
+    values["optimizer_device"] = "cpu" if offload in ("optimizer", "parameters") else "none"
+    values["parameter_device"] = "cpu" if offload == "parameters" else "none"
+    for axis in ("tp", "cp"):
+        if setup.whole(axis) == 1:
+            values.pop(axis)
+    if setup.text("optimizer") == "adamw":
+        values.pop("optimizer")  # the training script makes it
+    return values
+
+
+def write(setup: Setup) -> Written:
+    """Return the JSON, and the command of a training script that reads it."""
+    text = forms.json_text(PROGRAM.settings(values_of(setup)))
+    script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your training script, which calls deepspeed.initialize}"
+    return Written({FILE: text}, (script, "--deepspeed", "--deepspeed_config", FILE))
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    for refusal in limited(setup, TITLE, LIMITS):
+        more = "; its JSON cannot turn it on, but export --to trainer can" if "recompute" in refusal.instead else ""
+        yield Refusal(refusal.why + more, refusal.instead)
+    yield from offload_needs_shards(setup, TITLE)
+    yield from replicas(setup, TITLE)
+
+
+def replicas(setup: Setup, title: str) -> Iterable[Refusal]:
+    """Yield a refusal where ZeRO is over some of the data ranks only."""
+    if setup.whole("zero", 0) and setup.whole("dp_replicate") > 1:
+        shard = setup.whole("dp_replicate") * setup.whole("dp_shard")
+        yield Refusal(f"{title} shards over all data-parallel ranks", {"dp_replicate": 1, "dp_shard": shard})
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many of DeepSpeed's own sections a JSON has."""
+    own = (
+        "zero_optimization.",
+        "train_micro_batch_size_per_gpu",
+        "train_batch_size",
+        "bf16.",
+        "fp16.",
+        "zero_allow_untested",
+        "steps_per_print",
+    )
+    if script or any("parallel-size" in setting.key or "parallelism." in setting.key for setting in settings):
+        return 0
+    return sum(any(setting.key.startswith(name) for setting in settings) for name in own)
+
+
+PROGRAM = Program(
+    name="deepspeed",
+    title=TITLE,
+    version=VERSION,
+    framework="deepspeed",
+    form="json",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=values_of,
+    meaning=meaning,
+    recognises=recognises,
+    auto=AUTO,
+    check=f"python -c 'import json; from deepspeed.runtime.config import DeepSpeedConfig; DeepSpeedConfig(json.load(open(\"{FILE}\")))'",
+)

@@ -1,0 +1,129 @@
+"""LLaMA-Factory: its YAML, which is the Trainer's arguments and a few of its own."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from meshwise.models.op import ALL_LINEAR
+from meshwise.programs import forms
+from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import adapters, deepspeed, trainer
+from meshwise.programs.train.limits import limited, offload_needs_shards
+from meshwise.runs.facts import Facts, Value
+
+TITLE, VERSION = "LLaMA-Factory", "0.9"
+FILE = "llama_factory.yaml"
+BITS = Kind(lambda value: True if int(value) in (2, 3, 4, 5, 6, 8) else None, lambda _: 4, "a number of bits")
+TARGETS = Kind(adapters.NAMES.read, lambda value: "all" if value == (ALL_LINEAR,) else ",".join(value), "names of modules")
+STAGES = {"sft": "sft", "dpo": "dpo", "orpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
+
+KEYS = (
+    *(
+        replace(row, default=None) if row.fact == "recompute_on" else row
+        for row in trainer.TRAINING
+        if row not in adapters.TRL_KEYS
+    ),
+    Key("seq", "cutoff_len", INT, default=2048, write="always"),
+    Key("no_recompute", "disable_gradient_checkpointing", BOOL, default=False, write="always"),
+    Key("use_peft", "finetuning_type", word({True: "lora"}, {"full": None, "freeze": None, "oft": True}), write="never"),
+    Key("frozen", "finetuning_type", word({True: "freeze"}, {"full": None, "lora": None, "oft": None}), write="never"),
+    Key("rank", "lora_rank", INT),
+    Key("alpha", "lora_alpha", INT),
+    Key("targets", "lora_target", TARGETS),
+    Key("dora", "use_dora", BOOL),
+    Key("four_bits", "quantization_bit", BITS),
+    Key("quantization", "quantization_type", TEXT),
+    Key("nested", "double_quantization", BOOL),
+    Key("trained_layers", "freeze_trainable_layers", INT),
+    Key("liger", "enable_liger_kernel", BOOL),
+)
+NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add recompute, which is on by default, and what the Trainer's arguments mean."""
+    facts = trainer.meaning(facts.without("from_file"))
+    off = facts.value("no_recompute")
+    return facts.adding(
+        [replace(facts.meaning("recompute", "none" if off else "full", "no_recompute"), note="" if off else NOTE)]
+    )
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the YAML."""
+    values = trainer.values_of(setup) | {"no_recompute": setup.text("recompute") != "full"}
+    if "frozen_layers" in values:
+        values["trained_layers"] = setup.whole("layers") - setup.whole("frozen_layers")
+    return {name: value for name, value in values.items() if name != "recompute_on"}
+
+
+def write(setup: Setup) -> Written:
+    """Return the YAML, DeepSpeed's JSON where something is sharded, and the command."""
+    values = wording(setup)
+    files: dict[str, str] = {}
+    if setup.whole("zero", 0):
+        files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
+        values["deepspeed_file"] = deepspeed.FILE
+    pairs = [
+        ("model_name_or_path", setup.model),
+        ("stage", _stage(setup)),
+        ("do_train", True),
+        ("finetuning_type", "lora" if "rank" in setup.values else "freeze" if "frozen_layers" in setup.values else "full"),
+        *([("pref_loss", "orpo")] if setup.text("objective") == "orpo" else []),
+        *PROGRAM.settings(values),
+    ]
+    pairs += [(name, f"{forms.PLACEHOLDER}_{name}") for name in ("dataset", "template", "output_dir")]
+    pairs += [("learning_rate", f"{forms.PLACEHOLDER}_learning_rate")]
+    command = ("llamafactory-cli", "train", FILE)
+    environment = {"FORCE_TORCHRUN": "1", "NNODES": str(setup.whole("nodes"))}
+    return Written({FILE: forms.yaml_text(pairs, setup.header), **files}, command, starter="node", environment=environment)
+
+
+def _stage(setup: Setup) -> str:
+    """Return the stage: plain text for a whole model without another objective, as in pretraining; else the objective's."""
+    objective = setup.text("objective", "sft")
+    return "pt" if objective == "sft" and "rank" not in setup.values else STAGES.get(objective, "sft")
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from offload_needs_shards(setup, TITLE)
+    yield from limited(setup, TITLE, trainer.LIMITS)
+    yield from deepspeed.replicas(setup, TITLE)
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many of LLaMA-Factory's own keys a YAML or a command has."""
+    names = {setting.key.lstrip("-").replace("-", "_") for setting in settings}
+    own = names & {
+        "finetuning_type",
+        "cutoff_len",
+        "stage",
+        "template",
+        "dataset",
+        "overwrite_cache",
+        "preprocessing_num_workers",
+        "lora_target",
+    }
+    shared = names & trainer.OWN
+    return (
+        len(own) + len(shared) if "finetuning_type" in own or "cutoff_len" in own or ("stage" in own and "template" in own) else 0
+    )
+
+
+PROGRAM = Program(
+    name="llama-factory",
+    title=TITLE,
+    version=VERSION,
+    framework="deepspeed",
+    form="yaml",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+    recognises=recognises,
+    flag_words=True,
+    refers={"deepspeed": "deepspeed", "--deepspeed": "deepspeed"},
+    auto="auto: filled in when it runs",
+)

@@ -1,0 +1,160 @@
+"""Megatron-LM: the flags of pretrain_gpt.py, megatron/training/arguments.py."""
+
+from collections.abc import Iterable, Sequence
+
+from meshwise.programs import forms
+from meshwise.programs.kinds import INT, NUMBER, TEXT, WORDS, flag, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import megatron_rules as rules
+from meshwise.runs.facts import Value
+
+TITLE, VERSION = "Megatron-LM", "core 0.19"
+SCRIPT = "pretrain_gpt.py"
+OPTIMIZERS = word({"adamw": "adam", "sgd-momentum": "sgd", "muon": "muon"}, {"dist_muon": "muon", "adaptive_muon": "muon"})
+POSITIONS = word(
+    {"learned": "learned_absolute", "rope": "rope", "none": "none"}, {"yarn": "rope", "mrope": "rope", "relative": None}
+)
+NORMS = word({"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
+GRANULARITY = word({"selective": "selective", "full": "full"}, {"none": "none", "null": "none"})
+
+MODEL_KEYS = (
+    Key("layers", "--num-layers"),
+    Key("hidden", "--hidden-size"),
+    Key("ffn", "--ffn-hidden-size"),
+    Key("heads", "--num-attention-heads"),
+    Key("grouped", "--group-query-attention", flag(), default=False),
+    Key("kv_heads", "--num-query-groups"),
+    Key("head_dim", "--kv-channels"),
+    Key("vocab", "--vocab-size", also=("--padded-vocab-size",)),
+    Key("positions", "--max-position-embeddings"),
+    Key("position_kind", "--position-embedding-type", POSITIONS, default="learned"),
+    Key("rotary", "--use-rotary-position-embeddings", flag(), write="never"),
+    Key("rope_theta", "--rotary-base", INT),
+    Key("norm", "--normalization", NORMS, default="layernorm"),
+    Key("norm_eps", "--norm-epsilon", NUMBER, also=("--layernorm-epsilon",)),
+    Key("gated", "--swiglu", flag(), default=False),
+    Key("tied", "--untie-embeddings-and-output-weights", flag(False), default=True),
+    Key("biased", "--disable-bias-linear", flag(False), default=True),
+    Key("qkv_bias", "--add-qkv-bias", flag(), default=False),
+    Key("qk_norm", "--qk-layernorm", flag("head")),
+    Key("experts", "--num-experts"),
+    Key("top_k", "--moe-router-topk", default=2),
+    Key("expert_ffn", "--moe-ffn-hidden-size"),
+    Key("shared_ffn", "--moe-shared-expert-intermediate-size"),
+    Key("tokenizer", "--tokenizer-type", TEXT, write="never", default="GPT2BPETokenizer"),
+)
+LAYOUT_KEYS = (
+    Key("tp", "--tensor-model-parallel-size", also=("--model-parallel-size",), default=1, write="always"),
+    Key("sequence_parallel", "--sequence-parallel", flag(), default=False),
+    Key("pp", "--pipeline-model-parallel-size", default=1, write="always"),
+    Key("vpp", "--num-virtual-stages-per-pipeline-rank", default=1),
+    Key("layers_per_chunk", "--num-layers-per-virtual-pipeline-stage", write="never"),
+    Key("first_stage_layers", "--decoder-first-pipeline-num-layers"),
+    Key("last_stage_layers", "--decoder-last-pipeline-num-layers"),
+    Key("embedding_in_split", "--account-for-embedding-in-pipeline-split", flag()),
+    Key("loss_in_split", "--account-for-loss-in-pipeline-split", flag()),
+    Key("stage_layout", "--pipeline-model-parallel-layout", TEXT),
+    Key("cp", "--context-parallel-size", default=1),
+    Key("ep", "--expert-model-parallel-size", default=1),
+    Key("etp", "--expert-tensor-parallel-size"),
+    Key("distributed_optimizer", "--use-distributed-optimizer", flag(), default=False),
+    Key("instances", "--num-distributed-optimizer-instances", default=1),
+    Key("fsdp", "--use-megatron-fsdp", flag(), also=("--use-custom-fsdp",), default=False),
+    Key("fsdp_strategy", "--data-parallel-sharding-strategy", TEXT),
+    Key("torch_fsdp", "--use-torch-fsdp2", flag(), write="never"),
+    Key("checkpoint_format", "--ckpt-format", TEXT),
+    Key("mbs", "--micro-batch-size", also=("--batch-size",), write="always"),
+    Key("batch", "--global-batch-size", write="always"),
+    Key("ramp", "--rampup-batch-size", WORDS),
+    Key("seq", "--seq-length", also=("--encoder-seq-length",), write="always"),
+    Key("granularity", "--recompute-granularity", GRANULARITY, default="none"),
+    Key("granularity", "--recompute-activations", flag("selective"), write="never"),
+    Key("granularity", "--checkpoint-activations", flag("full"), write="never"),
+    Key("granularity", "--activations-checkpoint-method", word({"full": "uniform"}, {"block": "full"}), write="never"),
+    Key("granularity", "--activations-checkpoint-granularity", GRANULARITY, write="never"),
+    Key("recompute_modules", "--recompute-modules", WORDS),
+    Key("recompute_method", "--recompute-method", TEXT),
+    Key("recompute_layers", "--recompute-num-layers"),
+    Key("optimizer_offload", "--optimizer-cpu-offload", flag(), default=False),
+    Key("offload_fraction", "--optimizer-offload-fraction", NUMBER),
+    Key("precise_optimizer", "--use-precision-aware-optimizer", flag()),
+    Key("activation_offload", "--cpu-offloading-num-layers"),
+)
+WORK_KEYS = (
+    Key("precision", "--bf16", flag("bf16"), default="fp32"),
+    Key("precision", "--fp16", flag("fp16")),
+    Key("fp8_format", "--fp8-format", TEXT),
+    Key("fp8_recipe", "--fp8-recipe", TEXT),
+    Key("fp4_format", "--fp4-format", TEXT),
+    Key("fp4_recipe", "--fp4-recipe", TEXT),
+    Key("optimizer", "--optimizer", OPTIMIZERS, default="adamw"),
+    Key("steps", "--train-iters"),
+    Key("samples", "--train-samples", write="never"),
+    Key("save_every", "--save-interval"),
+    Key("seed", "--seed"),
+)
+KEYS = (*MODEL_KEYS, *LAYOUT_KEYS, *WORK_KEYS)
+
+TO_SET = (
+    ("--data-path", "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}"),
+    ("--tokenizer-type", "HuggingFaceTokenizer"),
+    ("--tokenizer-model", "${TOKENIZER_MODEL:?set TOKENIZER_MODEL: a hub id or the folder of a tokenizer}"),
+    ("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"),
+    ("--load", "${CHECKPOINTS}"),
+    ("--save-interval", 1000),
+    ("--lr", "${LR:?set LR: the peak learning rate}"),
+)
+"""What a plan does not know. A shell stops at the first of these that is not set."""
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in Megatron's words."""
+    return rules.wording(setup) | {"positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+
+
+def write(setup: Setup) -> Written:
+    """Return the command, and the environment that its layout needs."""
+    pairs = PROGRAM.settings(wording(setup))
+    if not setup.values.get("steps"):
+        pairs.append(("--train-iters", "${TRAIN_ITERS:?set TRAIN_ITERS: the number of steps}"))
+    command = (SCRIPT, *forms.flag_words([*pairs, *TO_SET]), "--use-mcore-models")
+    return Written({}, command, environment=environment(setup))
+
+
+def environment(setup: Setup) -> dict[str, str]:
+    """Return CUDA_DEVICE_MAX_CONNECTIONS=1, which overlaps communication with tp or cp below Blackwell and which FSDP forbids."""
+    architecture = setup.plan.question().chip.architecture
+    cuts = setup.whole("tp") > 1 or setup.whole("cp") > 1
+    needed = cuts and setup.whole("zero", 0) < 2 and architecture != "Blackwell"
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if needed else {}
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from rules.refuse(setup, TITLE)
+    yield from rules.refused_model(setup, TITLE, ("learned", "rope", "none"))
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many of Megatron's own flags a command has; more where it starts one of its scripts."""
+    names = {setting.key.replace("_", "-") for setting in settings if setting.key.startswith("--")}
+    own = len(names & OWN)
+    return own and own + 5 * script.rpartition("/")[2].startswith(("pretrain_", "finetune", "train_"))
+
+
+OWN = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel-size", "--train-iters", "--train-samples"}
+
+PROGRAM = Program(
+    name="megatron",
+    title=TITLE,
+    version=VERSION,
+    framework="megatron",
+    form="flags",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=wording,
+    meaning=rules.meaning,
+    recognises=recognises,
+    check="python -c 'from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})' with the flags",
+)

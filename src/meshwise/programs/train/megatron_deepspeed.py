@@ -1,0 +1,217 @@
+"""Megatron-DeepSpeed: Megatron's flags of 2022 and DeepSpeed's JSON.
+
+Written for BigScience's code, which trained BLOOM; Microsoft's newer one is read too.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from meshwise.programs import forms
+from meshwise.programs.kinds import INT, TEXT, WORDS, flag, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import megatron, megatron_rules
+from meshwise.programs.train.deepspeed import replicas
+from meshwise.programs.train.limits import Limits, limited
+from meshwise.runs.facts import Facts, Stated, Value
+
+TITLE, VERSION = "Megatron-DeepSpeed", "of BigScience, 2022"
+FILE = "ds_config.json"
+POSITIONS = word({"learned": "absolute", "rope": "rotary", "alibi": "alibi"}, {"learned_absolute": "learned", "rope": "rope"})
+NORMS = word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
+_OTHER = (
+    "position_kind",
+    "norm",
+    "optimizer",
+    "gated",
+    "biased",
+    "tied",
+    "granularity",
+    "fsdp",
+    "instances",
+    "vpp",
+    "ep",
+    "cp",
+    "vocab",
+)
+
+KEYS = (
+    *(row for row in megatron.KEYS if row.fact not in _OTHER),
+    Key("vocab", "--pad-vocab-size-to", also=("--vocab-size", "--padded-vocab-size")),
+    Key("position_kind", "--position-embedding-type", POSITIONS, default="learned"),
+    Key("norm", "--normalization", NORMS, default="layernorm"),
+    Key("gated", "--swiglu", flag(), write="never", default=False),
+    Key("gated", "--glu-activation", word({True: "swiglu"}, {"geglu": True, "reglu": True, "liglu": True})),
+    Key("biased", "--disable-bias-linear", flag(False), write="never", default=True),
+    Key("tied", "--untie-embeddings-and-output-weights", flag(False), write="never", default=True),
+    Key("kv_heads", "--num-key-value-heads", write="never"),
+    Key("embedding_norm", "--embed-layernorm", flag()),
+    Key("optimizer", "--optimizer", word({"adamw": "adam", "sgd-momentum": "sgd"}), default="adamw"),
+    Key("granularity", "--checkpoint-activations", flag("full"), default="none"),
+    Key("granularity", "--activations-checkpoint-method", word({"full": "uniform"}, {"block": "full"}), write="never"),
+    Key("granularity", "--recompute-granularity", megatron.GRANULARITY, write="never"),
+    Key("deepspeed_checkpointing", "--deepspeed-activation-checkpointing", flag()),
+    Key("vpp", "--num-virtual-stages-per-pipeline-rank", default=1),
+    Key("ep", "--moe-expert-parallel-size", default=1),
+    Key("cp", "--ds-sequence-parallel-size", also=("--context-parallel-size",), default=1),
+    Key("no_pipeline", "--no-pipeline-parallel", flag(), write="never"),
+    Key("partition", "--pp-partition-method", TEXT),
+    Key("deepspeed", "--deepspeed", flag(), default=False, write="always"),
+    Key("stage_flag", "--zero-stage", INT),
+    Key("config_file", "--deepspeed_config", TEXT),
+    Key("cpu_optimizer", "--cpu-optimizer", flag(), write="never"),
+    Key("tokens", "--train-tokens", INT, write="never"),
+    Key("ramp", "--rampup-batch-size", WORDS),
+)
+LIMITS: Limits = {
+    "zero": (0, 1),
+    "recompute": ("none", "full"),
+    "offload": ("none",),
+    "schedule": ("1f1b",),
+    "vpp": (1,),
+    "cp": (1,),
+    "ep": (1,),
+    "sp": (0,),
+    "precision": ("bf16", "fp16"),
+    "optimizer": ("adamw", "sgd-momentum"),
+    "loss": ("",),
+    "compile": (False,),
+}
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add what Megatron's flags and DeepSpeed's JSON say together."""
+    facts = facts.without("predicted_by")
+    sharding = _zero(facts)
+    offload = facts.get("offload")
+    facts = megatron_rules.meaning(facts)
+    facts = facts.adding([sharding] if sharding else [])
+    if offload is not None and offload.how != "default":
+        facts = facts.adding([offload])
+    if facts.value("cpu_optimizer"):
+        facts = facts.adding([facts.meaning("offload", "optimizer", "cpu_optimizer")])
+    return facts
+
+
+def _zero(facts: Facts) -> Stated | None:
+    """Return the ZeRO stage: of the JSON, else of --zero-stage. DeepSpeed shards the optimizer of bf16 with a pipeline even in stage 0."""
+    if not facts.value("deepspeed"):
+        return None
+    name = "stage" if facts.says("stage") else "stage_flag" if "stage_flag" in facts else "stage"
+    stated = facts.get(name)
+    if stated is None:
+        given = facts.get("config_file")
+        why = f"in {given.value}, which was not given" if given and given.value else "in DeepSpeed's JSON, which was not given"
+        return Stated("zero", None, "unknown", given.span if given else None, "--deepspeed_config", why)
+    if stated.value is None:
+        return Stated("zero", None, "unknown", stated.span, stated.key, stated.note)
+    piped = not facts.value("no_pipeline")
+    if facts.whole(name) == 0 and piped and facts.value("precision") == "bf16":
+        return facts.derived("zero", 1, "stage 0, but DeepSpeed's pipeline shards the optimizer of bf16", name)
+    return facts.meaning("zero", facts.whole(name), name)
+
+
+NOT_ITS = (
+    "distributed_optimizer",
+    "embedding_in_split",
+    "loss_in_split",
+    "first_stage_layers",
+    "last_stage_layers",
+    "recompute_method",
+    "recompute_layers",
+    "head_dim",
+    "norm_eps",
+    "rope_theta",
+    "tied",
+    "biased",
+    "norm",
+    "qkv_bias",
+    "qk_norm",
+    "steps",
+)
+"""Facts that newer Megatron says with flags and this one does not have, or derives."""
+
+
+def stage_of(setup: Setup) -> int:
+    """Return the ZeRO stage to write: 0 for bf16, whose optimizer its pipeline shards itself."""
+    return setup.whole("zero", 0) if setup.text("precision", "bf16") == "fp16" else 0
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of its flags."""
+    values = megatron_rules.wording(setup)
+    values |= {"deepspeed": True, "stage_flag": stage_of(setup), "stage": stage_of(setup), "config_file": FILE}
+    values["positions"] = max(setup.whole("seq"), setup.whole("positions", 0))
+    values |= {"deepspeed_checkpointing": True} if setup.text("recompute") == "full" else {}
+    if setup.whole("layers", 0) % setup.whole("pp"):
+        values["partition"] = "type:transformer|embedding"
+    return {name: value for name, value in values.items() if name not in NOT_ITS}
+
+
+def write(setup: Setup) -> Written:
+    """Return DeepSpeed's JSON and the command."""
+    values = wording(setup)
+    values |= {"embedding_norm": True} if setup.plan.question().model.decoder.embedding_norm else {}
+    pairs = PROGRAM.settings(values)
+    pairs.append(
+        ("--train-samples", setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}")
+    )
+    sections = [
+        ("train_micro_batch_size_per_gpu", setup.whole("mbs")),
+        ("train_batch_size", setup.whole("batch")),
+        ("zero_optimization.stage", stage_of(setup)),
+        (f"{setup.text('precision', 'bf16')}.enabled", True),
+    ]
+    return Written({FILE: forms.json_text(sections)}, (megatron.SCRIPT, *forms.flag_words([*pairs, *TO_SET])))
+
+
+TO_SET = (
+    ("--data-path", "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}"),
+    ("--tokenizer-type", "PretrainedFromHF"),
+    ("--tokenizer-name-or-path", "${TOKENIZER:?set TOKENIZER: a hub id or the folder of a tokenizer}"),
+    ("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"),
+    ("--load", "${CHECKPOINTS}"),
+    ("--save-interval", 1000),
+    ("--lr", "${LR:?set LR: the peak learning rate}"),
+)
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from limited(setup, TITLE, LIMITS)
+    yield from replicas(setup, TITLE)
+    if setup.text("precision") == "bf16" and not setup.whole("zero", 0) and setup.whole("dp") > 1:
+        yield Refusal(
+            f"{TITLE} always shards the optimizer of bf16 (ZeRO 1)", {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")}
+        )
+    yield from megatron_rules.refused_model(setup, TITLE, ("learned", "rope", "alibi"))
+    if setup.values.get("experts") or setup.text("norm") == "rmsnorm" or setup.whole("kv_heads", 0) != setup.whole("heads", 0):
+        yield Refusal(f"{TITLE} of 2022 has no experts, RMSNorm or grouped queries; export --to megatron", {})
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return more than Megatron-LM where a command has DeepSpeed's flags too."""
+    names = {setting.key.replace("_", "-") for setting in settings}
+    own = names & {
+        "--deepspeed",
+        "--zero-stage",
+        "--deepspeed-config",
+        "--deepspeed-activation-checkpointing",
+        "--ds-sequence-parallel-size",
+    }
+    base = megatron.recognises(settings, source, script)
+    return base + 2 * len(own) if own and base else 0
+
+
+PROGRAM = Program(
+    name="megatron-deepspeed",
+    title=TITLE,
+    version=VERSION,
+    framework="megatron-deepspeed",
+    form="flags",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+    recognises=recognises,
+    refers={"--deepspeed_config": "deepspeed", "--deepspeed-config": "deepspeed"},
+)

@@ -1,0 +1,244 @@
+"""Translate Megatron's arguments, which have a meaning only together, in both directions.
+
+Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and NeoX share it.
+
+Names of arguments here are those of Megatron-LM with underscores; `wording` returns values by these names or by names of FACTS.
+"""
+
+from collections.abc import Iterator
+
+from meshwise.programs.program import Refusal, Setup
+from meshwise.runs.facts import Facts, Stated, Value
+
+STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""--data-parallel-sharding-strategy of Megatron-FSDP, and the ZeRO stage that each is."""
+MODULES = {"core_attn": "selective", "layernorm": "layernorm", "moe_act": "moe_act", "mlp": "mlp"}
+"""--recompute-modules, and the value of the axis `recompute` that each is alone."""
+FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "mxfp8"}
+PADDED_TO = 128
+"""--make-vocab-size-divisible-by, times tp."""
+TOKENIZERS = {"GPT2BPETokenizer": 50257}
+"""Vocabularies that a tokenizer's type alone tells."""
+OFFLOADED = 1.0
+
+
+# Reading.
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add the axes that Megatron's arguments say together."""
+    facts = facts.adding([_zero(facts), _recompute(facts), _offload(facts), *_precision(facts)])
+    facts = facts.adding([*_sequence_parallel(facts), *_chunks(facts), *_model(facts), *_vocabulary(facts)])
+    facts = facts.adding(_schedule(facts))
+    if "etp" not in facts and "tp" in facts and facts.value("experts"):
+        facts = facts.adding(
+            [facts.derived("etp", facts.value("tp"), "as tp, the default of --expert-tensor-parallel-size", "tp")]
+        )
+    if facts.value("zero") and "instances" in facts:
+        facts = facts.adding([facts.meaning("dp_replicate", facts.whole("instances", 1), "instances")])
+    return facts
+
+
+def _zero(facts: Facts) -> Stated:
+    if facts.value("fsdp"):
+        strategy = str(facts.value("fsdp_strategy") or "no_shard")
+        return facts.meaning("zero", STRATEGIES.get(strategy, 0), "fsdp_strategy", "fsdp")
+    if facts.value("torch_fsdp"):
+        return facts.meaning("zero", 3, "torch_fsdp")
+    if facts.value("distributed_optimizer"):
+        return facts.meaning("zero", 1, "distributed_optimizer")
+    return facts.meaning("zero", 0, "distributed_optimizer")
+
+
+def _recompute(facts: Facts) -> Stated:
+    how = facts.value("granularity")
+    if how == "full":
+        return facts.meaning("recompute", "full", "granularity")
+    if how is None and "granularity" in facts:
+        return Stated("recompute", None, "unknown", facts.by_name["granularity"].span, "", facts.by_name["granularity"].note)
+    if how != "selective":
+        return facts.meaning("recompute", "none", "granularity")
+    modules = facts.value("recompute_modules")
+    names: tuple[str, ...] = tuple(str(module) for module in modules) if isinstance(modules, tuple) else ("core_attn",)
+    only = MODULES.get(names[0], "selective") if len(names) == 1 else "selective"
+    return facts.meaning("recompute", only, "granularity")
+
+
+def _offload(facts: Facts) -> Stated:
+    if facts.value("optimizer_offload"):
+        return facts.meaning("offload", "optimizer", "optimizer_offload")
+    if facts.whole("activation_offload"):
+        return facts.meaning("offload", "activations", "activation_offload")
+    return facts.meaning("offload", "none", "optimizer_offload")
+
+
+def _precision(facts: Facts) -> Iterator[Stated]:
+    if facts.value("fp4_format"):
+        yield facts.meaning("precision", "nvfp4", "fp4_format")
+    elif facts.value("fp8_format"):
+        recipe = str(facts.value("fp8_recipe") or "delayed")
+        yield facts.meaning("precision", FP8.get(recipe, "fp8"), "fp8_recipe" if facts.says("fp8_recipe") else "fp8_format")
+
+
+def _sequence_parallel(facts: Facts) -> Iterator[Stated]:
+    if not facts.value("sequence_parallel"):
+        yield facts.meaning("sp", 0, "sequence_parallel")
+    elif "tp" in facts and facts.value("tp") is None:
+        yield facts.derived("sp", None, "on if tp is above 1, and tp is not known", "sequence_parallel")
+    elif facts.whole("tp", 1) == 1:
+        yield facts.derived("sp", 0, "off: tp is 1", "sequence_parallel")
+    else:
+        yield facts.meaning("sp", 1, "sequence_parallel")
+
+
+def _chunks(facts: Facts) -> Iterator[Stated]:
+    """Yield vpp from the chunks of a stage, or from the layers of a chunk."""
+    pp, layers = facts.whole("pp", 1), facts.whole("layers")
+    if "vpp" in facts and facts.by_name["vpp"].how != "default":
+        return
+    each = facts.whole("layers_per_chunk")
+    if each and layers and pp:
+        chunks = layers // (pp * each)
+        yield facts.derived("vpp", max(1, chunks), f"{layers} layers / ({pp} stages x {each})", "layers_per_chunk")
+    elif each:
+        yield facts.derived("vpp", None, "layers or pp are not known", "layers_per_chunk")
+
+
+def _schedule(facts: Facts) -> Iterator[Stated]:
+    if "schedule" not in facts and facts.value("vpp") is not None and facts.value("pp") is not None:
+        interleaved = facts.whole("vpp", 1) > 1 and facts.whole("pp", 1) > 1
+        yield facts.derived("schedule", "interleaved" if interleaved else "1f1b", "follows from vpp", "vpp")
+
+
+def _model(facts: Facts) -> Iterator[Stated]:
+    """Yield the sizes that Megatron derives where they are not given."""
+    heads, hidden = facts.whole("heads"), facts.whole("hidden")
+    if heads and ("kv_heads" not in facts or facts.value("grouped") is False):
+        yield facts.derived("kv_heads", heads, "as heads: no --group-query-attention", "heads")
+    if hidden and "ffn" not in facts:
+        gated = bool(facts.value("gated"))
+        width = int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+        yield facts.derived("ffn", width, "4 x hidden x 2/3 in multiples of 64" if gated else "4 x hidden", "hidden")
+    if hidden and heads and "head_dim" not in facts:
+        yield facts.derived("head_dim", hidden // heads, "hidden / heads", "hidden")
+    if "rotary" in facts and facts.value("rotary"):
+        yield facts.meaning("position_kind", "rope", "rotary")
+    if facts.value("experts") and "expert_ffn" not in facts and "ffn" in facts:
+        yield facts.derived("expert_ffn", facts.value("ffn"), "as --ffn-hidden-size", "ffn")
+
+
+def _vocabulary(facts: Facts) -> Iterator[Stated]:
+    tokenizer = facts.value("tokenizer")
+    if facts.value("vocab") is None and isinstance(tokenizer, str) and tokenizer in TOKENIZERS:
+        size = TOKENIZERS[tokenizer]
+        yield facts.derived("vocab", size, f"{tokenizer} has {size:,} tokens", "tokenizer")
+
+
+# Writing.
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts with those that Megatron words differently under the names of this table."""
+    values = dict(setup.values)
+    zero = setup.whole("zero", 0)
+    values["distributed_optimizer"] = zero == 1
+    values["fsdp"] = zero > 1
+    if zero > 1:
+        values["fsdp_strategy"] = {stage: word for word, stage in STRATEGIES.items()}[zero]
+        values["checkpoint_format"] = "fsdp_dtensor"
+    if zero and setup.whole("dp_replicate") > 1:
+        values["instances"] = setup.whole("dp_replicate")
+    values["sequence_parallel"] = bool(setup.whole("sp", 0))
+    values |= _recompute_words(setup.text("recompute", "none"))
+    values |= _offload_words(setup)
+    values |= _precision_words(setup.text("precision", "bf16"))
+    values |= _stage_words(setup)
+    values["grouped"] = setup.whole("kv_heads", 0) not in (0, setup.whole("heads", 0))
+    if not setup.values.get("experts"):
+        values.pop("etp", None)
+    if not values["grouped"]:
+        values.pop("kv_heads", None)
+    return values
+
+
+def _recompute_words(how: str) -> dict[str, Value]:
+    if how == "full":
+        return {"granularity": "full", "recompute_method": "uniform", "recompute_layers": 1}
+    if how == "none":
+        return {}
+    module = {value: name for name, value in MODULES.items()}.get(how, "core_attn")
+    words: dict[str, Value] = {"granularity": "selective"}
+    return words | {"recompute_modules": (module,)} if how != "selective" else words
+
+
+def _offload_words(setup: Setup) -> dict[str, Value]:
+    how = setup.text("offload", "none")
+    if how == "optimizer":
+        return {"optimizer_offload": True, "offload_fraction": OFFLOADED, "precise_optimizer": True}
+    if how == "activations":
+        return {"activation_offload": -(-setup.whole("layers") // setup.whole("pp"))}
+    return {}
+
+
+def _precision_words(precision: str) -> dict[str, Value]:
+    base: dict[str, Value] = {"precision": "fp16" if precision == "fp16" else "bf16"}
+    if precision == "nvfp4":
+        return base | {"fp4_format": "e2m1", "fp4_recipe": "nvfp4"}
+    recipes = {"fp8": ("hybrid", "tensorwise"), "fp8-block": ("e4m3", "blockwise"), "mxfp8": ("e4m3", "mxfp8")}
+    if precision in recipes:
+        return base | {"fp8_format": recipes[precision][0], "fp8_recipe": recipes[precision][1]}
+    return base
+
+
+def _stage_words(setup: Setup) -> dict[str, Value]:
+    """Return how layers are cut into stages where pp does not divide them: as the planner does, the embedding and the head count as a
+    layer each, and the last stage has the remainder."""
+    layers, pp = setup.whole("layers", 0), setup.whole("pp")
+    if pp == 1 or layers % pp == 0:
+        return {}
+    if (layers + 2) % pp == 0:
+        return {"embedding_in_split": True, "loss_in_split": True}
+    each = -(-(layers + 2) // pp)
+    return {"first_stage_layers": each - 1, "last_stage_layers": layers - (each - 1) - (pp - 2) * each}
+
+
+def refuse(setup: Setup, title: str) -> Iterator[Refusal]:
+    """Yield what Megatron cannot say."""
+    if setup.text("schedule") in ("zero-bubble", "naive"):
+        yield Refusal(f"{title} has no {setup.text('schedule')} schedule", {"schedule": "1f1b", "vpp": 1})
+    how = setup.text("recompute", "none")
+    if how not in ("none", "full", *MODULES.values()):
+        yield Refusal(f"{title} cannot recompute {how}", {"recompute": "full"})
+    if setup.text("offload", "none") == "parameters":
+        yield Refusal(f"{title} cannot offload parameters", {"offload": "optimizer"})
+    if setup.text("offload", "none") == "activations" and (setup.whole("pp") > 1 or how != "none"):
+        yield Refusal(f"{title} offloads activations only without a pipeline and without recompute", {"offload": "none"})
+    if setup.whole("zero", 0) > 1 and setup.whole("pp") > 1:
+        yield Refusal(f"{title} shards gradients and weights (Megatron-FSDP) only without a pipeline", {"zero": 1})
+    if setup.text("precision") == "fp8-row":
+        yield Refusal(f"{title} has no fp8 recipe with a scale per row", {"precision": "fp8"})
+    if setup.values.get("loss"):
+        yield Refusal(f"{title} has no {setup.text('loss')} loss", {"loss": ""})
+    if setup.values.get("compile"):
+        yield Refusal(f"{title} does not compile layers", {"compile": 0})
+    yield from refused_optimizer(setup, title, ("adamw", "sgd-momentum", "sgd", "muon"))
+
+
+def refused_optimizer(setup: Setup, title: str, known: tuple[str, ...]) -> Iterator[Refusal]:
+    """Yield a refusal where the plan's optimizer is not among those that a program has."""
+    if setup.text("optimizer", "adamw") not in known:
+        yield Refusal(f"{title} has no optimizer {setup.text('optimizer')}", {"optimizer": known[0]})
+
+
+def refused_model(setup: Setup, title: str, positions: tuple[str, ...]) -> Iterator[Refusal]:
+    """Yield a refusal where a model is more than the sizes and switches of the table."""
+    if setup.plan is None:
+        return  # the layout of a file, whose model is the file's own
+    model = setup.plan.question().model
+    blocks = {name for layer in model.layers for name in layer}
+    if model.family not in ("dense", "moe") or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:
+        yield Refusal(
+            f"its arguments here do not describe the layers of {model.model_type}; write them in {title}'s model code", {}
+        )
+    if setup.text("position_kind") not in positions:
+        yield Refusal(f"{title} has no {setup.text('position_kind')} positions", {})

@@ -1,0 +1,143 @@
+"""nanotron: its YAML."""
+
+from collections.abc import Iterable, Sequence
+
+from meshwise.programs import forms
+from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, switch, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train.limits import Limits, limited
+from meshwise.runs.facts import Facts, Value
+
+TITLE, VERSION = "nanotron", "main of 2025"
+FILE = "nanotron.yaml"
+DTYPES = word({"bf16": "bfloat16", "fp16": "float16"}, {"float32": "fp32", "double": "fp32"})
+ENGINES = word({"1f1b": "1f1b"}, {"afab": None})
+
+KEYS = (
+    Key("dp", "parallelism.dp", INT, write="always"),
+    Key("tp", "parallelism.tp", INT, write="always"),
+    Key("pp", "parallelism.pp", INT, write="always"),
+    Key("ep", "parallelism.expert_parallel_size", INT, default=1, write="always"),
+    Key("cp", "parallelism.context_parallel_size", INT, default=1),
+    Key("schedule", "parallelism.pp_engine", ENGINES, default="1f1b", write="always"),
+    Key("mode", "parallelism.tp_mode", TEXT, default="REDUCE_SCATTER", write="always"),
+    Key("recompute", "parallelism.recompute_layer", switch("full", "none"), default="none", write="always"),
+    Key("mbs", "tokens.micro_batch_size", INT, write="always"),
+    Key("accumulation", "tokens.batch_accumulation_per_replica", INT, write="always"),
+    Key("seq", "tokens.sequence_length", INT, write="always"),
+    Key("steps", "tokens.train_steps", INT),
+    Key("zero", "optimizer.zero_stage", INT, default=0, write="always"),
+    Key("optimizer", "optimizer.optimizer_factory.name", word({"adamw": "adamW"}, {"sgd": "sgd"}), write="always"),
+    Key("precision", "model.dtype", DTYPES, default="bf16", write="always"),
+    Key("hidden", "model.model_config.hidden_size", INT),
+    Key("layers", "model.model_config.num_hidden_layers", INT),
+    Key("heads", "model.model_config.num_attention_heads", INT),
+    Key("kv_heads", "model.model_config.num_key_value_heads", INT),
+    Key("ffn", "model.model_config.intermediate_size", INT),
+    Key("vocab", "model.model_config.vocab_size", INT),
+    Key("positions", "model.model_config.max_position_embeddings", INT),
+    Key("rope_theta", "model.model_config.rope_theta", NUMBER),
+    Key("norm_eps", "model.model_config.rms_norm_eps", NUMBER),
+    Key("tied", "model.model_config.tie_word_embeddings", BOOL),
+    Key("save_every", "checkpoints.checkpoint_interval", INT, write="never"),
+    Key("seed", "general.seed", INT, write="never"),
+)
+LIMITS: Limits = {
+    "vpp": (1,),
+    "schedule": ("1f1b",),
+    "cp": (1,),
+    "ep": (1,),
+    "zero": (0, 1),
+    "recompute": ("none", "full"),
+    "offload": ("none",),
+    "precision": ("bf16",),
+    "optimizer": ("adamw",),
+    "loss": ("",),
+    "compile": (False,),
+}
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add sequence parallelism, which is a mode of tp, and the shape of its Llama."""
+    if facts.value("mode") is not None and facts.value("tp") is not None:
+        scattered = str(facts.value("mode")).upper() == "REDUCE_SCATTER" and facts.whole("tp", 1) > 1
+        facts = facts.adding([facts.meaning("sp", int(scattered), "mode")])
+    if "hidden" in facts:
+        facts = facts.adding([facts.derived(name, value, "nanotron's Llama", "hidden") for name, value in LLAMA.items()])
+    if facts.whole("ep", 1) > 1 and facts.value("dp") is not None:
+        both = facts.whole("dp") * facts.whole("ep")
+        facts = facts.adding([facts.derived("dp", both, "dp x expert_parallel_size: its experts have ranks of their own", "dp")])
+    facts = facts.adding([facts.derived("vpp", 1, "no interleaving", "pp"), facts.derived("offload", "none", "no offload", "pp")])
+    return facts
+
+
+LLAMA: dict[str, Value] = {"gated": True, "norm": "rmsnorm", "position_kind": "rope", "biased": False}
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of the YAML."""
+    mode = "REDUCE_SCATTER" if setup.whole("sp", 0) or setup.whole("tp") == 1 else "ALL_REDUCE"
+    return dict(setup.values) | {"mode": mode, "positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+
+
+def write(setup: Setup) -> Written:
+    """Return the YAML and the command."""
+    todo = forms.PLACEHOLDER
+    pairs = [
+        ("general.project", "meshwise"),
+        ("general.run", "plan"),
+        ("general.seed", 42),
+        *PROGRAM.settings(wording(setup)),
+        ("model.model_config.is_llama_config", True),
+        ("model.model_config.hidden_act", "silu"),
+        ("model.init_method.std", 0.02),
+        ("tokenizer.tokenizer_name_or_path", [f"{todo}: a hub id or folder, as text"]),
+        ("checkpoints.checkpoints_path", [f"{todo}: the folder of checkpoints, as text"]),
+        ("checkpoints.checkpoint_interval", 1000),
+        ("optimizer.learning_rate_scheduler.learning_rate", f"{todo}: the peak learning rate"),
+        ("data_stages", f"{todo}: a list of data stages"),
+    ]
+    if not setup.values.get("steps"):
+        pairs.append(("tokens.train_steps", f"{todo}: the number of steps"))
+    return Written(
+        {FILE: forms.yaml_text(pairs, setup.header)},
+        ("run_train.py", "--config-file", FILE),
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    )
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from limited(setup, TITLE, LIMITS)
+    if setup.whole("zero", 0) and setup.whole("dp_replicate") > 1:
+        yield Refusal(f"{TITLE} shards over all data-parallel ranks", {"dp_replicate": 1, "dp_shard": setup.whole("dp")})
+    if setup.plan is not None and setup.plan.question().model.model_type not in ("llama", "mistral", "qwen2"):
+        yield Refusal(f"{TITLE}'s configuration here describes Llama models only", {})
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many of nanotron's tables a YAML has."""
+    names = {setting.key for setting in settings}
+    tables = {name.split(".")[0] for name in names}
+    own = {"parallelism", "tokens", "checkpoints", "general", "data_stages", "model", "optimizer", "tokenizer", "logging"}
+    return (
+        len(tables & own)
+        if {"tokens.micro_batch_size", "parallelism.dp"} <= names or "tokens.batch_accumulation_per_replica" in names
+        else 0
+    )
+
+
+PROGRAM = Program(
+    name="nanotron",
+    title=TITLE,
+    version=VERSION,
+    framework="nanotron",
+    form="yaml",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+    recognises=recognises,
+    check=f"python -c 'from nanotron.config import get_config_from_file; get_config_from_file(\"{FILE}\")'",
+)

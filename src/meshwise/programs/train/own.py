@@ -1,0 +1,112 @@
+"""meshwise's own trainer: `meshwise run`."""
+
+from collections.abc import Iterable, Sequence
+
+from meshwise.cost.work import parse_batch
+from meshwise.errors import UserError
+from meshwise.programs import forms
+from meshwise.programs.kinds import INT, TEXT, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.read.flags import POSITIONAL
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train.limits import NO_EXPERTS, Limits, limited
+from meshwise.runs.facts import Facts, Stated, Value
+
+TITLE, VERSION = "meshwise", "0.1"
+SCHEDULES = word({"1f1b": "1f1b", "interleaved": "interleaved", "zero-bubble": "zero-bubble"}, {"zbv": "zero-bubble"})
+
+KEYS = (
+    Key("model", POSITIONAL, TEXT, write="never"),
+    Key("batch_text", "--batch", TEXT, write="always"),
+    Key("seq_text", "--seq", TEXT, write="never"),
+    *(
+        Key(axis, f"--{axis.replace('_', '-')}", INT, default=1, write="always")
+        for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "mbs")
+    ),
+    Key("vpp", "--vpp", INT, default=1),
+    Key("zero", "--zero", INT, default=3),
+    Key("schedule", "--schedule", SCHEDULES, default="1f1b"),
+    Key(
+        "recompute",
+        "--recompute",
+        word({"none": "none", "selective": "selective", "full": "full"}),
+        default="none",
+        write="always",
+    ),
+    Key("precision", "--precision", word({"bf16": "bf16", "fp32": "fp32"}), default="bf16"),
+    Key("steps", "--steps", INT),
+    Key("save_every", "--checkpoint-every", INT, write="never"),
+    Key("seed", "--seed", INT, write="never"),
+)
+LIMITS: Limits = {
+    "schedule": ("1f1b", "interleaved", "zero-bubble"),
+    **NO_EXPERTS,
+    "recompute": ("none", "selective", "full"),
+    "offload": ("none",),
+    "precision": ("bf16",),
+    "optimizer": ("adamw",),
+    "loss": ("", "chunked"),
+    "zero": (0, 2, 3),
+}
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add the batch and the sequence length, which one flag says together."""
+    text = facts.get("batch_text")
+    if text is not None and text.value:
+        try:
+            batch, seq = parse_batch(str(text.value), int(facts.whole("seq_text", 64)))
+            facts = facts.adding([facts.meaning("batch", batch, "batch_text"), facts.meaning("seq", seq, "batch_text")])
+        except UserError as error:
+            facts = facts.adding([Stated("batch", None, "unknown", text.span, text.key, str(error))])
+    tp = facts.whole("tp", 1)
+    return facts.adding([
+        facts.derived("sp", int(tp > 1), "always on with tp", "tp"),
+        facts.derived("offload", "none", "no offload", "zero"),
+        facts.derived("ep", 1, "no expert parallelism", "tp"),
+    ])  # fmt: skip
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in the words of `meshwise run`."""
+    unsharded = not setup.whole("zero", 0)
+    values = {name: value for name, value in setup.values.items() if not (name == "zero" and unsharded)}
+    return values | {"batch_text": f"{setup.whole('batch')}x{setup.whole('seq')}"}
+
+
+def write(setup: Setup) -> Written:
+    """Return the command, once per node: `meshwise run` starts a process per device itself."""
+    pairs = PROGRAM.settings(wording(setup))
+    if not setup.values.get("steps"):
+        pairs.append(("--steps", "${STEPS:?set STEPS: the number of steps}"))
+    pairs.append(("--checkpoint-every", 100))
+    pairs.append(("--out", "${OUT:?set OUT: the folder of the run, which every node must see}"))
+    return Written({}, ("meshwise", "run", str(setup.plan.ask.model), *forms.flag_words(pairs)), starter="node")
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from limited(setup, TITLE, LIMITS)
+    if setup.whole("cp") > 1 and setup.whole("zero", 0) == 0:
+        yield Refusal("the trainer shards weights over context-parallel ranks", {"zero": 3})
+    if setup.whole("tp") > 1 and not setup.whole("sp", 0):
+        yield Refusal("the trainer always uses sequence parallelism with tp", {"sp": 1})
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    return 20 if script == "meshwise" else 0
+
+
+PROGRAM = Program(
+    name="meshwise",
+    title=TITLE,
+    version=VERSION,
+    framework="meshwise",
+    form="flags",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+    recognises=recognises,
+    check="the same command with --dry-run",
+)

@@ -1,0 +1,193 @@
+"""torchtitan 0.3: flags over a registered configuration, `torchtitan.train --module llama3 --config llama3_8b`."""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from meshwise.catalogue import files
+from meshwise.models import find
+from meshwise.programs import forms
+from meshwise.programs.kinds import BOOL, INT, TEXT, flag, word
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import torchtitan_rules as rules
+from meshwise.runs.facts import Facts, Stated, Value
+
+TITLE, VERSION = "torchtitan", "0.3"
+MODULE = "torchtitan.train"
+FLAVOURS = {
+    ("llama3", "8b"): "llama-3.1-8b",
+    ("llama3", "70b"): "llama-3.1-70b",
+    ("llama3", "405b"): "llama-3.1-405b",
+    ("llama3", "1b"): "llama-3.2-1b",
+    ("llama3", "3b"): "llama-3.2-3b",
+    ("qwen3", "0.6b"): "qwen3-0.6b",
+    ("qwen3", "1.7b"): "qwen3-1.7b",
+    ("qwen3", "4b"): "qwen3-4b",
+    ("qwen3", "8b"): "qwen3-8b",
+    ("qwen3", "14b"): "qwen3-14b",
+    ("qwen3", "32b"): "qwen3-32b",
+    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
+    ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+    ("deepseek_v3", "16b"): "deepseek-v2-lite",
+    ("deepseek_v3", "671b"): "deepseek-v3",
+    ("gpt_oss", "20b"): "gpt-oss-20b",
+    ("gpt_oss", "120b"): "gpt-oss-120b",
+    ("llama4", "17bx16e"): "llama-4-scout",
+    ("llama4", "17bx128e"): "llama-4-maverick",
+}
+"""Models that torchtitan registers, by module and flavour, and the preset with the same sizes."""
+TWINS = {
+    "llama-3-8b": "llama-3.1-8b",
+    "llama-3-70b": "llama-3.1-70b",
+    "llama-3-405b": "llama-3.1-405b",
+    "llama-3.3-70b": "llama-3.1-70b",
+}
+
+MODES = word({"none": "none", "selective": "selective", "full": "full"}, {"memory-budget": None})
+KEYS = (
+    Key("module", "--module", TEXT, write="never"),
+    Key("config", "--config", TEXT, write="never"),
+    *rules.keys(dashes=True),
+    Key("sequence_parallel", "--parallelism.enable_sequence_parallel", BOOL, default=True),
+    Key("no_graphs", "--training.disable_cuda_graphs", flag()),
+    Key("recompute", "activation-checkpoint", MODES, write="never"),
+    Key("no_compile", "--compile.no_enable", flag(), also=("--compile.no-enable",), write="never"),
+    Key("chunks", "--loss.num_chunks", INT, write="never"),
+)
+
+
+@cache
+def registered() -> dict[str, dict[str, Any]]:
+    """Return the configurations that torchtitan 0.3 registers, as values that differ from its defaults (tools/torchtitan_configs.py)."""
+    return json.loads(files.text_of(files.BUILT_IN / "programs" / "torchtitan-0.3.json"))
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add the model and the defaults of the registered configuration, then what keys mean together."""
+    config = str(facts.value("config") or "")
+    row = registered().get(config)
+    if row is None:
+        why = f"in the registered configuration {config}, which is Python" if config else "no --config"
+        for name in ("recompute", "tp", "pp", "cp", "ep", "dp_replicate", "local_batch", "seq", "compile"):
+            stated = facts.get(name)
+            if stated is None or stated.how == "default":
+                facts = facts.adding([Stated(name, None, "unknown", None, "", why)])
+    else:
+        facts = _of_registered(facts, config, row)
+    if facts.value("no_compile"):
+        facts = facts.adding([facts.meaning("compile", False, "no_compile")])
+    facts = rules.meaning(facts)
+    if facts.value("sequence_parallel") is False:
+        facts = facts.adding([facts.meaning("sp", 0, "sequence_parallel")])
+    return facts
+
+
+def _of_registered(facts: Facts, config: str, row: dict[str, Any]) -> Facts:
+    note = f"in {TITLE} {VERSION}'s configuration {config}"
+    place = facts.by_name["config"].span
+    for key, value in row.items():
+        names = [key_row.fact for key_row in KEYS if key_row.key == f"--{key}"]
+        name = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}.get(
+            key, names[0] if names else ""
+        )
+        if key == "parallelism.pipeline_parallel_schedule":
+            value = {text: schedule for schedule, text in rules.SCHEDULES.items()}.get(value, value)
+        if name and not facts.says(name):
+            facts = facts.adding([Stated(name, value, "default", place, "--config", note)])
+    preset = FLAVOURS.get((row["module"], str(row["flavor"]).lower()))
+    known = preset or (None if "debug" in str(row["flavor"]) else str(row["flavor"]))
+    facts = facts.adding([Stated("model", known, "said", place, "--config")] if known else [])
+    return facts.adding(layers_of(preset, facts))
+
+
+def layers_of(preset: str | None, facts: Facts) -> list[Stated]:
+    """Return the layers of a registered model, which the chunks of a pipeline depend on."""
+    if not preset:
+        return []
+    layers = find.find_model(preset).decoder.layers
+    return [facts.derived("layers", layers, f"of {preset}", "model")]
+
+
+def config_of(setup: Setup) -> str:
+    """Return the registered configuration of a plan's model and precision; '' where there is none."""
+    name = str(setup.plan.ask.model).rpartition("/")[2].lower()
+    preset = TWINS.get(name, name)
+    for config, row in registered().items():
+        if config.startswith("sft") or "85_pct" in config or "hybridep" in config or "async_ep" in config:
+            continue
+        if FLAVOURS.get((row["module"], str(row["flavor"]).lower())) == preset and row["precision"] == setup.text("precision"):
+            return config
+    return ""
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts in torchtitan's words; its pipeline and its expert parallelism need CUDA graphs off."""
+    return rules.wording(setup) | ({"no_graphs": True} if setup.whole("pp") > 1 or setup.whole("ep") > 1 else {})
+
+
+def write(setup: Setup) -> Written:
+    """Return the command."""
+    config = config_of(setup)
+    values = wording(setup)
+    compiled = bool(values.pop("compile", False)) or setup.text("precision") != "bf16"  # its 8-bit products need it
+    pairs = [("--module", registered()[config]["module"]), ("--config", config), *PROGRAM.settings(values)]
+    pairs.append(("--compile.enable" if compiled else "--compile.no_enable", True))
+    pairs += TO_SET
+    if not setup.values.get("steps"):
+        pairs.append(("--training.steps", "${STEPS:?set STEPS: the number of steps}"))
+    words = forms.flag_words(pairs)
+    recompute = setup.text("recompute", "none")
+    return Written({}, ("-m", MODULE, *words, f"activation-checkpoint:{recompute}"))
+
+
+TO_SET = [
+    ("--hf_assets_path", "${HF_ASSETS:?set HF_ASSETS: the folder of the tokenizer}"),
+    ("--dataloader.dataset", "${DATASET:?set DATASET: a data set that torchtitan knows}"),
+]
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from rules.refuse(setup, f"{TITLE} {VERSION}")
+    if setup.values.get("loss") not in (None, "", "chunked"):
+        yield Refusal(f"the loss of {TITLE} {VERSION}'s configurations is chunked", {"loss": "chunked"})
+    if setup.values.get("experts") and setup.whole("etp") > 1:
+        yield Refusal(f"{TITLE} {VERSION} has no tensor parallelism of experts", {"etp": 1})
+    if setup.plan is not None and not config_of(setup):
+        precise = [row for row in registered().values() if row["precision"] == "bf16"]
+        model = str(setup.plan.ask.model)
+        known = any(FLAVOURS.get((row["module"], str(row["flavor"]).lower())) == TWINS.get(model, model) for row in precise)
+        instead: dict[str, int | str] = {"precision": "bf16"} if known and setup.text("precision") != "bf16" else {}
+        what = f"{model} in {setup.text('precision')}" if instead else model
+        yield Refusal(
+            f"{TITLE} {VERSION} registers no configuration of {what}; another shape is Python in its model code", instead
+        )
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many of torchtitan's dotted flags a command has; more where it starts torchtitan.train."""
+    own = sum(
+        setting.key.startswith(("--parallelism.", "--training.", "--activation_checkpoint.", "--compile.", "--job."))
+        for setting in settings
+    )
+    starts = script in (MODULE, "run_train.sh", "train.py") or script.endswith("torchtitan/train.py")
+    old = any(setting.key.startswith("--job.") for setting in settings)
+    module = any(setting.key == "--module" for setting in settings)
+    return 0 if old else own + 5 * (script == MODULE) + (3 if module and starts else 0)
+
+
+PROGRAM = Program(
+    name="torchtitan",
+    title=TITLE,
+    version=VERSION,
+    framework="torchtitan",
+    form="flags",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=wording,
+    meaning=meaning,
+    recognises=recognises,
+    check="python -c 'from torchtitan.config import ConfigManager; ConfigManager().parse_args()' with the flags",
+)

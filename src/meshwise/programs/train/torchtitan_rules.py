@@ -1,0 +1,149 @@
+"""Translate torchtitan's keys, which have a meaning only together, for 0.3 (flags) and 0.2 (TOML): their names are the same."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
+from meshwise.programs.program import Key, Refusal, Setup
+from meshwise.programs.train.limits import Limits, limited
+from meshwise.runs.facts import Facts, Stated, Value
+
+SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
+OTHER_SCHEDULES = {
+    "gpipe": None,
+    "loopedbfs": None,
+    "zbvzerobubble": "zero-bubble",
+    "dualpipev": "zero-bubble",
+    "pipelineschedulesingle": None,
+}
+POSITIVE = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number", open="-1: what is left")
+
+LIMITS: Limits = {
+    "schedule": ("1f1b", "interleaved", "zero-bubble"),
+    "recompute": ("none", "selective", "full"),
+    "offload": ("none", "parameters"),
+    "optimizer": ("adamw",),
+    "zero": (0, 2, 3),
+}
+
+
+def keys(*, dashes: bool) -> tuple[Key, ...]:
+    """Return the rows that both versions share, as flags or as paths of TOML."""
+    start = "--" if dashes else ""
+
+    def row(fact: str, key: str, kind: Kind = INT, **more: Any) -> Key:
+        return Key(fact, start + key, kind, **more)
+
+    return (
+        row("dp_replicate", "parallelism.data_parallel_replicate_degree", default=1, write="always"),
+        row("dp_shard", "parallelism.data_parallel_shard_degree", POSITIVE, write="always"),
+        row("reshard", "parallelism.fsdp_reshard_after_forward", TEXT, default="default"),
+        row("tp", "parallelism.tensor_parallel_degree", default=1, write="always"),
+        row("pp", "parallelism.pipeline_parallel_degree", default=1, write="always"),
+        row("schedule", "parallelism.pipeline_parallel_schedule", word(SCHEDULES, OTHER_SCHEDULES), default="1f1b"),
+        row("layers_per_chunk", "parallelism.pipeline_parallel_layers_per_stage"),
+        row("first_less", "parallelism.pipeline_parallel_first_stage_less_layers", default=1),
+        row("last_less", "parallelism.pipeline_parallel_last_stage_less_layers", default=1),
+        row("microbatch", "parallelism.pipeline_parallel_microbatch_size", default=1),
+        row("cp", "parallelism.context_parallel_degree", default=1, write="always"),
+        row("ep", "parallelism.expert_parallel_degree", default=1, write="always"),
+        row("local_batch", "training.local_batch_size", write="always"),
+        row("batch", "training.global_batch_size", POSITIVE, write="always"),
+        row("seq", "training.seq_len", write="always"),
+        row("steps", "training.steps"),
+        row("cpu_offload", "training.enable_cpu_offload", BOOL, default=False),
+        row("compile", "compile.enable", BOOL, default=False, write="always"),
+        row("save_every", "checkpoint.interval", write="never"),
+        row("seed", "debug.seed", write="never"),
+    )
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add the micro-batch, the ZeRO stage, chunks, sequence parallelism and offload."""
+    facts = facts.adding([*_microbatch(facts), *_zero(facts), *_chunks(facts)])
+    facts = facts.adding([facts.meaning("offload", "parameters" if facts.value("cpu_offload") else "none", "cpu_offload")])
+    if facts.value("tp") is not None and "sp" not in facts:
+        facts = facts.adding([facts.derived("sp", int(facts.whole("tp", 1) > 1), "always on with tp", "tp")])
+    if facts.whole("pp", 1) == 1 and "schedule" in facts:
+        facts = facts.without("schedule").adding([Stated("schedule", "1f1b", "derived", None, "", "no pipeline")])
+    return facts
+
+
+def _microbatch(facts: Facts) -> Iterator[Stated]:
+    """Yield the micro-batch: the local batch without a pipeline; with one, a key of its own, whose default is 1."""
+    if facts.value("pp") is None:
+        return
+    if facts.whole("pp", 1) > 1:
+        yield facts.meaning("mbs", facts.whole("microbatch", 1), "microbatch")
+    elif facts.value("local_batch") is not None:
+        yield facts.meaning("mbs", facts.whole("local_batch"), "local_batch")
+    if facts.whole("pp", 1) > 1 and "local_batch" in facts and "batch" not in facts and facts.whole("microbatch", 1):
+        count = facts.whole("local_batch") // facts.whole("microbatch", 1)
+        yield facts.derived("accumulation", count, "local batch / micro-batch: one local batch per step", "local_batch")
+    elif "local_batch" in facts and "batch" not in facts:
+        yield facts.derived("accumulation", 1, "no global_batch_size: one local batch per step", "local_batch")
+
+
+def _zero(facts: Facts) -> Iterator[Stated]:
+    said = facts.value("reshard")
+    if said in ("always", "never"):
+        yield facts.meaning("zero", 3 if said == "always" else 2, "reshard")
+    elif said == "default" and facts.value("pp") is not None:
+        piped = facts.whole("pp", 1) > 1
+        how = "keeps gathered weights with a pipeline" if piped else "frees gathered weights after the forward pass"
+        yield facts.derived("zero", 2 if piped else 3, f"reshard_after_forward default: {how}", "reshard")
+
+
+def _chunks(facts: Facts) -> Iterator[Stated]:
+    """Yield vpp: from the layers of a stage; the schedule's own two where none are given."""
+    each, layers, pp = facts.whole("layers_per_chunk"), facts.whole("layers"), facts.whole("pp", 1)
+    single = facts.value("schedule") == "1f1b" or pp == 1
+    if single:
+        yield facts.derived("vpp", 1, "one chunk per stage", "schedule")
+    elif each and layers:
+        total = layers + facts.whole("first_less", 1) + facts.whole("last_less", 1)
+        chunks = max(1, -(-total // (each * pp)))
+        yield facts.derived(
+            "vpp", chunks, f"{total} layers, the embedding and the head counted / ({pp} x {each})", "layers_per_chunk"
+        )
+    elif each:
+        yield facts.derived("vpp", None, "the model's layers are not known", "layers_per_chunk")
+    else:
+        yield facts.derived("vpp", 2, "two chunks per stage, the default of this schedule", "schedule")
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts with those that torchtitan words differently."""
+    values = dict(setup.values)
+    pp, mbs, zero = setup.whole("pp"), setup.whole("mbs"), setup.whole("zero", 0)
+    values["local_batch"] = mbs if pp == 1 else mbs * setup.whole("accumulation")
+    if zero:
+        values["reshard"] = "always" if zero == 3 else "never"
+    if pp > 1:
+        values["microbatch"] = mbs
+        values |= _stages(setup)
+    else:
+        values.pop("schedule", None)
+    values["cpu_offload"] = setup.text("offload") == "parameters"
+    return values
+
+
+def _stages(setup: Setup) -> dict[str, Value]:
+    """Return how layers are cut into stages: the embedding and the head count as a layer each where pp does not divide the layers."""
+    layers, chunks = setup.whole("layers"), setup.whole("pp") * setup.whole("vpp")
+    less = 0 if layers % chunks == 0 else 1
+    values: dict[str, Value] = {"first_less": less, "last_less": less}
+    if setup.whole("vpp") > 1:
+        values["layers_per_chunk"] = -(-(layers + 2 * less) // chunks)
+    return values
+
+
+def refuse(setup: Setup, title: str) -> Iterator[Refusal]:
+    """Yield what neither version can say."""
+    yield from limited(setup, title, LIMITS)
+    if setup.text("schedule") == "zero-bubble" and setup.whole("vpp") < 2:
+        yield Refusal(f"{title}'s zero-bubble schedule interleaves two chunks", {"schedule": "1f1b", "vpp": 1})
+    if setup.whole("tp") > 1 and not setup.whole("sp", 0):
+        yield Refusal(f"{title} always uses sequence parallelism with tp", {"sp": 1})
+    if setup.whole("cp") > 1 and setup.whole("zero", 0) == 0:
+        yield Refusal(f"{title} shards weights over context-parallel ranks", {"zero": 3})

@@ -1,0 +1,177 @@
+"""Hugging Face Trainer and TRL: TrainingArguments as flags or YAML, with a DeepSpeed or FSDP file beside them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from meshwise.programs import forms
+from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import adapters, deepspeed
+from meshwise.programs.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
+from meshwise.runs.facts import Facts, Stated, Value
+
+TITLE, VERSION = "HF Trainer", "transformers 5"
+SHARDING = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
+
+
+def _optimizer(value: object) -> str | None:
+    text = str(value).lower()
+    if "8bit" in text:
+        return "adamw-paged-8bit" if "paged" in text else "adamw-8bit"
+    if "paged" in text:
+        return "adamw-paged"
+    names = {"galore": "galore", "lomo": "lomo", "adamw": "adamw", "adafactor": "adafactor", "sgd": "sgd", "muon": "muon"}
+    return next((name for start, name in names.items() if start in text), None)
+
+
+WORDS = {
+    "adamw": "adamw_torch_fused",
+    "adamw-8bit": "adamw_bnb_8bit",
+    "adamw-paged": "paged_adamw_32bit",
+    "adamw-paged-8bit": "paged_adamw_8bit",
+    "adafactor": "adafactor",
+    "galore": "galore_adamw",
+    "lomo": "lomo",
+    "sgd": "sgd",
+}
+OPTIMIZERS = Kind(
+    _optimizer,
+    WORDS.get,
+    "an optimizer",
+)
+
+
+def _sharding(value: object) -> int | None:
+    """Return the ZeRO stage of --fsdp "full_shard auto_wrap" or a list of such words; of true, which is FSDP with its default."""
+    if value is True or str(value).lower() == "true":
+        return 3
+    text = " ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return next((SHARDING[name] for name in text.replace(",", " ").split() if name in SHARDING), None)
+
+
+FSDP = Kind(_sharding, lambda _: None, "a sharding strategy", takes=-1)
+
+TRAINING = (
+    Key("model", "model_name_or_path", TEXT, write="never"),
+    Key("mbs", "per_device_train_batch_size", INT, write="always", default=8),
+    Key("accumulation", "gradient_accumulation_steps", INT, default=1, write="always"),
+    Key("recompute_on", "gradient_checkpointing", BOOL, default=False),
+    Key("bf16", "bf16", BOOL),
+    Key("fp16", "fp16", BOOL),
+    Key("deepspeed_file", "deepspeed", TEXT),
+    Key("zero", "fsdp", FSDP, write="never"),
+    Key("optimizer", "optim", OPTIMIZERS, default="adamw"),
+    Key("compile", "torch_compile", BOOL, default=False),
+    Key("liger", "use_liger_kernel", BOOL),
+    *adapters.TRL_KEYS,
+    Key("steps", "max_steps", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
+    Key("save_every", "save_steps", INT, write="never"),
+    Key("seed", "seed", INT, write="never"),
+)
+KEYS = (
+    *TRAINING,
+    Key("seq", "max_length", INT, also=("max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_seq_len")),
+)
+LIMITS: Limits = {**TRANSFORMERS, "tp": (1,), "cp": (1,)}
+
+
+def meaning(facts: Facts) -> Facts:
+    """Add recompute, precision and loss, and what DeepSpeed or FSDP say in their own file."""
+    precise = [name for name in ("bf16", "fp16") if facts.value(name) is True]
+    if precise:
+        facts = facts.adding([facts.meaning("precision", precise[0], precise[0])])
+    elif facts.value("precision") is None and not any(name in facts for name in ("bf16", "fp16", "precision")):
+        facts = facts.adding([Stated("precision", "fp32", "default", None, "bf16", f"default of {TITLE}, {VERSION}")])
+    if facts.value("recompute_on") is not None and facts.value("recompute") in (None, "none"):
+        facts = facts.adding([facts.meaning("recompute", "full" if facts.value("recompute_on") else "none", "recompute_on")])
+    if facts.value("liger"):
+        facts = facts.adding([facts.meaning("loss", "fused", "liger")])
+    return facts.adding([*adapters.meaning(facts), *_sharded(facts)])
+
+
+def _sharded(facts: Facts) -> Iterable[Stated]:
+    """Yield the ZeRO stage where no file says it: unknown if DeepSpeed's file was not given, 0 without DeepSpeed and FSDP."""
+    if "zero" in facts:
+        if facts.by_name["zero"].key in ("fsdp", "--fsdp"):
+            yield facts.meaning("predicted_by", "fsdp", "zero")
+        return
+    file = facts.get("deepspeed_file")
+    if file is not None:
+        yield Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")
+    elif facts.value("from_file"):
+        yield Stated(
+            "zero",
+            None,
+            "unknown",
+            None,
+            "",
+            "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file",
+        )
+    elif "launched_by" not in facts:
+        yield Stated("predicted_by", "ddp", "default")
+        yield Stated("zero", 0, "default", None, "fsdp", f"{TITLE} shards nothing without --deepspeed or --fsdp")
+
+
+def values_of(setup: Setup) -> dict[str, Value]:
+    """Return a plan's facts as TrainingArguments."""
+    values = dict(setup.values)
+    values["recompute_on"] = setup.text("recompute") == "full"
+    values["fp16" if setup.text("precision") == "fp16" else "bf16"] = True
+    values["liger"] = setup.text("loss") == "fused"
+    if not values["liger"]:
+        values.pop("liger")
+    return values | adapters.wording(setup)
+
+
+def write(setup: Setup) -> Written:
+    """Return DeepSpeed's JSON where something is sharded, and the command of a training script."""
+    values = values_of(setup)
+    files: dict[str, str] = {}
+    if setup.whole("zero", 0):
+        files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
+        values["deepspeed_file"] = deepspeed.FILE
+    script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
+    pairs = [(f"--{key}", value) for key, value in PROGRAM.settings(values)]
+    pairs += [("--model_name_or_path", setup.model), ("--output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: the folder of checkpoints}")]
+    words = [word for key, value in pairs for word in (key, *_words(value))]
+    return Written(files, (script, *words))
+
+
+def _words(value: Any) -> list[str]:
+    """Return a value as the words after a flag: a list is several."""
+    return [str(item) for item in cast(list[object], value)] if isinstance(value, list) else [forms.number(value)]
+
+
+def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from offload_needs_shards(setup, TITLE)
+    yield from limited(setup, TITLE, LIMITS)
+    yield from deepspeed.replicas(setup, TITLE)
+
+
+OWN = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "gradient_checkpointing", "max_steps"}
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many TrainingArguments a command or a file has."""
+    names = {setting.key.lstrip("-").replace("-", "_") for setting in settings}
+    return len(names & OWN) if "per_device_train_batch_size" in names or len(names & OWN) > 1 else 0
+
+
+PROGRAM = Program(
+    name="trainer",
+    title=TITLE,
+    version=VERSION,
+    framework="deepspeed",
+    form="flags",
+    keys=KEYS,
+    write=write,
+    refuse=refuse,
+    wording=values_of,
+    meaning=meaning,
+    recognises=recognises,
+    flag_words=True,
+    refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed"},
+    auto="auto: filled in when it runs",
+    check="python $TRAIN_SCRIPT ... --max_steps 1",
+)

@@ -1,0 +1,213 @@
+"""Export: a layout of a plan as the files of a program and of a launcher."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from meshwise.catalogue import files
+from meshwise.cost.axes import NAMES, layout_name
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.step import peak
+from meshwise.errors import UserError
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.train.plan import TrainPlan
+from meshwise.plan.train.rules import broken
+from meshwise.programs import setup as setups
+from meshwise.programs.program import Job, Program, Refusal, Setup, find_launcher, find_program, programs
+from meshwise.units import GIB
+
+CUTS = ("tp", "pp", "cp")
+ROUNDS = 6
+"""Refusals in a row: the nearest layout to one may be refused for another reason."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The files of an export, and how to start them."""
+
+    files: Mapping[str, str]
+    """Texts by name; the first one starts the job."""
+    start: str
+    """The command that starts the job, in the folder of the files."""
+    check: str
+    """The command with which the program's own parser checks the files; '' where there is none."""
+    program: str
+    version: str
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the files into a folder."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for name, text in self.files.items():
+            files.write(target / name, text)
+        return [target / name for name in self.files]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "program": self.program,
+            "version": self.version,
+            "start": self.start,
+            "check": self.check,
+            "files": dict(self.files),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"file": name, "lines": text.count("\n")} for name, text in self.files.items()]
+
+
+def export(
+    plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 1, *, name: str = "", hours: float = Job.hours
+) -> Exported:
+    """Return one layout of a plan as the files of a program. UserError with the nearest layout for what the program cannot say.
+
+    `name`: the name of the job, where it is not the model's. `hours`: its time limit.
+    """
+    program = find_program(to)
+    if program.write is None:
+        raise UserError(f"--to {to}: {program.title} is only read ('meshwise check'), not written")
+    serves = isinstance(plan, ServePlan)
+    if serves != (program.kind == "serve"):
+        raise UserError(f"--to {to}: {program.title} {'serves' if program.kind == 'serve' else 'trains'}, and the plan is for "
+                        f"{'serving' if serves else 'training'}")  # fmt: skip
+    setup = _serve_setup(plan, row) if isinstance(plan, ServePlan) else setups.of_plan(plan, row)
+    _check_adapters(program, setup)
+    refusals = list(program.refuse(setup))
+    if refusals:
+        raise UserError(_refused(program, setup, refusals))
+    setup = replace(setup, header=(*setup.header, *_header(program, setup)))
+    written = program.write(setup)
+    starter = find_launcher(launcher or "torchrun")
+    job = Job(
+        name=name or _name(setup),
+        nodes=setup.whole("nodes"),
+        devices_per_node=setup.whole("devices_per_node"),
+        command=written.command,
+        starter=written.starter,
+        environment=written.environment,
+        others=written.others,
+        header=setup.header,
+        files=written.files,
+        chip=setup.text("chip"),
+        hours=hours,
+    )
+    made = {**starter.write(job)}
+    made |= {name: text for name, text in written.files.items() if name not in made}
+    return Exported(made, starter.start, program.check, program.title, program.version)
+
+
+def _serve_setup(plan: ServePlan, row: int) -> Setup:
+    from meshwise.programs.serve import setup
+
+    return setup.of_plan(plan, row)
+
+
+def _name(setup: Setup) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in setup.model.rpartition("/")[2].lower()).strip("-")
+
+
+def _header(program: Program, setup: Setup) -> list[str]:
+    """Return the lines that a program adds to a header: the version it was written for, and how to check it."""
+    lines = [f"Written for {program.title} {program.version}."]
+    made_for = str(getattr(setup.plan, "framework", ""))
+    if (
+        program.kind == "train"
+        and made_for
+        and _squeezed(made_for) not in (_squeezed(program.framework), _squeezed(program.title))
+    ):
+        lines.append(f"The plan was made for {made_for}: {program.title} may be faster or slower, and need other memory.")
+    on = getattr(setup.plan.ask, "on", "") if setup.plan is not None else ""
+    lines.append(f"Check: meshwise check FILE --on {on}" + (f"; or {program.check}" if program.check else ""))
+    return lines
+
+
+def _squeezed(name: str) -> str:
+    return files.squeeze(name).removesuffix("lm")
+
+
+# What a program cannot say.
+
+
+def _check_adapters(program: Program, setup: Setup) -> None:
+    """Refuse a plan with adapters or frozen layers for a program that has no key for them."""
+    if program.kind != "train":
+        return
+    for fact, own, words in (("rank", "rank", "adapters"), ("frozen_layers", "trained_layers", "frozen layers")):
+        if fact in setup.values and program.key_of(own) is None:
+            able = [name for name, one in programs().items() if one.write and one.key_of(own)]
+            raise UserError(f"{program.title} has no setting for {words}; expected --to {' or '.join(able)}")
+
+
+def _refused(program: Program, setup: Setup, refusals: list[Refusal]) -> str:
+    """Return the message for a layout that a program cannot say, with the nearest one that it can."""
+    why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals))
+    start = (
+        f"{program.title} cannot say {layout_name(_row(setup))}: {why}" if program.kind == "train" else f"{program.title}: {why}"
+    )
+    near = nearest(program, setup, refusals)
+    if near is None:
+        return start
+    words = _fixes(program, setup, near)
+    return f"{start}; the nearest layout that it can say is {layout_name(_row(near))}{_fit(near)}: {words}"
+
+
+def _row(setup: Setup) -> dict[str, int | str]:
+    return {name: setup.values[name] for name in NAMES}  # pyright: ignore[reportReturnType]
+
+
+def nearest(program: Program, setup: Setup, refusals: list[Refusal]) -> Setup | None:
+    """Return the nearest layout that a program can say, on the same devices; None where no layout helps."""
+    for _ in range(ROUNDS):
+        if not refusals:
+            return setup
+        if program.kind == "serve" or any(not refusal.instead for refusal in refusals):
+            return None
+        values = dict(setup.values)
+        for refusal in refusals:
+            values |= refusal.instead
+        used = _product(values, ("dp_replicate", "dp_shard", *CUTS))
+        values["dp_shard"] = _product(values, ("dp_shard",)) * max(1, setup.whole("devices") // used)
+        dp = _product(values, ("dp_replicate", "dp_shard"))
+        if values["zero"] == 0:
+            values |= {"dp_replicate": dp, "dp_shard": 1}
+        mbs = setup.whole("mbs")
+        while mbs > 1 and setup.whole("batch") % (dp * mbs):
+            mbs -= 1
+        values |= {"dp": dp, "mbs": mbs, "accumulation": max(1, setup.whole("batch") // (dp * mbs))}
+        if values["tp"] == 1:
+            values |= {"sp": 0, "etp": 1}
+        if values["pp"] == 1:
+            values |= {"vpp": 1, "schedule": "1f1b"}
+        setup = replace(setup, values=values)
+        refusals = list(program.refuse(setup))
+    return None
+
+
+def _product(values: Mapping[str, Any], axes: Sequence[str]) -> int:
+    return math.prod(int(values[axis]) for axis in axes)
+
+
+def _fixes(program: Program, setup: Setup, near: Setup) -> str:
+    """Return the command that plans the nearest layout."""
+    ask = setup.plan.ask
+    fixed = ",".join(
+        f"{name}={near.values[name]}" for name in NAMES if near.values[name] != setup.values[name] or name in ("tp", "pp")
+    )
+    changed = {
+        name: near.values[name]
+        for name in ("precision", "optimizer", "loss")
+        if near.values.get(name, "") != setup.values.get(name, "")
+    }
+    return replace(ask, framework=program.framework, fix=(fixed,), allow=(), **changed).command()
+
+
+def _fit(near: Setup) -> str:
+    """Return whether the nearest layout fits, in words."""
+    q = near.plan.question()
+    layouts = Layouts.from_row(_row(near))
+    rules = [rule for rule in broken(q, layouts) if not rule.startswith("the framework")]
+    if rules:
+        return f" (which breaks a rule: {rules[0]})"
+    need = float(peak(q, layouts)[0])
+    return f" ({need / GIB:.0f} GiB of {q.chip.memory / GIB:.0f}{'' if need <= q.chip.memory else ', which does not fit'})"

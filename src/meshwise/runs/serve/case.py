@@ -1,0 +1,350 @@
+"""Measured served models: each row of a table as a ServeCase, with the model, devices, engine and placement that it describes."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
+from meshwise.catalogue.engines import Runtime
+from meshwise.cost.serve.load.admission import limits
+from meshwise.cost.serve.load.requests import Limits, Load
+from meshwise.cost.serve.memory.buffers import Footprint, footprints
+from meshwise.cost.serve.memory.cache import CacheRequest, cache_type, layer_caches, pass_sizes
+from meshwise.cost.serve.memory.placement import Placement, split_experts, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.passes.demand import Demand, demand
+from meshwise.cost.serve.rig import Rig
+from meshwise.cost.work import Serve
+from meshwise.errors import UserError, quoted
+from meshwise.models.formats import Weights
+from meshwise.models.model import Model
+from meshwise.runs import table as tables
+from meshwise.runs.serve import rates
+from meshwise.runs.serve.names import backend_of, format_in, model_of, runtime_of, weights_of
+from meshwise.runs.table import Row, Skipped, number, whole
+from meshwise.units import GIB
+
+RATES = ("decode_tok_s", "prefill_tok_s")
+SIZES = {"weights": ("weights_mib", "model_mib"), "cache": ("kv_mib", "context_mib"), "compute": ("compute_mib",)}
+"""Memory of one device by kind: columns of a log, or of a dry run, in MiB."""
+NEEDED = ("model", "quant")
+SHORTEST = 512
+"""The context of a run that states none and did not start: llama.cpp's default at the time."""
+
+ATTENTION_DP = re.compile(r"attention[ _-]?dp|dp[ _-]?attention|enable_attention_dp", re.IGNORECASE)
+SLOW_PROMPT = 3.0
+"""A prompt this many times slower than in another format on the same devices shows a fault of the machine: one A100 SXM of May 2024 read
+prompts in F16 at 604 tokens/s, and in Q4_K_M at 5,948."""
+
+
+@dataclass(frozen=True)
+class ServeCase:
+    """One measured run. Values that are not stated are NaN."""
+
+    row_id: str
+    table: str
+    model: Model
+    weights: Weights
+    rig: Rig
+    runtime: Runtime
+    placement: Placement
+    work: Serve
+    held: CacheRequest
+    decode: float
+    """Output tokens per second of all requests: in decode steps alone, or with prompts counted where `loaded`."""
+    prefill: float
+    """Tokens per second."""
+    memory: float
+    """Bytes on all devices together, as the log prints them: without the driver context."""
+    ran: bool
+    """Whether it ran; otherwise it was out of memory."""
+    sizes: Mapping[str, float]
+    """MiB on one device by kind, where the row is from a log or a dry run."""
+    device: int = 0
+    """The device of `sizes`, counted from 1; 0 is the host."""
+    load: Load | None = None
+    """The load under which `decode` was measured with prompts counted; None: decode steps alone."""
+    most: bool = False
+    """Whether as many requests run as the engine admits."""
+    ttft: float = math.nan
+    """Seconds to the first token, as the row states it."""
+    tpot: float = math.nan
+    """Seconds per output token after the first."""
+    stated_source: str = ""
+    backend: str = ""
+    """The library that the engine was built for, where the row says it."""
+    cut_off: bool = False
+    """Whether sizes are rounded down to whole MiB."""
+    slow_prompt: bool = False
+    """Whether its prompt was SLOW_PROMPT times slower than in another format: excluded from fits and mean errors."""
+    assumed: tuple[str, ...] = ()
+    """Notes on values that the row does not state."""
+
+    @property
+    def chip(self) -> Chip:
+        return self.rig.chips[0]
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Key of rows that a fit leaves out together: chip, and number of devices."""
+        return (self.chip.key, len(self.rig.chips))
+
+    @property
+    def source(self) -> str:
+        """The publication that a row is from: leaving one out leaves all of its rows out."""
+        return self.stated_source or self.table
+
+    @property
+    def kind(self) -> str:
+        """The kind of model: dense, or with experts."""
+        return "experts" if any(weight.slot.expert for weight in self.weights.tensors) else "dense"
+
+    @cached_property
+    def limits(self) -> Limits:
+        """Limits of the engine: requests, tokens and cache at once."""
+        return limits(self.model, self.runtime, self.placement, self.rig.chips, self.work)
+
+    @cached_property
+    def demand(self) -> Demand:
+        return demand(self.model, self.weights, self.placement, self.rig, self.runtime, self.work)
+
+    @cached_property
+    def footprints(self) -> tuple[Footprint, ...]:
+        return footprints(self.model, self.runtime, self.placement, self.held, flash=self.work.flash)
+
+    @property
+    def fits(self) -> bool:
+        return all(
+            device.bytes - device.context <= self.runtime.room(chip)
+            for device, chip in zip(self.footprints[1:], self.rig.chips, strict=True)
+        )
+
+
+def is_serving_table(path: Path) -> bool:
+    """Return whether a table has columns of served models; rows of JSON are of training runs."""
+    if path.suffix == ".jsonl":
+        return False
+    header = tables.read_lines(path)[0]
+    return bool({*RATES, *(column for columns in SIZES.values() for column in columns)} & set(header))
+
+
+def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
+    """Read every row of a table of served models as a ServeCase, or the reason why it is skipped."""
+    header, lines = tables.read_lines(path)
+    for column in (*NEEDED, "n_devices" if "n_devices" in header else "n_gpus"):
+        if column not in header:
+            raise UserError(f"{path.name}: the column '{column}' is missing")
+    rows = [row for _, row in tables.rows(path, header, lines)]
+    used, skipped = tables.cases(path, rows, lambda row, row_id: _case(row, row_id, path.stem))
+    return _with_requests(_mark_slow_prompts(used)), skipped
+
+
+def _with_requests(cases: list[ServeCase]) -> list[ServeCase]:
+    """Complete benchmarks that queue all requests at once but do not say how many: as many as the same source states for the most similar
+    lengths. Without any, the queue is endless, and the last requests, which run with few beside them, would not count."""
+    stated: dict[str, list[Load]] = {}
+    for case in cases:
+        if case.most and case.load and case.load.requests:
+            stated.setdefault(case.source, []).append(case.load)
+    return [
+        replace(case, load=replace(case.load, requests=_nearest(case.load, stated[case.source]).requests))
+        if case.most and case.load and not case.load.requests and case.source in stated
+        else case
+        for case in cases
+    ]
+
+
+def _nearest(load: Load, others: list[Load]) -> Load:
+    """Return the load whose prompts and outputs are closest in length, as ratios."""
+    return min(
+        others,
+        key=lambda other: (
+            abs(math.log(other.prompt.mean / load.prompt.mean)) + abs(math.log(other.output.mean / load.output.mean))
+        ),
+    )
+
+
+def _mark_slow_prompts(cases: list[ServeCase]) -> list[ServeCase]:
+    """Set `slow_prompt` of cases whose prompt was SLOW_PROMPT times slower than in the best format."""
+    best: dict[tuple[object, ...], float] = {}
+    for case in cases:
+        if case.ran and case.prefill > 0:
+            best[_all_but_format(case)] = max(best.get(_all_but_format(case), 0.0), case.prefill)
+    return [
+        replace(case, slow_prompt=True) if case.ran and 0 < case.prefill * SLOW_PROMPT < best[_all_but_format(case)] else case
+        for case in cases
+    ]
+
+
+def _all_but_format(case: ServeCase) -> tuple[object, ...]:
+    """Return a key that is equal for rows that differ only in their weight format."""
+    return (*case.group, case.model.name, case.work.prompt, case.work.users, case.placement.split)
+
+
+def comparable(a: ServeCase, b: ServeCase) -> bool:
+    """Return whether two rows share coefficients: the same kind of chip, vendor and engine."""
+    same_chips = (a.chip.kind, a.chip.vendor) == (b.chip.kind, b.chip.vendor)
+    return same_chips and (a.runtime.engine, a.backend) == (b.runtime.engine, b.backend)
+
+
+def case_of(row: Row, row_id: str) -> ServeCase:
+    """Turn a row that is in no table into a ServeCase."""
+    return _case(row, row_id, "")
+
+
+def _case(row: Row, row_id: str, table: str) -> ServeCase:
+    """Turn a row into a ServeCase; refuse one that states no measurement or an unknown outcome."""
+    outcome = row.get("outcome", "").lower() or "ok"
+    if outcome not in ("ok", "oom"):
+        raise UserError(f"outcome is {quoted(outcome)}")
+    assumed: list[str] = []
+    model = model_of(row.get("model", ""))
+    runtime = runtime_of(row, model, assumed)
+    bits = rates.stated(row, "bits_per_weight")
+    quant = row.get("quant", "") or format_in(row.get("model", ""))
+    stored = weights_of(model.source if model.tensors else model.name, quant, runtime.key, 0.0 if math.isnan(bits) else bits)
+    rig = _rig(row)
+    sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := number(row, *columns))}
+    work = _work(row, bool(sizes), runtime)
+    load = rates.load_of(row, work, runtime)
+    decode, prefill = rates.output_rate(row, work.users, len(rig.chips)), rates.stated(row, "prefill_tok_s")
+    ttft, tpot = rates.stated(row, "ttft_ms") / 1e3, rates.stated(row, "tpot_ms", "itl_ms") / 1e3
+    memory = number(row, "mem_gb") * GIB
+    if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
+        raise UserError("neither a speed nor a memory is stated")
+    held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
+    return ServeCase(
+        row_id=row_id,
+        table=table,
+        model=model,
+        weights=stored,
+        rig=rig,
+        runtime=runtime,
+        placement=_placement(row, model, stored, rig, runtime, held),
+        work=work,
+        held=held,
+        decode=decode,
+        prefill=prefill,
+        load=load,
+        most=rates.is_most(row),
+        ttft=ttft,
+        tpot=tpot,
+        stated_source=row.get("source", ""),
+        backend=backend_of(row),
+        memory=memory,
+        ran=outcome == "ok",
+        sizes=sizes,
+        device=_device(row.get("device", "")),
+        cut_off="model_mib" in row,
+        assumed=tuple(assumed),
+    )
+
+
+def _work(row: Row, memory_only: bool, runtime: Runtime) -> Serve:
+    """Return the task of a row; with `memory_only`, one that fills the context."""
+    prompt, output = rates.length(row, "prompt_len"), rates.length(row, "gen_len")
+    users, depth = rates.users(row), rates.depth(row)
+    if depth == prompt and output:  # llama-bench's 'tg32 @ d32768', where the depth is also written as a prompt
+        prompt = 0
+    noted = re.search(r"\bn_ctx (\d+)", row.get("note", ""))
+    context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or depth + prompt + output or SHORTEST
+    if memory_only or not prompt + output:
+        prompt, output = 0, context
+    if depth + prompt + output > context:
+        # llama.cpp drops old tokens when its context is full, and continues.
+        depth = min(depth, context)
+        prompt = min(prompt, context - depth)
+        output = context - depth - prompt
+    flash = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}.get(row.get("flash_attn", "").lower())
+    kind = cache_type(row.get("kv_type") or _usual_cache(row, runtime), runtime)
+    return Serve(prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth)
+
+
+def _usual_cache(row: Row, runtime: Runtime) -> str:
+    """Return the KV type of a row that states none. Checkpoints that NVIDIA quantises to 8 or 4 bits store their cache in fp8."""
+    narrow = row.get("quant", "").lower() in ("fp8", "nvfp4", "fp4")
+    return "fp8" if runtime.engine == "tensorrt-llm" and narrow else "f16"
+
+
+def _device(name: str) -> int:
+    """Return the number of a device, counted from 1 (CUDA0, RPC1, Metal), or 0 for the host (CPU, Host, CUDA_Host)."""
+    number = "".join(c for c in name if c.isdecimal())
+    return 1 + int(number or 0) if number or name == "Metal" else 0
+
+
+def _rig(row: Row) -> Rig:
+    """Return the devices and links that a row describes."""
+    devices, hosts = whole(row, "n_gpus", "n_devices", default=1), whole(row, "n_hosts", default=1)
+    if not devices or not hosts or devices % hosts or devices > 4096:
+        raise UserError(f"{devices} devices in {hosts} hosts")
+    chip = _capped(_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _any_chip(row)
+    words = row.get("link", "").lower()
+    named = re.search(r"([\d.]+)\s*(gbe|gbps|gbit|g\b)", words)
+    network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
+    link = (chip.link or chip.bridge) if "nvlink" in words else chip.host if "pcie" in words else chip.link or chip.host
+    owners = tuple(i * hosts // devices for i in range(devices))
+    cpu = find_chip(GENERIC_CPU)
+    return Rig(chips=(chip,) * devices, hosts=owners, cpu=cpu, link=link, network=network if hosts > 1 else None)
+
+
+def _card(text: str) -> Chip:
+    """Find a card; words in parentheses are another name of it or its memory: 'Radeon 8060S (Strix Halo 128GB)'."""
+    bare = re.sub(r"\(.*?\)", " ", text).strip()
+    try:
+        return find_card(text)
+    except UserError:
+        if bare in ("", text):
+            raise
+        return find_card(bare)
+
+
+def _any_chip(row: Row) -> Chip:
+    """Return an arbitrary chip for a dry run, whose memory does not depend on it; refuse other rows without a chip."""
+    if "n_devices" not in row:
+        raise UserError("the card is not stated")
+    return find_chip("a100-80gb-sxm")
+
+
+def _capped(chip: Chip, note: str) -> Chip:
+    """Return a chip under a power cap: clocks, and with them FLOP/s, fall as about the square root of the power (220 W of 350: 0.8)."""
+    caps = re.search(r"power caps W ([\d/]+)", note)
+    least = min((float(cap) for cap in caps[1].split("/") if cap), default=0.0) if caps else 0.0
+    if not least or not chip.tdp or least >= chip.tdp:
+        return chip
+    return replace(chip, flops={kind: rate * (least / chip.tdp) ** 0.5 for kind, rate in chip.flops.items()})
+
+
+def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: CacheRequest) -> Placement:
+    """Place the model with the split that the row names, or the engine's default."""
+    split, n = row.get("split", "").lower(), len(rig.chips)
+    caches = layer_caches(model, runtime, held)
+    if runtime.gguf:
+        if split == "row":
+            return split_rows(stored, caches, [1.0] * n)
+        if split in ("", "none", "layer", "rpc"):
+            return split_layers(stored, caches, [1.0] * n)
+        if split == "tensor" or split.startswith("tp"):
+            return split_tensors(model, stored, caches, *_degrees(split, n))
+        raise UserError(f"llama.cpp has no split {quoted(split)}")
+    if n > 1 and ATTENTION_DP.search(f"{row.get('split', '')} {row.get('note', '')}"):
+        return split_experts(model, stored, caches, n)
+    tp, pp = _degrees(split, n)
+    return split_tensors(model, stored, caches, tp, pp)
+
+
+def _degrees(split: str, n: int) -> tuple[int, int]:
+    """Return (tp, pp) from 'tp4 pp2', 'tensor' or 'pipeline'; tensor parallelism over all devices where neither is stated."""
+    stated: dict[Literal["tp", "pp"], int] = {}
+    for axis in ("tp", "pp"):
+        number = re.search(rf"{axis}\W*(\d+)", split)
+        if number:
+            stated[axis] = int(number[1])
+    pp = stated.get("pp") or (n if split in ("pipeline", "layer") else 1)
+    tp = stated.get("tp") or n // pp
+    if tp * pp != n:
+        raise UserError(f"tp {tp} and pp {pp} are not {n} devices")
+    return tp, pp

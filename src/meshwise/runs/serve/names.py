@@ -1,0 +1,129 @@
+"""Models, weights and engines by the names that people write in tables."""
+
+import re
+from dataclasses import replace
+from functools import cache
+
+from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.engines import Runtime, find_engine, find_runtime, runtimes
+from meshwise.catalogue.engines import runtime_of as engine_runtime
+from meshwise.errors import UserError, quoted
+from meshwise.models import find
+from meshwise.models.formats import Format, Weights, as_gguf, find_format, weights
+from meshwise.models.model import Model
+from meshwise.runs.table import Row
+
+ENGINES = {
+    "vllm": ("vllm",),
+    "sglang": ("sglang",),
+    "tensorrt-llm": ("tensorrt", "trt-llm", "trtllm"),
+    "mlx": ("mlx",),
+    "transformers": ("transformers",),
+}
+"""Words in the engine's column, by runtime."""
+BACKENDS = {
+    "rocm-wmma": ("rocwmma", "rocm-wmma"),
+    "rocm": ("rocm", "hip"),
+    "vulkan": ("vulkan", "radv", "amdvlk"),
+    "metal": ("metal",),
+    "sycl": ("sycl", "oneapi"),
+    "cuda": ("cuda",),
+}
+"""Words for the library that an engine was built for."""
+SUFFIXES = ("instruct", "chat", "it", "hf", "base", "gguf", "thinking", "128e", "16e", "17b", "qat", "preview")
+"""Words after a model's name that do not change its shape."""
+PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
+FILE_FORMAT = re.compile(r"ud|i?q\d\w*|k|m|s|l|xl|xs|xxs|nl|[01]|bf16|f16|fp16|fp8|mxfp4|nvfp4|awq|gptq|int[48]|[48]bit")
+RELEASE = re.compile(r"2[3-6]\d\d|v\d(\.\d)?")
+"""A release in a model's name, which does not change its shape: 2507 is July 2025."""
+MIX = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
+"""Marks of mixes of types whose bits per weight differ from llama.cpp's own."""
+SAME_BITS = 0.01
+FIRST_LLAMA = {"30b": "33b"}
+"""LLaMA 1 30B has 32.5 billion parameters, and its preset is named after them."""
+
+
+@cache
+def model_of(name: str) -> Model:
+    """Find a preset by a name as people write it: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B', 'GLM-4.6-UD-Q4_K_XL', 'Qwen3-8B-2507'."""
+    if name.endswith(".gguf"):
+        return find.find_model(name)
+    if find.find_preset(name):
+        return find.find_model(name)
+    words = PART_OF_FILE.sub("", name).replace("-", " ").replace("_", " ").split()
+    while len(words) > 1 and (words[-1].lower() in SUFFIXES or _is_format(words[-1]) or RELEASE.fullmatch(words[-1])):
+        words.pop()
+    if len(words) > 2 and words[0].lower() == "llama" and words[1] == "1":
+        words = ["llama", FIRST_LLAMA.get(words[2].lower(), words[2])]
+    if not words:
+        raise UserError("the model is not stated")
+    whole = "-".join(words)
+    shorter = [whole, *("-".join(word for word in words if word.lower() not in SUFFIXES) for _ in range(1))]
+    return find.find_model(next((text for text in shorter if find.find_preset(text)), whole))
+
+
+def format_in(name: str) -> str:
+    """Return the weight format at the end of a file's name, or ''."""
+    found = re.search(
+        r"(?:UD-)?(?:I?Q\d[\w]*|F16|BF16|FP8|MXFP4|NVFP4|AWQ|GPTQ|[48]bit)$", PART_OF_FILE.sub("", name), re.IGNORECASE
+    )
+    return found[0] if found else ""
+
+
+def _is_format(word: str) -> bool:
+    """Return whether a word of a file's name is its weight format: Q4_K_M, or a piece of it after it was cut at underscores."""
+    return bool(FILE_FORMAT.fullmatch(word.lower()))
+
+
+@cache
+def weights_of(model: str, quant: str, engine: str, bits: float) -> Weights:
+    """Return the weights of a model in the row's quantization; those of a .gguf file as it stores them. `bits`: stated bits per weight,
+    which decide between mixes of types that share a name."""
+    stored, runtime = find.find_model(model), find_runtime(engine)
+    if stored.tensors:  # a .gguf file states its own types
+        return weights(stored)
+    if not quant:
+        raise UserError("the quantization is not stated")
+    fmt = find_format(MIX.sub("", quant).replace("_XL", "_M") if MIX.search(quant) else quant)
+    if not runtime.gguf and fmt.gguf:
+        fmt = _same_width(fmt, runtime)
+    found = weights(stored, as_gguf(fmt) if runtime.gguf else fmt, by_file=runtime.files_by_order)
+    factor = bits / found.bits_per_weight if bits > 0 else 1.0
+    if abs(factor - 1) < SAME_BITS:
+        return found
+    return replace(found, tensors=tuple(replace(weight, bytes=round(weight.bytes * factor)) for weight in found.tensors))
+
+
+def _same_width(fmt: Format, runtime: Runtime) -> Format:
+    """Return the format of an engine without GGUF files that is as wide as a GGUF type: MLX users write Q4 for 4 bits."""
+    digits = next((letter for letter in fmt.name if letter.isdecimal()), "4")
+    if fmt.name in ("F16", "BF16", "F32"):
+        return find_format({"F16": "fp16", "BF16": "bf16", "F32": "fp32"}[fmt.name])
+    wide = int(digits) > 5
+    return find_format(("mlx-8bit" if wide else "mlx-4bit") if runtime.engine == "mlx" else "fp8" if wide else "awq")
+
+
+def runtime_of(row: Row, model: Model, assumed: list[str]) -> Runtime:
+    """Find the engine of a row; for llama.cpp, the build of the row's date, where one is stated."""
+    text = row.get("engine", "").lower()
+    if not text or "llama" in text:
+        dated = re.search(r"\b(20\d\d-\d\d)", f"{row.get('source', '')} {row.get('date', '')} {row.get('note', '')}")
+        builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
+        later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
+        return find_runtime(later[0] if later else "llama.cpp")
+    for name, words in ENGINES.items():
+        if any(word in text for word in words):
+            return engine_runtime(find_engine(name), model.model_type)
+    # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
+    quant = row.get("quant", "")
+    local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
+    runtime = find_runtime("llama.cpp" if local else "vllm")
+    assumed.append(f"engine {quoted(text)} evaluated as {runtime.name}")
+    return runtime
+
+
+def backend_of(row: Row) -> str:
+    """Return the library that an engine of a row was built for, or '' where it is not stated."""
+    words = " ".join(row.get(column, "") for column in ("backend", "engine", "note")).lower()
+    words = words.replace("rocwmma-improved", "rocm")
+    return next((name for name, marks in BACKENDS.items() if any(mark in words for mark in marks)), "")

@@ -1,0 +1,144 @@
+"""The machine and the program of a row: its cluster, its framework, and the precision of its products."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import cast
+
+from meshwise.catalogue import files
+from meshwise.catalogue.cards import chip_in_text
+from meshwise.catalogue.chips import Chip, Cluster
+from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.frameworks import Framework, find_framework
+from meshwise.catalogue.pods import slices_in_text
+from meshwise.cost.precision import Precision, parse_precision
+from meshwise.errors import UserError, quoted
+from meshwise.runs.table import Row, number, whole
+
+BF16_MOST = 0.72
+"""Share of the 16-bit peak that no training run sustains over a whole step: a faster one used fewer bits."""
+
+
+MACHINE: tuple[str, ...] = ("n_gpus", "cluster", "gpu", "gpus_per_node", "inter_node_gbps_per_gpu", "network", "note")
+"""Columns that `cluster_of` reads."""
+MOST_KEPT = 1 << 12
+"""Machines, and frameworks, of rows that are kept: rows of a table share a few, and equal ones are one object."""
+
+
+def cluster_of(row: Row) -> Cluster:
+    """Return the cluster of a row: `cluster`, where it names one, else `gpu` and the number of devices, with the network that it states or
+    that of the vendor's system."""
+    return _cluster_of(tuple(row.get(column, "") for column in MACHINE))
+
+
+@lru_cache(MOST_KEPT)
+def _cluster_of(texts: tuple[str, ...]) -> Cluster:
+    row: dict[str, str] = dict(zip(MACHINE, texts, strict=True))
+    devices = whole(row, "n_gpus")
+    named = row.get("cluster", "")
+    if named:
+        return _of_size(slices_in_text(named) or find_cluster(named), devices, named)
+    return _with_network(_by_chip(row, devices), row.get("network", ""))
+
+
+def _with_network(cluster: Cluster, name: str) -> Cluster:
+    """Return the cluster with the name of its network, by which its coefficients are found, where a row states it."""
+    if not name or cluster.network is None:
+        return cluster
+    notes = tuple(note for note in cluster.notes if not note.startswith("network not given"))
+    return replace(cluster, network=replace(cluster.network, name=name), notes=notes)
+
+
+def _by_chip(row: Row, devices: int) -> Cluster:
+    """Return the cluster of a row that names its chip."""
+    chip = chip_in_text(row.get("gpu", ""))
+    if not devices:
+        raise UserError("n_gpus is 0")
+    if chip.kind == "tpu":
+        return _of_size(
+            slices_in_text(row.get("note", ""), chip) or slices_in_text(f"{chip.key}-{devices}", chip), devices, chip.key
+        )
+    per_node = whole(row, "gpus_per_node", default=0) or _usual_node(chip, devices)
+    if devices % min(devices, per_node):
+        raise UserError(f"{devices} devices are not a whole number of nodes of {per_node}")
+    inside = min(devices, per_node)
+    gbps = number(row, "inter_node_gbps_per_gpu")
+    cluster = _named_cluster(
+        f"{devices // inside}x{inside}x{chip.key}" + ("" if math.isnan(gbps) else f"@{gbps * per_node:g}Gbps")
+    )
+    nodes = tuple((count, replace(node, chips=((inside, chip),))) for count, node in cluster.nodes)
+    return cluster if cluster.chip == chip else replace(cluster, nodes=nodes)
+
+
+_named_cluster = cache(find_cluster)
+
+
+def _usual_node(chip: Chip, devices: int) -> int:
+    """Return the devices of a node where a row does not state them: the vendor's, or the most below that which divide the devices, as 64
+    of the 72 in a rack."""
+    return next(size for size in range(min(devices, chip.per_node), 0, -1) if devices % size == 0)
+
+
+def _of_size(cluster: Cluster | None, devices: int, text: str) -> Cluster:
+    if cluster is None:
+        raise UserError(f"cluster {quoted(text)} is unknown")
+    if cluster.devices != devices:
+        raise UserError(f"cluster {quoted(text)} has {cluster.devices} devices, but n_gpus is {devices}")
+    return cluster
+
+
+def framework_of(row: Row, zero: int | None, kind: str, assumed: list[str]) -> Framework:
+    """Find the framework that a row names; an unknown one is replaced by FSDP, DeepSpeed or Megatron, depending on how it shards."""
+    framework, notes = _framework_of(row.get("framework", ""), row.get("flash_attention", "").lower(), zero, kind)
+    assumed += notes
+    return framework
+
+
+@lru_cache(MOST_KEPT)
+def _framework_of(text: str, flash: str, zero: int | None, kind: str) -> tuple[Framework, tuple[str, ...]]:
+    framework, notes = _known_framework(text), ()
+    if framework is None:
+        usual = "maxtext" if kind == "tpu" else "fsdp" if zero == 3 else "deepspeed" if zero == 2 else "megatron"
+        framework = find_framework(usual)
+        words = f"framework {quoted(text)} evaluated as {framework.name}" if text else f"framework not stated: {framework.name}"
+        notes = (words,)
+    if flash == "no":
+        framework = replace(framework, attention="unfused", dropout=True)
+    elif flash == "yes" and framework.attention == "unfused":
+        framework = replace(framework, attention="fa2")
+    return framework, notes
+
+
+@cache
+def _known_framework(text: str) -> Framework | None:
+    """Find a framework by its name, or by the longest name of the catalogue inside the text: 'NeMo (Megatron-LM)'."""
+    names = [(name, find_framework(key)) for key in files.files("frameworks", ".toml") for name in _names(key)]
+    inside = [pair for pair in names if files.squeeze(pair[0]) in files.squeeze(text)]
+    return max(inside, key=lambda pair: len(pair[0]))[1] if inside else None
+
+
+def _names(key: str) -> tuple[str, ...]:
+    framework = find_framework(key)
+    return key, framework.name, *framework.aliases
+
+
+def precision_of(row: Row, kind: str) -> Precision | None:
+    """Return the precision that a row states; None where it states none. Refuse an unknown word. A CPU computes in float32, and its rates
+    are stated and probed in it: there the word adds nothing."""
+    text = row.get("precision", "")
+    if kind == "cpu" and text.lower() in ("fp32", "float32"):
+        return "bf16"
+    return cast(Precision, parse_precision(text)) if text else None
+
+
+def unstated_precision(fastest: Sequence[tuple[float, Chip]]) -> Precision:
+    """Return the precision of a table whose rows do not state theirs, from their model FLOP/s per device: bf16, unless one is faster than
+    16 bits allow."""
+    faster = [chip for rate, chip in fastest if rate > BF16_MOST * (chip.flops.get("bf16") or math.inf) and "fp8" in chip.flops]
+    return "fp8" if faster else "bf16"
+
+
+def is_yes(text: str) -> bool:
+    return bool(re.fullmatch(r"(?i)\s*(yes|true|1|on)\s*", text))

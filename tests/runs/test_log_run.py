@@ -1,0 +1,37 @@
+"""Runs are filled, not overwritten; readings and samples stay within bounded memory."""
+
+import math
+
+import pytest
+
+from meshwise.runs.log_run import MOST_RUNS, Run, Sample, Skips
+from support.audits import read_text
+
+
+def test_defaults_fill_in_only_fields_that_are_not_stated():
+    run = Run(where="x", numbers={"dp": 4.0}, texts={"gpu": "", "model": "a"}).with_defaults(
+        {"dp": 8.0, "tp": 2.0}, {"gpu": "h100", "model": "b"}
+    )
+    assert (run.get("dp"), run.get("tp"), run.text("gpu"), run.text("model")) == (4, 2, "h100", "a")
+    assert math.isnan(run.get("pp"))
+
+
+def test_skipped_lines_are_counted_and_the_first_three_are_named():
+    skips = Skips()
+    for number in range(1, 6):
+        skips.add("a row cut off", f"line {number}")
+    assert skips.lines() == ["5 x a row cut off (line 1, line 2, line 3, ...)"]
+
+
+def test_rows_beyond_the_most_are_counted():
+    reading = read_text("gpus,sec_per_iter\n" + "8,1.5\n" * (MOST_RUNS + 7), "csv")
+    assert len(reading.runs) == MOST_RUNS
+    assert reading.skipped.counts == {f"beyond the first {MOST_RUNS:,} runs": 7}
+
+
+def test_the_sample_of_a_long_series_keeps_its_median():
+    sample = Sample(size=64)
+    for i in range(100_000):
+        sample.add(float(i * 7919 % 1000))
+    assert len(sample.kept) < 64
+    assert sample.median() == pytest.approx(500, abs=60)
