@@ -7,7 +7,7 @@ import pytest
 
 from meshwise.programs.read.files import Reading, read_files
 from meshwise.runs import derive
-from meshwise.runs.facts import BY_NAME
+from meshwise.runs.fields import BY_NAME
 from support.launch_files import FIXTURES
 
 BLOOM: dict[str, Any] = {

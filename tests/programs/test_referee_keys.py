@@ -9,7 +9,7 @@ from meshwise.programs.read.flags import settings
 from meshwise.programs.read.tables import settings as toml_settings
 from meshwise.programs.read.tree import settings as tree_settings
 from meshwise.programs.source import Source, Word
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 from support.launch_files import base
 from support.launch_layouts import samples
 

@@ -207,7 +207,7 @@ def test_a_published_configuration_is_read_with_the_overrides_of_its_command(tmp
         "recompute": "full", "devices_per_node": 4, "targets": ("q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     }  # fmt: skip
     assert {name: facts.value(name) for name in wanted} == wanted
-    assert facts.by_name["rank"].how == "default"
+    assert facts.values["rank"].how == "default"
 
 
 def test_recipes_are_those_that_commands_name() -> None:

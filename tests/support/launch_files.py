@@ -18,7 +18,7 @@ from meshwise.programs.read.flags import settings, takes_of
 from meshwise.programs.setup import of_plan
 from meshwise.programs.source import Source, Word
 from meshwise.runs import derive
-from meshwise.runs.facts import Facts, Span
+from meshwise.runs.run import Run, Span
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "launch"
 CONFIGS = ("axolotl", "deepspeed", "llama-factory", "nanotron", "torchtitan-0.2", "torchtune")
@@ -72,7 +72,7 @@ def said(program: Program, written: Written) -> Together:
     return facts_of(one, Found((one,), (), (), sources, ()))
 
 
-def read_again(program: Program, setup: Setup) -> tuple[Facts, dict[str, int | str]]:
+def read_again(program: Program, setup: Setup) -> tuple[Run, dict[str, int | str]]:
     """Export a setup, read it again, and return the facts with the layout that they make."""
     assert program.write is not None
     together = said(program, program.write(setup))

@@ -56,21 +56,21 @@ class AuditAsk(Ask):
     def figures(self) -> tuple[dict[str, float], dict[str, str]]:
         """Return numbers and texts by the names of a run's fields."""
         fields = {
-            "params": self.params, "seq_len": self.seq, "tokens_per_second": self.tokens_per_sec, "seconds": self.step,
-            "vocab": self.vocab, "memory": self.memory, "tflops": self.tflops, "mfu": self.mfu, "n_layers": self.layers,
-            "d_model": self.hidden, "dp": self.dp, "tp": self.tp, "pp": self.pp, "micro_batch": self.mbs,
+            "params": self.params, "seq": self.seq, "tokens_per_second": self.tokens_per_sec, "seconds": self.step,
+            "vocab": self.vocab, "memory": self.memory, "tflops": self.tflops, "mfu": self.mfu, "layers": self.layers,
+            "hidden": self.hidden, "dp": self.dp, "tp": self.tp, "pp": self.pp, "mbs": self.mbs,
         }  # fmt: skip
         numbers = {name: float(value) for name, value in fields.items() if value}
         texts = {name: text for name, text in (("model", self.model), ("framework", self.framework)) if text}
         if self.batch:
             each = self.batch.lower().replace(" per ", "/").replace("device", "gpu").removesuffix("/gpu")
             per_device = each != self.batch.lower()
-            numbers["per_device_batch" if per_device else "global_batch_seqs"] = units.parse(each.strip(), "length")
+            numbers["per_device_batch" if per_device else "batch"] = units.parse(each.strip(), "length")
         if self.on and known_chip(self.on):  # only a kind of chip; the files state how many
             texts["gpu"] = self.on
         elif self.on:
             cluster = find_cluster(self.on)
-            numbers |= {"n_gpus": float(cluster.devices), "gpus_per_node": float(cluster.node.devices)}
+            numbers |= {"devices": float(cluster.devices), "devices_per_node": float(cluster.node.devices)}
             texts["gpu"] = cluster.chip.key
         if self.loss0 is not None and math.isfinite(self.loss0):
             numbers |= {"loss": self.loss0, "loss_step": 0.0}

@@ -13,7 +13,7 @@ from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
-from meshwise.runs.log_run import Run
+from meshwise.runs.reading import Run
 
 EXACT, ROUGH = 0.03, 0.10
 """Largest relative difference of two figures that agree; the larger one where a source rounds or writes 'about'."""
@@ -48,59 +48,59 @@ class Figures:
     @cached_property
     def served(self) -> bool:
         """Whether it measures a served model rather than training."""
-        return any(map(self.run.stated, SERVED)) or bool(self.run.text("quant"))
+        return any(map(self.run.stated, SERVED)) or bool(self.run.text("weights"))
 
     @cached_property
     def chip(self) -> Chip | None:
-        return _find_chip(self.run.text("gpu")) if self.run.text("gpu") else None
+        return _find_chip(self.run.text("chip")) if self.run.text("chip") else None
 
     @cached_property
     def model(self) -> Model | None:
         """The preset with the run's model name, or of its family and size; None if the run states dimensions of its own."""
-        if not self.run.text("model") or self.run.stated("n_layers", "d_model"):
+        if not self.run.text("model") or self.run.stated("layers", "hidden"):
             return None
-        return _find_preset(self.run.text("model"), self.run.get("params"))
+        return _find_preset(self.run.text("model"), self.run.number("params"))
 
     @cached_property
     def devices(self) -> float:
         run = self.run
-        if run.stated("n_gpus"):
-            return run.get("n_gpus")
-        if run.stated("nodes", "gpus_per_node"):
-            return run.get("nodes") * run.get("gpus_per_node")
-        return run.get("dp") * run.get("tp") * run.get("pp") * run.numbers.get("cp", 1.0)
+        if run.stated("devices"):
+            return run.number("devices")
+        if run.stated("nodes", "devices_per_node"):
+            return run.number("nodes") * run.number("devices_per_node")
+        return run.number("dp") * run.number("tp") * run.number("pp") * run.number("cp", 1.0)
 
     @cached_property
     def dp(self) -> float:
         """Data-parallel ranks: stated, or devices / (tp x pp x cp)."""
         run = self.run
-        cut = run.numbers.get("tp", 1.0) * run.numbers.get("pp", 1.0) * run.numbers.get("cp", 1.0)
-        return run.get("dp") if run.stated("dp") else self.devices / cut if cut else math.nan
+        cut = run.number("tp", 1.0) * run.number("pp", 1.0) * run.number("cp", 1.0)
+        return run.number("dp") if run.stated("dp") else self.devices / cut if cut else math.nan
 
     @cached_property
     def batch(self) -> float:
         """Sequences per step."""
         run = self.run
-        if run.stated("global_batch_seqs"):
-            return run.get("global_batch_seqs")
-        each = run.get("per_device_batch") if run.stated("per_device_batch") else run.get("micro_batch")
-        known = run.stated("grad_accum") or run.stated("per_device_batch")
-        return each * self.dp * run.numbers.get("grad_accum", 1.0) if known else math.nan
+        if run.stated("batch"):
+            return run.number("batch")
+        each = run.number("per_device_batch") if run.stated("per_device_batch") else run.number("mbs")
+        known = run.stated("accumulation") or run.stated("per_device_batch")
+        return each * self.dp * run.number("accumulation", 1.0) if known else math.nan
 
     @cached_property
     def tokens(self) -> float:
         """Tokens per step: batch x sequence length, or the stated number if the batch is not known."""
-        counted = self.batch * self.run.get("seq_len")
-        return counted if math.isfinite(counted) else self.run.get("tokens_per_step")
+        counted = self.batch * self.run.number("seq")
+        return counted if math.isfinite(counted) else self.run.number("tokens_per_step")
 
     @cached_property
     def stated_rate(self) -> float:
         """Tokens per second of all devices, as stated."""
         run = self.run
         for value in (
-            run.get("tokens_per_second"),
-            run.get("tokens_per_second_per_gpu") * self.devices,
-            run.get("samples_per_second") * run.get("seq_len"),
+            run.number("tokens_per_second"),
+            run.number("tokens_per_second_per_device") * self.devices,
+            run.number("samples_per_second") * run.number("seq"),
         ):
             if math.isfinite(value):
                 return value
@@ -109,20 +109,20 @@ class Figures:
     @cached_property
     def rate(self) -> float:
         """Tokens per second of all devices: from the step time if stated, since a clock is seldom wrong."""
-        timed = self.tokens / self.run.get("seconds") if self.run.get("seconds") > 0 else math.nan
+        timed = self.tokens / self.run.number("seconds") if self.run.number("seconds") > 0 else math.nan
         return timed if math.isfinite(timed) else self.stated_rate
 
     @cached_property
     def seconds(self) -> float:
         """Seconds per step: stated, or from the stated rate."""
         if self.run.stated("seconds"):
-            return self.run.get("seconds")
+            return self.run.number("seconds")
         return self.tokens / self.stated_rate if self.stated_rate > 0 else math.nan
 
     @cached_property
     def memory(self) -> float:
         """Peak bytes of the fullest device."""
-        return self.run.get("peak") if self.run.stated("peak") else self.run.get("memory")
+        return self.run.number("peak") if self.run.stated("peak") else self.run.number("memory")
 
     @cached_property
     def peak_flops(self) -> float:
@@ -140,14 +140,14 @@ class Figures:
             d = model.decoder
             head = float(d.hidden * d.vocab)
             layers = model.matmul_flops(1) / 2 - head
-            return Shape(model.active_params, layers, d.layers, d.hidden, d.vocab, run.get("seq_len"))
-        layers, hidden, vocab, params = run.get("n_layers"), run.get("d_model"), run.get("vocab"), run.get("params")
+            return Shape(model.active_params, layers, d.layers, d.hidden, d.vocab, run.number("seq"))
+        layers, hidden, vocab, params = run.number("layers"), run.number("hidden"), run.number("vocab"), run.number("params")
         inner, total = count_params(run)
         if math.isfinite(total) and params > 1.18 * total:
             inner, total = params - vocab * hidden, params  # experts, or wider layers than stated
         if not math.isfinite(inner):
             inner = params - vocab * hidden
-        return Shape(total if math.isfinite(total) else params, inner, layers, hidden, vocab, run.get("seq_len"))
+        return Shape(total if math.isfinite(total) else params, inner, layers, hidden, vocab, run.number("seq"))
 
     @cached_property
     def formulas(self) -> dict[str, float]:
@@ -175,9 +175,9 @@ class Figures:
     def printed_flops(self) -> float:
         """FLOPs per token implied by the TFLOP/s that the source prints, or by its MFU."""
         run = self.run
-        flops = run.get("tflops")
+        flops = run.number("tflops")
         if not math.isfinite(flops):
-            share = run.get("mfu") if run.stated("mfu") else run.get("hfu")
+            share = run.number("mfu") if run.stated("mfu") else run.number("hfu")
             flops = share * self.peak_flops
         return flops * self.devices / self.rate if self.rate > 0 else math.nan
 
@@ -228,40 +228,40 @@ class Figures:
     def setup_key(self, *without: str) -> tuple[object, ...]:
         """Return a key that is equal for runs of the same setup, ignoring the fields in `without`."""
         names = (*_LAYOUT, *_MODEL)
-        numbers = tuple(self.run.numbers.get(name) for name in names if name not in without)
+        numbers = tuple(self.run.number(name) for name in names if name not in without)
         words = tuple(
             self.run.text(name).lower()
             for name in (
                 "gpu",
                 "precision",
                 "recompute",
-                "seq_parallel",
-                "quant",
+                "sp",
+                "weights",
                 "split",
-                "flash_attention",
+                "flash",
                 "framework",
                 "model",
             )
         )
         tags = tuple(tag for tag in self.run.tags if tag[0].lower() not in _RESULTS)
-        batch = () if "global_batch_seqs" in without else (self.batch,)
+        batch = () if "batch" in without else (self.batch,)
         return (self.source, *numbers, *batch, *words, *tags, self.devices)
 
 
-_LAYOUT = ("dp", "tp", "pp", "cp", "ep", "interleave", "zero_stage", "micro_batch", "grad_accum", "nodes", "link_gbps")
+_LAYOUT = ("dp", "tp", "pp", "cp", "ep", "vpp", "zero", "mbs", "accumulation", "nodes", "network_gbps")
 _MODEL = (
     "params",
-    "n_layers",
-    "d_model",
-    "n_heads",
-    "n_kv_heads",
-    "d_ff",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
     "vocab",
-    "seq_len",
+    "seq",
     "prompt",
     "output",
     "users",
-    "request_rate",
+    "rate",
     "depth",
     "draft",
     "prefix",
@@ -278,10 +278,10 @@ GATED = ("llama", "nanotron", "torchtitan", "meshwise", "mistral", "qwen")
 
 def count_params(run: Run) -> tuple[float, float]:
     """Return the parameters of the layers, and those with embeddings. Gate and tied head are chosen to match the stated size best."""
-    layers, hidden, vocab, params = (run.get(name) for name in ("n_layers", "d_model", "vocab", "params"))
-    ffn = run.get("d_ff") if run.stated("d_ff") else 4 * hidden
+    layers, hidden, vocab, params = (run.number(name) for name in ("layers", "hidden", "vocab", "params"))
+    ffn = run.number("ffn") if run.stated("ffn") else 4 * hidden
     kv_share = (
-        run.get("n_kv_heads") / run.get("n_heads") if run.stated("n_kv_heads", "n_heads") and run.get("n_heads") > 0 else 1.0
+        run.number("kv_heads") / run.number("heads") if run.stated("kv_heads", "heads") and run.number("heads") > 0 else 1.0
     )
     attention, table = 2 * hidden**2 * (1 + kv_share), vocab * hidden
     candidates = [(layers * (attention + matrices * hidden * ffn), tables * table) for matrices in (2, 3) for tables in (1, 2)]
@@ -289,7 +289,7 @@ def count_params(run: Run) -> tuple[float, float]:
         inner, rest = min(candidates, key=lambda pair: abs(pair[0] + pair[1] - params))
     else:
         words = f"{run.text('model')} {run.text('framework')}".lower()
-        gate = run.stated("d_ff") and (ffn != 4 * hidden or any(word in words for word in GATED))
+        gate = run.stated("ffn") and (ffn != 4 * hidden or any(word in words for word in GATED))
         inner, rest = candidates[2 if gate else 0]
     return inner, inner + rest
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from meshwise.errors import UserError
 from meshwise.programs.read.files import read_files
 from meshwise.runs import derive
-from meshwise.runs.facts import Facts
+from meshwise.runs.run import Run
 from meshwise.runs.stated_model import preset_of
 
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml")
 """Names of launch files; JSON may be a log, such as the Trainer's state."""
 NUMBERS = {
-    "layers": "n_layers", "hidden": "d_model", "ffn": "d_ff", "heads": "n_heads", "kv_heads": "n_kv_heads", "vocab": "vocab",
-    "seq": "seq_len",
-    "devices": "n_gpus", "nodes": "nodes", "devices_per_node": "gpus_per_node", "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep",
-    "vpp": "interleave", "zero": "zero_stage", "mbs": "micro_batch", "batch": "global_batch_seqs", "accumulation": "grad_accum",
+    "layers": "layers", "hidden": "hidden", "ffn": "ffn", "heads": "heads", "kv_heads": "kv_heads", "vocab": "vocab",
+    "seq": "seq",
+    "devices": "devices", "nodes": "nodes", "devices_per_node": "devices_per_node", "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep",
+    "vpp": "vpp", "zero": "zero", "mbs": "mbs", "batch": "batch", "accumulation": "accumulation",
 }  # fmt: skip
 """Fields of a run by fact."""
 
@@ -34,7 +34,7 @@ def split(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 def figures(files: Sequence[Path]) -> tuple[dict[str, float], dict[str, str]]:
     """Return numbers and texts that launch files say, by the names of a run's fields."""
     reading = read_files(files)
-    facts: Facts = derive.complete(reading.facts)
+    facts: Run = derive.complete(reading.facts)
     numbers = {name: float(facts.whole(fact)) for fact, name in NUMBERS.items() if facts.whole(fact)}
     texts = {name: str(value) for name in ("recompute", "precision") if (value := facts.value(name)) is not None}
     model = preset_of(str(facts.value("model") or ""))

@@ -15,7 +15,7 @@ from meshwise.audit.rules.claims import Statement
 from meshwise.catalogue import files as catalogue
 from meshwise.programs.logs import detect
 from meshwise.runs.columns import FIELDS
-from meshwise.runs.log_run import Numbers, Reading, Run, Skips, Texts
+from meshwise.runs.reading import Numbers, Reading, Run, Skips, Texts
 
 if TYPE_CHECKING:
     from meshwise.audit.predictions.serve import ServePrediction
@@ -146,7 +146,7 @@ def doubted_places(findings: Iterable[Finding]) -> frozenset[str]:
 
 BOUNDS = {"seconds": (1e-9, 1e9), "bytes": (1.0, 1e18), "rate": (1e-9, 1e15), "flops": (1e3, 1e21), "share": (1e-9, 100.0)}
 """Possible range of a figure by quantity; counts range from 1 to 1e18, devices up to ten million."""
-MAY_BE_ZERO = frozenset({"zero_stage", "loss", "loss_step", "prompt", "output", "nans", "steps"})
+MAY_BE_ZERO = frozenset({"zero", "loss", "loss_step", "prompt", "output", "nans", "steps"})
 
 
 def drop_impossible(run: Run, skipped: Skips) -> Run:
@@ -155,7 +155,7 @@ def drop_impossible(run: Run, skipped: Skips) -> Run:
     for name, value in run.numbers.items():
         field = FIELDS.get(name.replace("_", ""))
         low, high = BOUNDS.get(
-            field.quantity if field else "", (1.0, 1e7 if name in ("n_gpus", "nodes", "dp", "tp", "pp", "cp") else 1e18)
+            field.quantity if field else "", (1.0, 1e7 if name in ("devices", "nodes", "dp", "tp", "pp", "cp") else 1e18)
         )
         if name in MAY_BE_ZERO or low <= value <= high:
             kept[name] = value
@@ -186,7 +186,7 @@ def scaling(runs: Sequence[Figures]) -> dict[int, float]:
     groups: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.rate > 0 and f.devices > 0:
-            key = (f.source, f.run.get("params"), f.run.text("model"), f.run.get("seq_len"), f.run.get("n_layers"))
+            key = (f.source, f.run.number("params"), f.run.text("model"), f.run.number("seq"), f.run.number("layers"))
             groups.setdefault(key, []).append(f)
     efficiencies: dict[int, float] = {}
     for group in groups.values():
@@ -205,15 +205,15 @@ def row_of(
         "where": f.where,
         "model": f.model.name if f.model else f.run.text("model"),
         "params": f.shape.params,
-        "chip": f.chip.key if f.chip else f.run.text("gpu"),
+        "chip": f.chip.key if f.chip else f.run.text("chip"),
         "devices": f.devices,
         "layout": {
-            axis: int(f.run.get(axis))
-            for axis in ("dp", "tp", "pp", "cp", "ep", "micro_batch", "zero_stage")
+            axis: int(f.run.number(axis))
+            for axis in ("dp", "tp", "pp", "cp", "ep", "mbs", "zero")
             if f.run.stated(axis)
         },
         "batch": f.batch,
-        "seq": f.run.get("seq_len"),
+        "seq": f.run.number("seq"),
         "tokens_per_step": f.tokens,
         "seconds": f.seconds,
         "tokens_per_second": f.rate,
@@ -228,8 +228,8 @@ def row_of(
         "scaling_efficiency": scaling_efficiency,
         "rank_balance": f.rank_balance,
         "dollars_per_million_tokens": f.dollars_per_million_tokens,
-        "steps": f.run.get("steps"),
-        "first_loss": f.run.get("loss"),
+        "steps": f.run.number("steps"),
+        "first_loss": f.run.number("loss"),
     }
     return {
         key: value
@@ -240,7 +240,7 @@ def row_of(
 
 def _served(f: Figures, serve: "ServePrediction | None") -> dict[str, float]:
     """Return the figures of a served model, with the predicted ones beside those that are stated."""
-    stated = {name: f.run.get(name) for name in (*SERVED, "prompt", "output", "users", "request_rate")}
+    stated = {name: f.run.number(name) for name in (*SERVED, "prompt", "output", "users", "rate")}
     expected = {name: getattr(serve, name) for name in ("decode", "prefill", "ttft", "tpot") if serve and f.run.stated(name)}
     return stated | {f"expected_{name}": value for name, value in expected.items()}
 

@@ -10,7 +10,7 @@ from meshwise.calibrate.score import LeaveOut
 from meshwise.catalogue import chips as chip_catalogue
 from meshwise.catalogue import engines, files, frameworks
 from meshwise.errors import UserError
-from meshwise.runs.table import find_table
+from meshwise.runs.table import find_table, is_serving_table
 
 if TYPE_CHECKING:
     from meshwise.calibrate.serve.validate import ServeValidation
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 def is_served(table: str) -> bool:
     """Return whether a table is of served models; otherwise it is of training runs."""
-    from meshwise.runs.serve.case import is_serving_table
-
     return is_serving_table(find_table(table))
 
 

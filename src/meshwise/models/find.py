@@ -1,9 +1,11 @@
 """Find the model that a name means: a preset, a Hugging Face id, a config.json or its folder, a .gguf file, or an Ollama tag."""
 
 import json
+import math
 import os
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +16,8 @@ from meshwise.models.config import as_list
 from meshwise.models.model import Model, build, family_of
 
 HUB = "https://huggingface.co"
+SAME_SIZE_SHARE = 0.03
+"""Largest difference in parameters at which a family and a size name a preset: sizes are stated with two or three digits."""
 
 
 def find_model(name: str) -> Model:
@@ -78,6 +82,39 @@ def find_values(name: str) -> tuple[dict[str, object], str, str]:
     if tagged is not None:
         return find_values(tagged[0])
     raise UserError(_unknown(name))
+
+
+def named(text: str, params: float = math.nan) -> Model | None:
+    """Return the model that a run names, as people write it: 'Llama 3 70B Chat', 'DeepSeekV3 (w/o MTP)', 'GLM-4.6-UD-Q4_K_XL', a path; or the
+    one of its family (first word) with `params` parameters. None for an unknown name. Nothing is downloaded."""
+    found = _named(text) if text else None
+    return found if found or not text or not params > 0 else _of_size(text, params)
+
+
+@cache
+def _named(text: str) -> Model | None:
+    if text.endswith(".json") or (text.endswith(".gguf") and os.path.isfile(text)):
+        return find_model(text)
+    preset = find_preset(text)
+    if preset is not None:
+        return find_model(preset.name.removesuffix(".json"))
+    try:
+        found = from_words(text) or from_ollama(text)
+    except UserError:  # a tag that could be several
+        return None
+    return find_model(found[0]) if found else None
+
+
+@cache
+def _of_size(text: str, params: float) -> Model | None:
+    """Return the preset of the same family (first word) whose size is closest and within SAME_SIZE_SHARE."""
+    first = re.match(r"[a-z]+", text.lower())
+    word = first[0].removesuffix("forcausallm").removesuffix("lmheadmodel") if first else ""
+    if len(word) < 3:
+        return None
+    sizes = {key: abs(find_model(key).params / params - 1) for key in presets() if key.startswith(word)}
+    near = {key: gap for key, gap in sizes.items() if gap < SAME_SIZE_SHARE}
+    return find_model(min(near, key=lambda key: near[key])) if near else None
 
 
 def _unknown(name: str) -> str:

@@ -66,7 +66,8 @@ _VARIANTS = frozenset(
     }
 )
 """Words at the end of a name that do not change the sizes of a model."""
-_DATE = re.compile(r"(20)?2[3-9][01]\d(\d\d)?")
+_DATE = re.compile(r"(20)?2[3-9][01]\d(\d\d)?|v\d+(\.\d+)?")
+"""A release in a name, which does not change its sizes: 2507 is July 2025."""
 _PREFIXES = ("meta-", "google_", "google-", "nvidia_", "nvidia-", "mistralai_", "qwen_", "microsoft_", "deepseek-ai_", "zai-org_")
 
 
@@ -84,7 +85,8 @@ class Name:
 
 def read(text: str, known: Mapping[str, object]) -> Name | None:
     """Return the known name that `text` begins with; None where it is none's. `known` has squeezed names as keys."""
-    stem = re.split(r"[/\\]", text.strip())[-1]
+    bare = re.sub(r"\([^)]*\)", " ", text).strip()  # 'DeepSeekV3 (w/o MTP)'
+    stem = re.split(r"[/\\]", bare)[-1]
     if stem.lower().endswith(".gguf"):
         stem = _PART.sub("", stem[:-5])
     return _read(stem, frozenset(known))
@@ -127,7 +129,7 @@ def _last(text: str) -> tuple[str, str]:
     match = re.search(r"[-_.](?:ud[-_])?((?:iq|q|tq)\d\w*|mxfp4(?:_moe)?)$", text)
     if match:
         return text[: match.start()], match[1]
-    match = re.search(r"[-_. ]([^-_. ]+)$", text)
+    match = re.search(r"[-_ ](v\d+(?:\.\d+)?)$", text) or re.search(r"[-_. ]([^-_. ]+)$", text)
     return (text[: match.start()], match[1]) if match else ("", text)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwise.runs.facts import Value
+from meshwise.runs.run import Value
 
 YES = ("true", "yes", "on", "1")
 NO = ("false", "no", "off", "0")

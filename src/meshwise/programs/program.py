@@ -14,7 +14,7 @@ from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.programs.kinds import INT, Kind
 from meshwise.programs.source import Setting, Source, Unknown
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 PROGRAMS, LAUNCHERS = "meshwise.programs", "meshwise.launchers"
 Form = Literal["flags", "yaml", "toml", "json", "text"]
@@ -106,7 +106,7 @@ class Setup:
         return str(self.values.get(name, default))
 
 
-def _same(facts: Facts) -> Facts:
+def _same(facts: Run) -> Run:
     return facts
 
 
@@ -137,7 +137,7 @@ class Program:
     """Return what the program cannot say about a plan, with the nearest that it can."""
     wording: Callable[[Setup], Mapping[str, Value]] = _plain
     """Turn facts of FACTS into the program's own words, for the table `keys`."""
-    meaning: Callable[[Facts], Facts] = _same
+    meaning: Callable[[Run], Run] = _same
     """Turn facts in the program's own words into those of FACTS, and add what follows from them."""
     recognises: Callable[[Sequence[Setting], Source | None, str], int]
     """Return how surely settings are of this program, 0 for no, from the settings, the file, and the script that a command starts."""
@@ -150,7 +150,7 @@ class Program:
     check: str = ""
     """The command with which a user checks the files by the program's own parser."""
 
-    def read(self, settings: Iterable[Setting], companions: Iterable[Facts] = ()) -> Facts:
+    def read(self, settings: Iterable[Setting], companions: Iterable[Run] = ()) -> Run:
         """Return the facts that settings say, those of companion files where the settings say nothing, the defaults of this version for the
         others, and their meaning."""
         rows = self.table()
@@ -158,9 +158,9 @@ class Program:
         for setting in settings:
             for row in rows.get(plain_key(setting.key), ()):
                 said += _stated(row, setting, self.auto)
-        facts = Facts.of(said)
+        facts = Run.of(said)
         for companion in companions:
-            facts = joined(facts, companion)
+            facts = facts.merged(companion)
         version = f"default of {self.title} {self.version}"
         missing = {row.fact: row for row in reversed(self.keys) if row.default is not None and row.fact not in facts}
         facts = facts.adding(Stated(row.fact, row.default, "default", None, row.key, version) for row in missing.values())
@@ -200,23 +200,8 @@ def plain_key(key: str) -> str:
     return key.replace("_", "-") if key.startswith("-") else key
 
 
-def joined(facts: Facts, companion: Facts) -> Facts:
-    """Return facts with those of a companion file: it answers what is not said, and what both say stays as the first file says it, with
-    the other statement kept in `replaced`."""
-    more: list[Stated] = []
-    against: list[Stated] = []
-    for one in companion:
-        own = facts.get(one.fact)
-        if own is None or own.how == "default" or own.value is None:
-            more.append(one)
-        elif one.how == "said" and one.value is not None and own.how == "said":
-            against.append(one)
-    merged = facts.adding(more)
-    return Facts(merged.by_name, (*facts.replaced, *companion.replaced, *against))
-
-
 def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
-    """Return what a setting says about its fact; nothing where its kind says that the value says nothing."""
+    """Parse one setting into facts. Empty if its value means "unset" (null, -1)."""
     if setting.value is None:
         return []  # an explicit null is as good as no key
     if auto and setting.value == "auto":

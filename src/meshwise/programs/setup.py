@@ -11,7 +11,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs.program import Setup
 from meshwise.programs.train import adapters
-from meshwise.runs.facts import Value
+from meshwise.runs.run import Value
 from meshwise.units import GIB
 
 POSITIONS = {"rotary": "rope", "learned": "learned", "alibi": "alibi", "none": "none"}

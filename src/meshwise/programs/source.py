@@ -4,7 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 
 Scalar = int | float | str | bool | None
 """A value as a file writes it."""

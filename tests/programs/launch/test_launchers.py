@@ -13,7 +13,7 @@ from meshwise.programs.program import Job, launchers
 from meshwise.programs.read import command, shell
 from meshwise.programs.read.files import read_sources
 from meshwise.programs.source import Setting, Source
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 from support.every import check_every
 
 WORDS = ("pretrain_gpt.py", "--num-layers", "32", "--hidden-size", "4096", "--num-attention-heads", "32",

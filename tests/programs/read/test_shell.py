@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwise.programs.read import shell
 from meshwise.programs.source import Source
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 
 
 def read(text: str, beside: dict[str, str] | None = None, **given: str) -> shell.Script:

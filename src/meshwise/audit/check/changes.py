@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from meshwise.programs import forms
 from meshwise.programs.program import Key, Program, Setup
-from meshwise.runs.facts import BY_NAME, ENVIRONMENT, Facts, Span, Stated, Value
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.run import ENVIRONMENT, Run, Span, Stated, Value
 
 CHANGEABLE = ("layout", "stages", "batch")
 """Groups of facts that a better layout changes; the model, the task and the machine stay."""
@@ -33,7 +34,7 @@ class Change:
         return f"{self.key} {self.old} -> {self.new}"
 
 
-def changes(programs: Sequence[Program], facts: Facts, own: Setup | None, better: Setup, *, old: bool = False) -> list[Change]:
+def changes(programs: Sequence[Program], facts: Run, own: Setup | None, better: Setup, *, old: bool = False) -> list[Change]:
     """Return the changes of keys that turn the facts of files into those of a better layout: of the program that they start, and of the
     programs whose files it names. `own`: the facts of the files' layout; None where they do not make one. `old`: also remove keys that are
     read but never written, whose meaning another key has now."""
@@ -61,7 +62,7 @@ def _changeable(name: str) -> bool:
     return name not in BY_NAME or BY_NAME[name].group in CHANGEABLE
 
 
-def _of_fact(program: Program, facts: Facts, name: str, value: Value | None) -> Iterator[Change]:
+def _of_fact(program: Program, facts: Run, name: str, value: Value | None) -> Iterator[Change]:
     """Yield the change of the key that says one fact."""
     rows = [row for row in program.keys if row.fact == name]
     stated = facts.get(name)
@@ -119,7 +120,7 @@ def _shown(row: Key, said: Stated) -> str:
 # The patched text.
 
 
-def patched(texts: Mapping[str, str], facts: Facts, wanted: Sequence[Change]) -> dict[str, str]:
+def patched(texts: Mapping[str, str], facts: Run, wanted: Sequence[Change]) -> dict[str, str]:
     """Return the texts of the files with changes applied; only files that change. A change that has no place is left out, so that the
     caller must read the result again and compare."""
     result = dict(texts)
@@ -147,7 +148,7 @@ def _flag_start(text: str, change: Change) -> int:
     return before.start() if before else change.span.start
 
 
-def _inserted(text: str, change: Change, file: str, facts: Facts) -> str | None:
+def _inserted(text: str, change: Change, file: str, facts: Run) -> str | None:
     """Return a text with a key that it did not have, beside a key that it has; None where there is no place for it."""
     said = [one for one in facts if one.how == "said" and one.key and not one.fact.startswith(ENVIRONMENT)]
     anchors = [one for one in said if one.span is not None and one.span.file == file]
@@ -215,7 +216,7 @@ Reread = Callable[[Mapping[str, str]], Mapping[str, Value | None]]
 
 
 def applied(
-    texts: Mapping[str, str], facts: Facts, wanted: Sequence[Change], reread: Reread, layout: Mapping[str, Value | None]
+    texts: Mapping[str, str], facts: Run, wanted: Sequence[Change], reread: Reread, layout: Mapping[str, Value | None]
 ) -> dict[str, str]:
     """Return the files that change, where reading them again gives the wanted layout and the same task; {} where it does not."""
     done = patched(texts, facts, wanted)

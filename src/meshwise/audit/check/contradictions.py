@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshwise.programs.program import Program
-from meshwise.runs.facts import BY_NAME, ENVIRONMENT, Facts, Stated
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.run import ENVIRONMENT, Run, Stated
 
 Severity = Literal["stops", "warns", "notes"]
 CONNECTIONS = f"{ENVIRONMENT}CUDA_DEVICE_MAX_CONNECTIONS"
@@ -20,19 +21,19 @@ class Finding:
     where: tuple[str, ...] = ()
 
 
-def findings(program: Program, facts: Facts) -> list[Finding]:
+def findings(program: Program, facts: Run) -> list[Finding]:
     """Return everything in the facts of a training file that contradicts, the worst first."""
     found = [finding for rule in RULES for finding in rule(program, facts)]
     return sorted(found, key=lambda finding: ("stops", "warns", "notes").index(finding.severity))
 
 
-def places(facts: Facts, *names: str) -> tuple[str, ...]:
+def places(facts: Run, *names: str) -> tuple[str, ...]:
     """Return where facts are said, without repeats."""
     stated = [facts.get(name) for name in names]
     return tuple(dict.fromkeys(one.where for one in stated if one and one.where))
 
 
-def _devices(program: Program, facts: Facts) -> Iterator[Finding]:
+def _devices(program: Program, facts: Run) -> Iterator[Finding]:
     """The model-parallel ranks must fit into the devices, and divide them."""
     axes = [axis for axis in ("tp", "pp", "cp") if facts.whole(axis, 1) > 1]
     cuts, devices = 1, facts.whole("devices")
@@ -52,7 +53,7 @@ def _devices(program: Program, facts: Facts) -> Iterator[Finding]:
     )
 
 
-def _product(program: Program, facts: Facts) -> Iterator[Finding]:
+def _product(program: Program, facts: Run) -> Iterator[Finding]:
     """Stated data ranks times the other axes must be the devices."""
     dp, devices = facts.get("dp"), facts.whole("devices")
     stated = dp is not None and dp.value is not None and not dp.note.startswith(f"{devices} devices")
@@ -67,7 +68,7 @@ def _product(program: Program, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _batch(program: Program, facts: Facts) -> Iterator[Finding]:
+def _batch(program: Program, facts: Run) -> Iterator[Finding]:
     mbs, dp, batch, steps = (facts.whole(name) for name in ("mbs", "dp", "batch", "accumulation"))
     if not (mbs and dp and batch):
         return
@@ -87,7 +88,7 @@ def _batch(program: Program, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _model(program: Program, facts: Facts) -> Iterator[Finding]:
+def _model(program: Program, facts: Run) -> Iterator[Finding]:
     """Axes must cut the model's layers, heads and experts."""
     tp, pp, heads, layers = (facts.whole(name) for name in ("tp", "pp", "heads", "layers"))
     if tp and heads and heads % tp:
@@ -118,12 +119,12 @@ def _model(program: Program, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _uneven(facts: Facts) -> bool:
+def _uneven(facts: Run) -> bool:
     names = ("first_stage_layers", "last_stage_layers", "embedding_in_split", "loss_in_split", "stage_layout")
     return any(facts.value(name) for name in names)
 
 
-def _length(program: Program, facts: Facts) -> Iterator[Finding]:
+def _length(program: Program, facts: Run) -> Iterator[Finding]:
     seq, positions, cp = facts.whole("seq"), facts.whole("positions"), facts.whole("cp", 1)
     if seq and positions and seq > positions and facts.value("position_kind") in ("learned", None):
         yield Finding(
@@ -135,7 +136,7 @@ def _length(program: Program, facts: Facts) -> Iterator[Finding]:
         yield Finding("stops", f"cp {cp} needs a sequence in multiples of {2 * cp}, not {seq:,}", places(facts, "cp", "seq"))
 
 
-def _schedule(program: Program, facts: Facts) -> Iterator[Finding]:
+def _schedule(program: Program, facts: Run) -> Iterator[Finding]:
     vpp, pp, steps = facts.whole("vpp", 1), facts.whole("pp", 1), facts.whole("accumulation")
     if vpp > 1 and pp == 1:
         yield Finding("stops", f"vpp {vpp} interleaves pipeline stages, but pp is 1", places(facts, "vpp", "layers_per_chunk"))
@@ -149,7 +150,7 @@ def _schedule(program: Program, facts: Facts) -> Iterator[Finding]:
         yield Finding("warns", f"{steps} micro-batches do not fill {pp} pipeline stages", places(facts, "batch", "pp"))
 
 
-def _sharding(program: Program, facts: Facts) -> Iterator[Finding]:
+def _sharding(program: Program, facts: Run) -> Iterator[Finding]:
     zero = facts.whole("zero")
     if zero > 1 and facts.whole("pp", 1) > 1 and program.framework == "megatron-deepspeed":
         yield Finding("stops", f"DeepSpeed's pipeline does not run with ZeRO {zero}; 1 is the most", places(facts, "zero", "pp"))
@@ -172,7 +173,7 @@ def _sharding(program: Program, facts: Facts) -> Iterator[Finding]:
         yield Finding("warns", text, tuple(place for place in (flag.where, file.where) if place))
 
 
-def _idle(program: Program, facts: Facts) -> Iterator[Finding]:
+def _idle(program: Program, facts: Run) -> Iterator[Finding]:
     """Settings that have no effect."""
     if facts.value("sequence_parallel") and facts.says("sequence_parallel") and facts.value("tp") == 1:
         yield Finding("warns", "sequence parallelism does nothing: tp is 1", places(facts, "sequence_parallel", "tp"))
@@ -191,7 +192,7 @@ def _idle(program: Program, facts: Facts) -> Iterator[Finding]:
         yield Finding("stops", "--rampup-batch-size needs --train-samples, not --train-iters", places(facts, "ramp", "steps"))
 
 
-def _old(program: Program, facts: Facts) -> Iterator[Finding]:
+def _old(program: Program, facts: Run) -> Iterator[Finding]:
     """Flags of older versions, which the current one does not take."""
     names = ("--checkpoint-activations", "--activations-checkpoint-method", "--batch-size")
     old = [one for one in facts if program.name == "megatron" and one.key.replace("_", "-") in names and one.fact in BY_NAME]
@@ -200,7 +201,7 @@ def _old(program: Program, facts: Facts) -> Iterator[Finding]:
         yield Finding("notes", f"{key} is of an older {program.title}: {program.version} does not take it", where)
 
 
-def _environment(program: Program, facts: Facts) -> Iterator[Finding]:
+def _environment(program: Program, facts: Run) -> Iterator[Finding]:
     """Megatron's rules on CUDA_DEVICE_MAX_CONNECTIONS."""
     value = facts.value(CONNECTIONS)
     if program.name not in ("megatron",) or value is None:
@@ -214,7 +215,7 @@ def _environment(program: Program, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _twice(program: Program, facts: Facts) -> Iterator[Finding]:
+def _twice(program: Program, facts: Run) -> Iterator[Finding]:
     """One fact with two values: the last one counts in one command, the command before its files."""
     for before in facts.replaced:
         now = facts.get(before.fact)
@@ -237,14 +238,14 @@ def shown(stated: Stated) -> str:
     return f"{value:,}" if isinstance(value, int) and value > 99_999 else "unknown" if value is None else str(value)
 
 
-def _unreadable(program: Program, facts: Facts) -> Iterator[Finding]:
+def _unreadable(program: Program, facts: Run) -> Iterator[Finding]:
     """Values that no parser would take."""
     for one in facts:
         if one.how == "unknown" and " is not " in one.note and one.note.startswith("'") and (one.fact in BY_NAME or one.key):
             yield Finding("stops", f"{one.key}: {one.note}", (one.where,))
 
 
-Rule = Callable[[Program, Facts], Iterator[Finding]]
+Rule = Callable[[Program, Run], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
     _devices, _product, _batch, _model, _length, _schedule, _sharding, _idle, _old, _environment, _twice, _unreadable,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from meshwise.cost.axes import AXES, VALUES
 from meshwise.programs.program import Program
-from meshwise.runs.facts import Facts
+from meshwise.runs.run import Run
 
 STATED = ("dp_replicate", "dp_shard", "mbs", "zero", "recompute")
 """Axes that must be known; the others are at their least where nothing is said of them."""
@@ -22,7 +22,7 @@ class Missing:
         return f"{self.fact}: {self.why}" + (f" ({self.where})" if self.where else "")
 
 
-def row_of(program: Program, facts: Facts) -> tuple[dict[str, int | str], list[Missing]]:
+def row_of(program: Program, facts: Run) -> tuple[dict[str, int | str], list[Missing]]:
     """Return the layout that facts say, and the axes that are not known."""
     row: dict[str, int | str] = {}
     missing: list[Missing] = []

@@ -21,7 +21,7 @@ from meshwise.programs.program import Program
 from meshwise.programs.read.files import Reading, read_sources
 from meshwise.programs.serve import lengths, setup
 from meshwise.programs.source import Source
-from meshwise.runs.facts import Facts
+from meshwise.runs.run import Run
 from meshwise.runs.stated_model import model_of, preset_of
 
 AXES = ("tp", "pp", "replicas", "attention_dp")
@@ -103,7 +103,7 @@ def _applied(reading: Reading, ask: CheckAsk, words: list[Change], best: Served)
     return applied(reading.texts, reading.facts, words, layout, dict(zip(AXES, best.axes, strict=True)))
 
 
-def _model(facts: Facts, named: str) -> tuple[Model | None, str]:
+def _model(facts: Run, named: str) -> tuple[Model | None, str]:
     """Return the model: of a GGUF file, or of a checkpoint in another format, by its name without the format."""
     text = str(facts.value("model") or "")
     if not named and not preset_of(text):
@@ -113,7 +113,7 @@ def _model(facts: Facts, named: str) -> tuple[Model | None, str]:
     return model_of(facts, named)
 
 
-def _format(facts: Facts) -> str:
+def _format(facts: Run) -> str:
     """Return the format of the weights, from the file or from the name of the model; '' where the engine's default is meant."""
     stated = facts.value("weights")
     if stated:
@@ -123,12 +123,12 @@ def _format(facts: Facts) -> str:
     return max(known, key=len, default="")
 
 
-def _counted(facts: Facts) -> Facts:
+def _counted(facts: Run) -> Run:
     """Return the facts that choose a part of a cluster: the devices that the engine uses."""
     return facts if facts.whole("devices") else facts.without("nodes", "devices_per_node")
 
 
-def asked(program: Program, facts: Facts, model: Model, on: str, ask: CheckAsk) -> ServeAsk:
+def asked(program: Program, facts: Run, model: Model, on: str, ask: CheckAsk) -> ServeAsk:
     """Return the question that a file asks, in the words of `meshwise serve`, without its layout: as many users as it admits, unless
     --set states a load."""
     fmt = _format(facts) or ("bf16" if program.framework not in GGUF and not model.quantization else "")
@@ -153,13 +153,13 @@ def asked(program: Program, facts: Facts, model: Model, on: str, ask: CheckAsk) 
     )
 
 
-def _adapters(facts: Facts) -> str:
+def _adapters(facts: Run) -> str:
     """Return LoRA adapters in the words of `--lora`; '' where there are none, or their rank is not known."""
     number, rank = facts.whole("adapters"), facts.whole("adapter_rank")
     return f"{number}:{rank}" if number > 0 and rank > 0 else ""
 
 
-def _fixed(facts: Facts, q: ServeQuestion) -> tuple[str, ...]:
+def _fixed(facts: Run, q: ServeQuestion) -> tuple[str, ...]:
     """Return the file's layout in the words of `--fix`. llama.cpp uses every card that it sees."""
     if not q.engine.gguf:
         apart = facts.value("attention_dp") is True and q.engine.attention_dp
@@ -171,7 +171,7 @@ def _fixed(facts: Facts, q: ServeQuestion) -> tuple[str, ...]:
     return (f"cards={cards}", *([f"split={facts.value('split') or 'layer'}"] if cards > 1 else []))
 
 
-def _assumed(facts: Facts) -> Iterator[str]:
+def _assumed(facts: Run) -> Iterator[str]:
     """Yield what is predicted in another way than the file says."""
     if facts.whole("draft") and not facts.value("accept"):
         yield f"{facts.whole('draft')} drafted tokens are not counted: --set accept=0.7 states the share that is accepted"
@@ -181,7 +181,7 @@ def _assumed(facts: Facts) -> Iterator[str]:
         yield f"experts on {facts.whole('ep')} devices are predicted as cut by tensor parallelism"
 
 
-def _partly(facts: Facts, model: Model) -> Iterator[str]:
+def _partly(facts: Run, model: Model) -> Iterator[str]:
     """Yield what a file keeps in host memory, which is not predicted for a choice of layers that is not the planner's own."""
     layers = facts.value("gpu_layers")
     if isinstance(layers, int) and 0 <= layers < model.decoder.layers:
@@ -215,7 +215,7 @@ def _predicted(
     return own, served(free_ask, free, top), words, notes
 
 
-def _started_with(ask: ServeAsk, facts: Facts, model: Model) -> tuple[ServeAsk, list[str]]:
+def _started_with(ask: ServeAsk, facts: Run, model: Model) -> tuple[ServeAsk, list[str]]:
     """Return the question with as many users as the file admits and as fit, unless --set states the load: a paged cache holds what is in
     flight, and the number in the file is the most that it runs at a time. llama.cpp reserves the cache of all its slots when it starts."""
     notes = list(_assumed(facts))
@@ -241,7 +241,7 @@ def _first(found: Found, *, all_on_cards: bool = False) -> Option | None:
     return next(iter((*kept, *found.misses)), None)
 
 
-def _contradictions(facts: Facts, model: Model | None) -> Iterator[Finding]:
+def _contradictions(facts: Run, model: Model | None) -> Iterator[Finding]:
     """Yield what keeps an engine from starting."""
     share = facts.value("memory_share")
     if isinstance(share, int | float) and not 0 < share <= 1:

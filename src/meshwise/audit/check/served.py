@@ -8,7 +8,7 @@ from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import choice
 from meshwise.plan.serve.search import Option
 from meshwise.plan.serve.words import length_words, load_words, tokens
-from meshwise.runs.facts import Facts
+from meshwise.runs.run import Run
 from meshwise.units import GIB
 
 
@@ -90,7 +90,7 @@ def served(ask: ServeAsk, q: ServeQuestion, option: Option) -> Served:
     )
 
 
-def with_settings(q: ServeQuestion, facts: Facts, *, bounded: bool) -> ServeQuestion:
+def with_settings(q: ServeQuestion, facts: Run, *, bounded: bool) -> ServeQuestion:
     """Return the question with an engine that is set as a file says: its share of the memory, the tokens of a pass, whether prompts are
     cut into chunks and, if `bounded`, the most requests of a copy. An engine that is not paged has slots instead, which are its users."""
     if not q.runtime.paged:

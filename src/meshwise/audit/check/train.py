@@ -22,7 +22,8 @@ from meshwise.plan.train.search import search
 from meshwise.programs.program import Program, Setup
 from meshwise.programs.setup import model_facts
 from meshwise.programs.train import adapters
-from meshwise.runs.facts import BY_NAME, Facts
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.run import Run
 from meshwise.runs.stated_model import model_of
 
 CLOSE = 0.01
@@ -54,7 +55,7 @@ class Judged:
     """The command that plans the same question."""
 
 
-def cluster_of(facts: Facts, on: str) -> tuple[str, list[Finding]]:
+def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
     """Return the part of a cluster that a file uses, in the words of `--on`: as many nodes as it asks for."""
     nodes, each, devices = (facts.whole(name) for name in ("nodes", "devices_per_node", "devices"))
     if known_chip(on) is not None:
@@ -82,7 +83,7 @@ def _part(on: str, cluster: Cluster, devices: int) -> str:
     return f"{nodes}x{counted[2]}x{counted[3]}" if counted else f"{on.partition(':')[0]}:{nodes}"
 
 
-def judge(program: Program, facts: Facts, on: str, model: str = "", price: float = 0.0) -> Judged:
+def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0) -> Judged:
     """Predict the layout of a training file on a cluster, and search the best one for the same question."""
     found, why = model_of(facts, model)
     row, missing = row_of(program, facts)
@@ -100,13 +101,13 @@ def judge(program: Program, facts: Facts, on: str, model: str = "", price: float
     return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
 
 
-def _why(facts: Facts, name: str) -> str:
+def _why(facts: Run, name: str) -> str:
     stated = facts.get(name)
     return f"{stated.note} ({stated.where})" if stated and stated.note else "not stated"
 
 
 def _predicted(
-    program: Program, facts: Facts, model: Model, row: Mapping[str, int | str], ask: TrainAsk, unknown: list[str]
+    program: Program, facts: Run, model: Model, row: Mapping[str, int | str], ask: TrainAsk, unknown: list[str]
 ) -> Judged:
     """Predict the file's own layout, where it is known and uses the devices, and search a better one."""
     try:
@@ -134,7 +135,7 @@ def _predicted(
     return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())
 
 
-def asked(program: Program, facts: Facts, model: Model, on: str, price: float = 0.0) -> TrainAsk:
+def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.0) -> TrainAsk:
     """Return the question that a file asks, in the words of `meshwise plan`."""
     tokens = facts.value("tokens")
     return TrainAsk(
@@ -153,7 +154,7 @@ def asked(program: Program, facts: Facts, model: Model, on: str, price: float = 
     )
 
 
-def _best(program: Program, facts: Facts, q: Question) -> tuple[Choice | None, Setup | None]:
+def _best(program: Program, facts: Run, q: Question) -> tuple[Choice | None, Setup | None]:
     """Return the fastest layout that fits and that the program can say."""
     found = search(q, top=TRIED)
     for number in range(min(TRIED, len(found.layouts))):
@@ -164,7 +165,7 @@ def _best(program: Program, facts: Facts, q: Question) -> tuple[Choice | None, S
     return None, None
 
 
-def setup_of(facts: Facts, q: Question, one: Choice) -> Setup:
+def setup_of(facts: Run, q: Question, one: Choice) -> Setup:
     """Return the facts of another layout of the same question, for the words of the program."""
     kept = [
         one

@@ -16,7 +16,8 @@ from meshwise.programs.program import Program
 from meshwise.programs.read.files import Reading, read_files, read_sources
 from meshwise.programs.source import Source
 from meshwise.runs import derive
-from meshwise.runs.facts import BY_NAME, VARIABLES, Facts, Value
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.run import VARIABLES, Run, Value
 from meshwise.units import GIB
 
 
@@ -29,7 +30,7 @@ class Verdict:
     version: str
     kind: str
     files: tuple[str, ...]
-    facts: Facts
+    facts: Run
     findings: tuple[Finding, ...]
     unknown: tuple[str, ...]
     """Reasons why the file cannot be predicted, one sentence each."""
@@ -169,7 +170,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     )
 
 
-def _better(reading: Reading, facts: Facts, judged: train.Judged, ask: CheckAsk) -> tuple[list[Change], dict[str, str]]:
+def _better(reading: Reading, facts: Run, judged: train.Judged, ask: CheckAsk) -> tuple[list[Change], dict[str, str]]:
     """Return the best layout in the words of the files, and the files with it, where reading them again gives that layout."""
     best, better = judged.best, judged.better
     if best is None or better is None:
@@ -191,7 +192,7 @@ def devices_of(on: str) -> int:
     return 0 if not on or known_chip(on) is not None else find_cluster(on).devices
 
 
-def task_of(facts: Facts) -> dict[str, Value | None]:
+def task_of(facts: Run) -> dict[str, Value | None]:
     """Return what a better layout must not change: the batch, the sequence length and the tokens."""
     return {name: facts.value(name) for name in ("batch", "seq", "tokens")}
 

@@ -51,19 +51,19 @@ def _to_case(f: Figures) -> ServeCase:
     """Return the run as a row of a measurement table."""
     run = f.run
     if f.chip is None:
-        raise UserError("the chip is not stated" if not run.text("gpu") else "the chip is not in the catalogue")
+        raise UserError("the chip is not stated" if not run.text("chip") else "the chip is not in the catalogue")
     row = {name: run.text(name) for name in _TEXTS}
-    row |= {"gpu": run.text("gpu"), "model": f.model.name if f.model else run.text("model")}
+    row |= {"gpu": run.text("chip"), "model": f.model.name if f.model else run.text("model")}
     row |= {"batch_or_concurrency": run.text("load")} if run.text("load") else {}
-    counts = {"n_gpus": f.devices if math.isfinite(f.devices) else 1.0}
-    counts |= {column: run.get(name) for column, name in _COUNTS.items() if run.stated(name)}
-    figures = {column: run.get(name) for column, name in _FIGURES.items() if run.stated(name)}
-    times = {column: 1e3 * run.get(name) for column, name in _TIMES.items() if run.stated(name)}
+    counts = {"devices": f.devices if math.isfinite(f.devices) else 1.0}
+    counts |= {column: run.number(name) for column, name in _COUNTS.items() if run.stated(name)}
+    figures = {column: run.number(name) for column, name in _FIGURES.items() if run.stated(name)}
+    times = {column: 1e3 * run.number(name) for column, name in _TIMES.items() if run.stated(name)}
     row |= {name: f"{value:.0f}" for name, value in counts.items()}
     return case_of(row | {name: f"{value:g}" for name, value in (figures | times).items()}, f.where)
 
 
-_TEXTS = ("quant", "engine", "split", "link", "note", "source", "date", "kv_type", "rate_of")
+_TEXTS = ("weights", "engine", "split", "link", "note", "source", "date", "kv", "rate_of")
 _COUNTS = {
     "prompt_len": "prompt",
     "gen_len": "output",
@@ -76,7 +76,7 @@ _FIGURES = {
     "decode_tok_s": "decode",
     "prefill_tok_s": "prefill",
     "tok_s_per_user": "each",
-    "requests_per_s": "request_rate",
+    "requests_per_s": "rate",
     "prefix": "prefix",
     "accept": "accept",
 }
@@ -88,10 +88,10 @@ def compare(predictions: Sequence[ServePrediction]) -> Iterator[Finding]:
     for prediction in predictions:
         run = prediction.figures.run
         rates = (
-            ("generation", run.get("decode"), prediction.decode),
-            ("prompt processing", run.get("prefill"), prediction.prefill),
+            ("generation", run.number("decode"), prediction.decode),
+            ("prompt processing", run.number("prefill"), prediction.prefill),
         )
-        times = (("the first token", run.get("ttft"), prediction.ttft), ("each next token", run.get("tpot"), prediction.tpot))
+        times = (("the first token", run.number("ttft"), prediction.ttft), ("each next token", run.number("tpot"), prediction.tpot))
         for subject, measured, predicted in rates:
             yield from _compared(
                 prediction, subject, measured, predicted, predicted / measured if measured else math.nan, "tok/s"

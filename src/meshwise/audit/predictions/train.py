@@ -78,39 +78,39 @@ def to_case(f: Figures) -> Case:
     """Return the run as a row of a measurement table, with the defaults of its framework for settings that it does not state."""
     run = f.run
     if f.chip is None:
-        raise UserError("the chip is not stated" if not run.text("gpu") else "the chip is not in the catalogue")
+        raise UserError("the chip is not stated" if not run.text("chip") else "the chip is not in the catalogue")
     if not math.isfinite(f.devices) or f.devices < 1:
         raise UserError("the number of devices is not stated")
-    if run.stated("dp", "tp", "pp") and f.run.get("dp") * run.get("tp") * run.get("pp") * run.numbers.get("cp", 1.0) != f.devices:
+    if run.stated("dp", "tp", "pp") and f.run.number("dp") * run.number("tp") * run.number("pp") * run.number("cp", 1.0) != f.devices:
         raise UserError("the layout does not multiply to the number of devices")
-    row = {name: f"{run.get(name):g}" if run.get(name) < 1e15 else "" for name in _NUMBERS if run.stated(name)}
+    row = {name: f"{run.number(name):g}" if run.number(name) < 1e15 else "" for name in _NUMBERS if run.stated(name)}
     row |= {name: run.text(name) for name in _TEXTS if run.text(name)}
     row |= {
-        "n_gpus": f"{f.devices:.0f}",
+        "devices": f"{f.devices:.0f}",
         "gpu": f.chip.key,
         "tp": row.get("tp", "1"),
         "pp": row.get("pp", "1"),
         "dp": f"{f.dp:g}",
     }
     if math.isfinite(f.batch):
-        row["global_batch_seqs"] = f"{f.batch:.0f}"
-    if run.stated("per_device_batch") and "micro_batch" not in row:
-        row["micro_batch"] = f"{run.get('per_device_batch'):.0f}"
+        row["batch"] = f"{f.batch:.0f}"
+    if run.stated("per_device_batch") and "mbs" not in row:
+        row["mbs"] = f"{run.number('per_device_batch'):.0f}"
     if f.printed_formula[0] in WITH_RECOMPUTE:
         row.setdefault("recompute", "full")
-    if "zero_stage" not in row and f.dp > 1 and not run.text("sharding"):
-        row["zero_stage"] = "1"
-    if "n_heads" not in row and run.stated("d_model"):
-        row["n_heads"] = str(_heads(int(run.get("d_model"))))
+    if "zero" not in row and f.dp > 1 and not run.text("sharding"):
+        row["zero"] = "1"
+    if "heads" not in row and run.stated("hidden"):
+        row["heads"] = str(_heads(int(run.number("hidden"))))
     model = f.model
-    if model is not None and not run.stated("d_model"):
-        row |= {"model": model.name, "d_model": ""}
-    if run.stated("params") and run.stated("d_model"):
-        row["params_b"] = f"{run.get('params') / 1e9:g}"
+    if model is not None and not run.stated("hidden"):
+        row |= {"model": model.name, "hidden": ""}
+    if run.stated("params") and run.stated("hidden"):
+        row["params_b"] = f"{run.number('params') / 1e9:g}"
     if math.isfinite(f.seconds):
         row["sec_per_iter"] = f"{f.seconds:.9g}"
     if math.isfinite(f.memory):
-        row |= {"mem_gb": f"{f.memory / 1e9:.6g}", "mem_unit": "GB"}
+        row |= {"mem_gb": f"{f.memory / 1e9:.6g}", "memory_unit": "GB"}
     return cases.case_of(row, f.where)
 
 
@@ -120,23 +120,23 @@ def _heads(hidden: int) -> int:
 
 
 _NUMBERS = (
-    "n_layers",
-    "d_model",
-    "d_ff",
-    "n_heads",
-    "n_kv_heads",
+    "layers",
+    "hidden",
+    "ffn",
+    "heads",
+    "kv_heads",
     "vocab",
-    "seq_len",
-    "gpus_per_node",
+    "seq",
+    "devices_per_node",
     "tp",
     "pp",
     "cp",
     "ep",
-    "zero_stage",
-    "micro_batch",
-    "interleave",
+    "zero",
+    "mbs",
+    "vpp",
 )
-_TEXTS = ("framework", "precision", "recompute", "seq_parallel", "sharding", "flash_attention", "outcome")
+_TEXTS = ("framework", "precision", "recompute", "sp", "sharding", "flash", "outcome")
 
 
 def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> I
 def _slow(p: TrainPrediction, grade: str) -> Finding:
     share, f = p.figures.model_mfu, p.figures
     reached = f", {percent(share)} of the peak of {p.case.chip.name} by 6N" if math.isfinite(share) else ""
-    tflops = f.run.get("tflops") / 1e12
+    tflops = f.run.number("tflops") / 1e12
     hint = ""
     if math.isfinite(tflops) and tflops > 0 and 0.7 < tflops / p.seconds < 1.4:
         hint = "; seconds and TFLOP/s may be swapped"

@@ -37,11 +37,11 @@ def _places(runs: Sequence[Figures]) -> tuple[str, ...]:
 
 def swapped(runs: Sequence[Figures]) -> Iterator[Finding]:
     """If the seconds of one run are the TFLOP/s of another of the same setup, and vice versa, two columns were swapped."""
-    for group in _groups(runs, "zero_stage", "n_heads", same_day=False):
+    for group in _groups(runs, "zero", "heads", same_day=False):
         for i, f in enumerate(group):
             for other in group[:i]:
-                this_pair = f.run.get("seconds"), f.run.get("tflops") / 1e12
-                other_swapped = other.run.get("tflops") / 1e12, other.run.get("seconds")
+                this_pair = f.run.number("seconds"), f.run.number("tflops") / 1e12
+                other_swapped = other.run.number("tflops") / 1e12, other.run.number("seconds")
                 if (
                     near(*this_pair, SAME)
                     or not near(this_pair[0], other_swapped[0], 1e-3)
@@ -61,15 +61,15 @@ def swapped(runs: Sequence[Figures]) -> Iterator[Finding]:
 
 
 def _pair(f: Figures) -> str:
-    return f"{number(f.run.get('seconds'))} s and {number(f.run.get('tflops') / 1e12)} TFLOP/s"
+    return f"{number(f.run.number('seconds'))} s and {number(f.run.number('tflops') / 1e12)} TFLOP/s"
 
 
 def _distance_from_similar(runs: Sequence[Figures], *pair: Figures) -> Callable[[Figures], float]:
     """Return a function that gives the distance of a run's seconds from the median of other runs of the same model, batch and day."""
-    like = [f for f in runs if f not in pair and f.run.get("params") == pair[0].run.get("params") and f.batch == pair[0].batch]
-    typical = sorted(f.run.get("seconds") for f in like if f.run.stated("seconds") and _day(f) == _day(pair[0]))
+    like = [f for f in runs if f not in pair and f.run.number("params") == pair[0].run.number("params") and f.batch == pair[0].batch]
+    typical = sorted(f.run.number("seconds") for f in like if f.run.stated("seconds") and _day(f) == _day(pair[0]))
     middle = typical[len(typical) // 2] if typical else math.nan
-    return lambda f: abs(f.run.get("seconds") - middle) if math.isfinite(middle) else 0.0
+    return lambda f: abs(f.run.number("seconds") - middle) if math.isfinite(middle) else 0.0
 
 
 def quoted_twice(runs: Sequence[Figures]) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def quoted_twice(runs: Sequence[Figures]) -> Iterator[Finding]:
     for group in _groups(runs):
         ranges: list[str] = []
         for name, unit, scale, tolerance in (("seconds", "s", 1.0, SAME), ("memory", "GB", 1e9, 3 * SAME)):
-            values = [f.run.get(name) for f in group if f.run.stated(name)]
+            values = [f.run.number(name) for f in group if f.run.stated(name)]
             if len(values) > 1 and not near(min(values), max(values), tolerance):
                 ranges.append(f"{number(min(values) / scale)} to {number(max(values) / scale)} {unit}")
         if ranges:
@@ -92,19 +92,19 @@ def quoted_twice(runs: Sequence[Figures]) -> Iterator[Finding]:
 
 
 def _layout(f: Figures) -> str:
-    names = {"n_gpus": "devices", "nodes": "nodes", "micro_batch": "mbs", "global_batch_seqs": "batch"}
-    axes = ("nodes", "n_gpus", "dp", "tp", "pp", "micro_batch", "global_batch_seqs", "n_layers", "prompt", "output")
-    return ", ".join(f"{names.get(axis, axis)} {number(f.run.get(axis))}" for axis in axes if f.run.stated(axis))
+    names = {"devices": "devices", "nodes": "nodes", "mbs": "mbs", "batch": "batch"}
+    axes = ("nodes", "devices", "dp", "tp", "pp", "mbs", "batch", "layers", "prompt", "output")
+    return ", ".join(f"{names.get(axis, axis)} {number(f.run.number(axis))}" for axis in axes if f.run.stated(axis))
 
 
 def memory_and_micro_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A larger micro-batch in the same layout never needs less memory."""
-    for group in _groups(runs, "micro_batch", "grad_accum"):
-        stated = sorted((f for f in group if f.run.stated("memory", "micro_batch")), key=lambda f: f.run.get("micro_batch"))
+    for group in _groups(runs, "mbs", "accumulation"):
+        stated = sorted((f for f in group if f.run.stated("memory", "mbs")), key=lambda f: f.run.number("mbs"))
         for small, large in pairwise(stated):
-            least, most = small.run.get("memory"), large.run.get("memory")
-            if small.run.get("micro_batch") < large.run.get("micro_batch") and least > (1 + 2 * SAME) * most:
-                smaller, larger = number(small.run.get("micro_batch")), number(large.run.get("micro_batch"))
+            least, most = small.run.number("memory"), large.run.number("memory")
+            if small.run.number("mbs") < large.run.number("mbs") and least > (1 + 2 * SAME) * most:
+                smaller, larger = number(small.run.number("mbs")), number(large.run.number("mbs"))
                 work = f"the same layout needs {number(most / 1e9)} GB at micro-batch {larger}, which keeps more activations"
                 yield Finding(
                     rule="memory",
@@ -121,23 +121,23 @@ def _memory_of_table(runs: Sequence[Figures], odd: Figures) -> str:
     others = [
         f for f in runs if f.source == odd.source and f.run.section == odd.run.section and f is not odd and f.run.stated("memory")
     ]
-    shown = ", ".join(number(f.run.get("memory") / 1e9) for f in others[:6])
+    shown = ", ".join(number(f.run.number("memory") / 1e9) for f in others[:6])
     return f"; other rows of its table need {shown} GB" if others else ""
 
 
 def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A step of fewer micro-batches is shorter: it takes m + pp - 1 slots of the pipeline (arXiv:2104.04473, 2.2.1)."""
-    for group in _groups(runs, "global_batch_seqs", "grad_accum"):
+    for group in _groups(runs, "batch", "accumulation"):
         timed = sorted(
-            (f for f in group if f.run.stated("seconds", "micro_batch") and f.batch > 0 and f.dp > 0), key=lambda f: f.batch
+            (f for f in group if f.run.stated("seconds", "mbs") and f.batch > 0 and f.dp > 0), key=lambda f: f.batch
         )
         for small, large in pairwise(timed):
             if small.batch == large.batch:
                 continue
-            slots = [f.batch / (f.dp * f.run.get("micro_batch")) + f.run.numbers.get("pp", 1.0) - 1 for f in (small, large)]
+            slots = [f.batch / (f.dp * f.run.number("mbs")) + f.run.number("pp", 1.0) - 1 for f in (small, large)]
             if slots[0] < 4:
                 continue  # with this few slots, the fixed cost of a step is not negligible
-            took, other = small.run.get("seconds"), large.run.get("seconds")
+            took, other = small.run.number("seconds"), large.run.number("seconds")
             expected = other * slots[0] / slots[1]
             if took > (1 + SLOW) * expected and took > 0.9 * other:
                 both = (
@@ -219,7 +219,7 @@ def _tables(runs: Sequence[Figures]) -> list[list[Figures]]:
     tables: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.run.section and f.run.section != "log":
-            key = (f.source, f.run.section, f.run.get("params"), f.run.text("model"), f.run.get("seq_len"))
+            key = (f.source, f.run.section, f.run.number("params"), f.run.text("model"), f.run.number("seq"))
             tables.setdefault(key, []).append(f)
     return [group for group in tables.values() if len(group) > 1]
 
@@ -228,10 +228,10 @@ def unlike_lengths(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A comparison of throughput over sequence lengths states the batch; without it, the tokens per step are unknown."""
     tables: dict[tuple[str, str], list[Figures]] = {}
     for f in runs:
-        if f.run.section and math.isfinite(f.stated_rate) and f.run.stated("seq_len"):
+        if f.run.section and math.isfinite(f.stated_rate) and f.run.stated("seq"):
             tables.setdefault((f.source, f.run.section), []).append(f)
     for group in tables.values():
-        lengths = {f.run.get("seq_len") for f in group}
+        lengths = {f.run.number("seq") for f in group}
         unknown = [f for f in group if not f.run.stated("per_device_batch") and not math.isfinite(f.batch)]
         if len(lengths) > 1 and len(lengths) == len(group) and unknown:
             yield Finding(
@@ -239,7 +239,7 @@ def unlike_lengths(runs: Sequence[Figures]) -> Iterator[Finding]:
                 certainty="unusual",
                 where=_places(group[:1]),
                 message=f"throughput is compared over {len(lengths)} sequence lengths, {len(unknown)} of them without a single batch",
-                arithmetic=", ".join(f"{number(f.run.get('seq_len'))} tokens: {number(f.stated_rate)} tok/s" for f in group),
+                arithmetic=", ".join(f"{number(f.run.number('seq'))} tokens: {number(f.stated_rate)} tok/s" for f in group),
             )
 
 
@@ -247,11 +247,11 @@ def stated_efficiency(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A stated scaling efficiency agrees with the rates and devices of its table, relative to the fewest devices."""
     for group in _tables(runs):
         rated = sorted((f for f in group if f.rate > 0 and f.devices > 0), key=lambda f: f.devices)
-        if len(rated) < 2 or (rated[0].run.stated("efficiency") and not near(rated[0].run.get("efficiency"), 1.0, EFFICIENCY)):
+        if len(rated) < 2 or (rated[0].run.stated("efficiency") and not near(rated[0].run.number("efficiency"), 1.0, EFFICIENCY)):
             continue
         base = rated[0]
         for f in rated[1:]:
-            stated, gain, more = f.run.get("efficiency"), f.rate / base.rate, f.devices / base.devices
+            stated, gain, more = f.run.number("efficiency"), f.rate / base.rate, f.devices / base.devices
             if more > 1 and math.isfinite(stated) and abs(stated - gain / more) > EFFICIENCY:
                 yield Finding(
                     rule="scaling",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Finding, near, number
-from meshwise.runs.log_run import Claim
+from meshwise.runs.reading import Claim
 
 
 class Statement(NamedTuple):
@@ -56,7 +56,7 @@ def conflicts(statements: Sequence[Statement], runs: Sequence[Figures]) -> Itera
         if claim.kind == "conflict":
             above, below = claim.values
             fits = (
-                _matching_batch(runs, statement, above) if claim.about[0] == "global_batch_seqs" and len(claim.about) > 1 else ""
+                _matching_batch(runs, statement, above) if claim.about[0] == "batch" and len(claim.about) > 1 else ""
             )
             yield Finding(
                 rule="quoted twice",

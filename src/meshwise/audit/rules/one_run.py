@@ -27,26 +27,26 @@ def _finding(f: Figures, rule: str, certainty: Certainty, message: str, arithmet
 
 def tokens_per_step(f: Figures) -> Iterator[Finding]:
     """Batch x sequence length equals the stated tokens per step."""
-    stated, counted = f.run.get("tokens_per_step"), f.batch * f.run.get("seq_len")
-    if not math.isfinite(stated * counted) or near(stated, counted, f.tolerance("tokens_per_step", "global_batch_seqs")):
+    stated, counted = f.run.number("tokens_per_step"), f.batch * f.run.number("seq")
+    if not math.isfinite(stated * counted) or near(stated, counted, f.tolerance("tokens_per_step", "batch")):
         return
     share = " (one device's share)" if near(stated * f.devices, counted, MULTIPLES) else ""
-    work = f"{number(f.batch)} sequences x {number(f.run.get('seq_len'))} = {number(counted)}"
+    work = f"{number(f.batch)} sequences x {number(f.run.number('seq'))} = {number(counted)}"
     message = f"{number(stated)} tokens a step are stated{share}, but the batch has {number(counted)}"
     yield _finding(f, "tokens per step", "certain", message, work)
 
 
 def step_times_rate(f: Figures) -> Iterator[Finding]:
     """Step time x throughput equals the tokens of a step."""
-    seconds, rate, tokens = f.run.get("seconds"), f.stated_rate, f.tokens
+    seconds, rate, tokens = f.run.number("seconds"), f.stated_rate, f.tokens
     processed = seconds * rate
-    names = ("seconds", "tokens_per_second", "tokens_per_second_per_gpu", "samples_per_second", "global_batch_seqs")
+    names = ("seconds", "tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "batch")
     if not math.isfinite(processed * tokens) or tokens <= 0 or near(processed, tokens, f.tolerance(*names)):
         return
     ratio = processed / tokens
     product = f"{number(rate)} tok/s x {number(seconds)} s = {number(processed)} tokens"
     work = f"{product}, but a step has {number(tokens)}: {ratio:.3g} times as many"
-    stated = f.run.get("tokens_per_step")
+    stated = f.run.number("tokens_per_step")
     if math.isfinite(stated) and not near(stated, tokens, MULTIPLES):
         work += f" ({processed / stated:.3g} times the {number(stated)} stated)"
     if f.dp > 1 and "per_device_batch" not in f.run.numbers and abs(math.log(ratio / f.dp)) < abs(math.log(ratio)):
@@ -62,7 +62,7 @@ def step_times_rate(f: Figures) -> Iterator[Finding]:
 
 def ranks_against_total(f: Figures) -> Iterator[Finding]:
     """The rates of the ranks sum to the total, and to the rate that the step time gives."""
-    rates, total = f.run.ranks.get("tokens_per_second", ()), f.run.get("tokens_per_second")
+    rates, total = f.run.ranks.get("tokens_per_second", ()), f.run.number("tokens_per_second")
     if len(rates) < 2:
         return
     whole, mean = sum(rates), sum(rates) / len(rates)
@@ -70,10 +70,10 @@ def ranks_against_total(f: Figures) -> Iterator[Finding]:
         message = "each rank prints the total" if near(mean, total, 0.15) else "the ranks do not sum to the total"
         work = f"{len(rates)} ranks sum to {number(whole)} tok/s, the total is {number(total)}"
         yield _finding(f, "ranks and total", "certain", message, work)
-    timed = f.tokens / f.run.get("seconds") if f.run.get("seconds") > 0 else math.nan
+    timed = f.tokens / f.run.number("seconds") if f.run.number("seconds") > 0 else math.nan
     if near(timed, mean, 0.15) and not near(timed, whole, 0.15):
         work = (
-            f"{number(f.tokens)} tokens / {number(f.run.get('seconds'))} s = {number(timed)} tok/s in total, "
+            f"{number(f.tokens)} tokens / {number(f.run.number('seconds'))} s = {number(timed)} tok/s in total, "
             f"close to the {number(mean)} of each rank; the sum of {number(whole)} is {whole / timed:.1f} times as much"
         )
         message = f"each rank prints the rate of all ranks, so the total is about {len(rates)} times too high"
@@ -82,10 +82,10 @@ def ranks_against_total(f: Figures) -> Iterator[Finding]:
 
 def samples_against_batch(f: Figures) -> Iterator[Finding]:
     """Samples per second x step time equals the batch."""
-    samples, seconds = f.run.get("samples_per_second"), f.run.get("seconds")
+    samples, seconds = f.run.number("samples_per_second"), f.run.number("seconds")
     if not math.isfinite(samples * seconds * f.batch) or math.isfinite(f.stated_rate * f.tokens):
         return  # with a sequence length, `step_times_rate` finds the same in tokens
-    if not near(samples * seconds, f.batch, f.tolerance("seconds", "samples_per_second", "global_batch_seqs")):
+    if not near(samples * seconds, f.batch, f.tolerance("seconds", "samples_per_second", "batch")):
         work = f"{number(samples)} samples/s x {number(seconds)} s = {number(samples * seconds)}, the batch is {number(f.batch)}"
         message = "step time, samples per second and batch contradict each other"
         yield _finding(f, "step x throughput", "certain", message, work)
@@ -94,20 +94,20 @@ def samples_against_batch(f: Figures) -> Iterator[Finding]:
 def layout_and_devices(f: Figures) -> Iterator[Finding]:
     """The product of the parallel axes equals the number of devices."""
     run = f.run
-    if not run.stated("tp", "pp") or not (run.stated("n_gpus") or run.stated("nodes", "gpus_per_node")):
+    if not run.stated("tp", "pp") or not (run.stated("devices") or run.stated("nodes", "devices_per_node")):
         return
-    cut = run.get("tp") * run.get("pp") * run.numbers.get("cp", 1.0)
+    cut = run.number("tp") * run.number("pp") * run.number("cp", 1.0)
     if not run.stated("dp"):
         if f.devices % cut:
             work = f"tp x pp = {number(cut)}, {number(f.devices)} devices"
             yield _finding(f, "layout", "certain", "the parallel axes do not divide the number of devices", work)
         return
-    product = cut * run.get("dp")
+    product = cut * run.number("dp")
     if product == f.devices:
         return
     fits = f.devices / cut
     instead = f"; dp {number(fits)} would" if fits == int(fits) else ""
-    axes = " x ".join(number(run.get(axis)) for axis in ("dp", "tp", "pp", "cp") if run.stated(axis))
+    axes = " x ".join(number(run.number(axis)) for axis in ("dp", "tp", "pp", "cp") if run.stated(axis))
     message = f"the parallel axes do not multiply to the number of devices{instead}"
     yield _finding(f, "layout", "certain", message, f"{axes} = {number(product)}, not {number(f.devices)}")
 
@@ -118,15 +118,15 @@ def batch_divides(f: Figures) -> Iterator[Finding]:
     if not run.stated("dp") and not run.stated("tp", "pp"):
         return  # the number of replicas is not known
     if (
-        not run.stated("global_batch_seqs", "micro_batch")
+        not run.stated("batch", "mbs")
         or not math.isfinite(f.dp)
         or f.dp != int(f.dp)
-        or "global_batch_seqs" in run.rough
+        or "batch" in run.rough
     ):
         return
-    slots = f.dp * run.get("micro_batch")
-    batch, steps = run.get("global_batch_seqs"), run.get("grad_accum")
-    each = f"dp {number(f.dp)} x micro-batch {number(run.get('micro_batch'))}"
+    slots = f.dp * run.number("mbs")
+    batch, steps = run.number("batch"), run.number("accumulation")
+    each = f"dp {number(f.dp)} x micro-batch {number(run.number('mbs'))}"
     if math.isfinite(steps) and slots * steps != batch:
         work = f"{each} x {number(steps)} accumulation steps = {number(slots * steps)}, not {number(batch)}"
         message = "replicas x micro-batch x gradient accumulation is not the batch"
@@ -138,7 +138,7 @@ def batch_divides(f: Figures) -> Iterator[Finding]:
 
 def layers_divide(f: Figures) -> Iterator[Finding]:
     """A run that succeeded has a layer for every pipeline stage, and attention heads that tp divides."""
-    layers, stages, heads, tp = (f.run.get(name) for name in ("n_layers", "pp", "n_heads", "tp"))
+    layers, stages, heads, tp = (f.run.number(name) for name in ("layers", "pp", "heads", "tp"))
     if failed(f):
         return
     if 0 < layers < stages:
@@ -155,7 +155,7 @@ def failed(f: Figures) -> bool:
 
 def failure_reason(f: Figures) -> str:
     """Return why a failed run could not have worked, or '' if its figures do not show it."""
-    layers, stages = f.run.get("n_layers"), f.run.get("pp")
+    layers, stages = f.run.number("layers"), f.run.number("pp")
     if f.run.text("outcome").lower() != "fail" or not stages > 1 or not layers > 0:
         return ""
     if layers < stages:
@@ -167,14 +167,14 @@ def failure_reason(f: Figures) -> str:
 def size_and_shape(f: Figures) -> Iterator[Finding]:
     """The stated size agrees with layers and width; sources count with or without the embedding."""
     run = f.run
-    params, layers, hidden, vocab = (run.get(name) for name in ("params", "n_layers", "d_model", "vocab"))
-    if run.stated("d_ff", "n_kv_heads") and (run.get("d_ff") != 4 * hidden or run.get("n_kv_heads") != run.get("n_heads")):
+    params, layers, hidden, vocab = (run.number(name) for name in ("params", "layers", "hidden", "vocab"))
+    if run.stated("ffn", "kv_heads") and (run.number("ffn") != 4 * hidden or run.number("kv_heads") != run.number("heads")):
         return  # a gate or grouped heads: the count depends on facts that are not stated
     least = 12 * layers * hidden**2
     most = least + 2 * (vocab if math.isfinite(vocab) else 50_000) * hidden
     if not math.isfinite(params * least) or 0.9 * least <= params <= 1.1 * most + hidden * 4096:
         return
-    if run.stated("d_ff") and run.get("d_ff") != 4 * hidden:
+    if run.stated("ffn") and run.number("ffn") != 4 * hidden:
         return
     count = f"12 x {number(layers)} layers x {number(hidden)}^2 = {least:.3g}, with embeddings up to {most:.3g}"
     message = "the stated size does not match the layers and width"
@@ -183,7 +183,7 @@ def size_and_shape(f: Figures) -> Iterator[Finding]:
 
 def first_loss(f: Figures) -> Iterator[Finding]:
     """The loss of an untrained model is ln(vocabulary): all tokens are equally likely."""
-    loss, step, vocab = f.run.get("loss"), f.run.numbers.get("loss_step", 0.0), f.shape.vocab
+    loss, step, vocab = f.run.number("loss"), f.run.number("loss_step", 0.0), f.shape.vocab
     if not math.isfinite(loss) or step > FIRST_STEPS:
         return
     tokens = vocab if math.isfinite(vocab) else SMALLEST_VOCABULARY
@@ -232,7 +232,7 @@ def printed_flops(f: Figures) -> Iterator[Finding]:
     if 0.85 < ratio < 1.15:
         return  # rounded sizes, tied embeddings counted twice and gates explain this much
     least, most = min(f.formulas.values()), max(f.formulas.values())
-    shown = f"{number(f.run.get('tflops') / 1e12)} TFLOP/s" if f.run.stated("tflops") else "the printed MFU"
+    shown = f"{number(f.run.number('tflops') / 1e12)} TFLOP/s" if f.run.stated("tflops") else "the printed MFU"
     work = f"{shown} is {f.printed_flops:.4g} FLOPs a token; formulas give {least:.4g} to {most:.4g}"
     message = f"the printed TFLOP/s or MFU match no common formula{_likely_cause(f)}"
     yield _finding(f, "printed FLOPs", "likely", message, work)
@@ -260,10 +260,10 @@ def _likely_cause(f: Figures) -> str:
 def printed_mfu(f: Figures) -> Iterator[Finding]:
     """Printed MFU equals printed TFLOP/s over the peak."""
     run = f.run
-    share = run.get("mfu") if run.stated("mfu") else run.get("hfu")
-    implied = run.get("tflops") / f.peak_flops
+    share = run.number("mfu") if run.stated("mfu") else run.number("hfu")
+    implied = run.number("tflops") / f.peak_flops
     if math.isfinite(share * implied) and not near(share, implied, 0.05):
-        work = f"{number(run.get('tflops') / 1e12)} TFLOP/s / {f.peak_flops / 1e12:.4g} = {implied:.1%}; {share:.1%} printed"
+        work = f"{number(run.number('tflops') / 1e12)} TFLOP/s / {f.peak_flops / 1e12:.4g} = {implied:.1%}; {share:.1%} printed"
         yield _finding(f, "MFU", "likely", "MFU and TFLOP/s contradict each other, or assume another peak", work)
 
 
@@ -280,8 +280,8 @@ def memory_and_chip(f: Figures) -> Iterator[Finding]:
 
 def forward_and_step(f: Figures) -> Iterator[Finding]:
     """A step takes as long as three forward passes of its micro-batches, four with recompute; ten times as long has another cause."""
-    forward, seconds = f.run.get("forward_seconds"), f.run.get("seconds")
-    steps = f.run.numbers.get("grad_accum", 1.0)
+    forward, seconds = f.run.number("forward_seconds"), f.run.number("seconds")
+    steps = f.run.number("accumulation", 1.0)
     if math.isfinite(forward * seconds) and forward > 0 and seconds > 30 * forward * steps:
         longer = f"a step takes {number(seconds)} s: {seconds / (3 * forward * steps):.0f} times as long"
         work = f"3 x {number(forward * 1e3)} ms = {number(3e3 * forward)} ms, {longer}"
@@ -299,22 +299,22 @@ def rank_balance(f: Figures) -> Iterator[Finding]:
 
 def not_numbers(f: Figures) -> Iterator[Finding]:
     """Losses are finite."""
-    if f.run.numbers.get("nans", 0.0) > 0:
+    if f.run.number("nans", 0.0) > 0:
         message = "some losses are NaN or infinite, so the speed is that of a broken run"
-        yield _finding(f, "NaN", "certain", message, f"{number(f.run.get('nans'))} steps")
+        yield _finding(f, "NaN", "certain", message, f"{number(f.run.number('nans'))} steps")
 
 
 def served_speed(f: Figures) -> Iterator[Finding]:
     """Each generated token reads all weights, so bandwidth / bytes bounds decoding; prompts are read many tokens at a time."""
     run = f.run
-    decode, prefill = run.get("decode"), run.get("prefill")
+    decode, prefill = run.number("decode"), run.number("prefill")
     alone = (
-        run.numbers.get("users", 1.0) == 1
+        run.number("users", 1.0) == 1
         and not run.text("load")
-        and not run.stated("request_rate")
-        and not run.get("draft") > 0
+        and not run.stated("rate")
+        and not run.number("draft") > 0
     )
-    size = run.get("model_bytes")
+    size = run.number("model_bytes")
     if f.chip is not None and f.chip.kind == "gpu" and math.isfinite(decode * size) and alone:
         chips = f.devices if math.isfinite(f.devices) else 1.0
         bound = f.chip.bandwidth / size * chips
@@ -322,7 +322,7 @@ def served_speed(f: Figures) -> Iterator[Finding]:
             most = f"{chips:g} x {f.chip.bandwidth / 1e9:.0f} GB/s / {size / 1e9:.2f} GB = {bound:.1f} tok/s"
             work = f"at most {most}, {number(decode)} stated"
             yield _finding(f, "above the chip", "likely", "it generates faster than its weights can be read from memory", work)
-    if math.isfinite(decode * prefill) and prefill < decode and run.get("prompt") > 32:
+    if math.isfinite(decode * prefill) and prefill < decode and run.number("prompt") > 32:
         work = f"prompt {number(prefill)} tok/s, generation {number(decode)} tok/s"
         message = "prompts are processed slower than tokens are generated: the two figures may be swapped"
         yield _finding(f, "prompt and generation", "unusual", message, work)

@@ -9,7 +9,7 @@ from meshwise.programs.launch import script
 from meshwise.programs.program import Job, Launch
 from meshwise.programs.read import tree
 from meshwise.programs.source import Source
-from meshwise.runs.facts import Span, Stated
+from meshwise.runs.run import Span, Stated
 
 IMAGE = f"{forms.PLACEHOLDER}/IMAGE"
 """Kubernetes refuses capital letters in the name of an image, so a pod with this one does not start."""

@@ -6,7 +6,7 @@ from meshwise.programs import forms
 from meshwise.programs.launch import manifests, script
 from meshwise.programs.program import Job, Launch, Launcher
 from meshwise.programs.source import Source
-from meshwise.runs.facts import Stated
+from meshwise.runs.run import Stated
 
 FILE = "task.yaml"
 NAMES = {

@@ -7,7 +7,7 @@ from meshwise.programs import forms
 from meshwise.programs.launch import script
 from meshwise.programs.program import Job, Launcher
 from meshwise.programs.source import Setting, Unknown
-from meshwise.runs.facts import Span, Stated, Value
+from meshwise.runs.run import Span, Stated, Value
 
 FILE = "train.sbatch"
 WARNING = 120

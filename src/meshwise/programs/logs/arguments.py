@@ -11,7 +11,7 @@ _DOTTED = re.compile(r"^.*?([A-Za-z_][\w-]*)\s*\.{3,}\s*(\S.*)$")
 _PAIR = re.compile(r"(?:^|[\s({,])--?([A-Za-z][\w-]*)[= ]([\w.+-]+)|(?:^|[\s({,])([A-Za-z_]\w*)\s*=\s*'?([\w.+-]+)'?(?=[,)\s]|$)")
 _MODEL = "n_layers d_model d_ff n_heads n_kv_heads vocab seq_len params"
 _LAYOUT = "n_gpus dp tp pp cp ep interleave zero_stage micro_batch per_device_batch global_batch_seqs grad_accum"
-KNOWN = frozenset([*_MODEL.split(), *_LAYOUT.split(), "recompute", "seq_parallel", "precision"])
+KNOWN = frozenset([*_MODEL.split(), *_LAYOUT.split(), "recompute", "sp", "precision"])
 """Fields that an argument may set; other names that look like columns, such as 'loss', are not arguments."""
 
 

@@ -12,7 +12,7 @@ from meshwise.catalogue.plugins import load_plugins
 from meshwise.errors import UserError, unknown
 from meshwise.programs.logs import lines
 from meshwise.programs.logs.lines import Line
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 
 GROUP = "meshwise.logs"
 PAGES = (".md", ".markdown", ".txt")

@@ -5,19 +5,19 @@ import re
 from dataclasses import replace
 
 from meshwise.runs.columns import find_field
-from meshwise.runs.log_run import Claim, Reading, Run
+from meshwise.runs.reading import Claim, Reading, Run
 from meshwise.runs.numbers import amount, parse_range
 
-SHAPE = frozenset({"n_layers", "d_model", "n_heads", "d_ff", "n_kv_heads"})
-ABOVE = SHAPE | {"global_batch_seqs", "seq_len", "vocab"}
+SHAPE = frozenset({"layers", "hidden", "heads", "ffn", "kv_heads"})
+ABOVE = SHAPE | {"batch", "seq", "vocab"}
 """Fields that a line above a table sets for its rows. A layout is only taken from the row itself."""
-EVERYWHERE = frozenset({"seq_len", "vocab", "gpus_per_node"})
+EVERYWHERE = frozenset({"seq", "vocab", "devices_per_node"})
 """Fields that hold for a whole document if it states a single value."""
 MEASURED = frozenset(
     {
         "seconds",
         "tokens_per_second",
-        "tokens_per_second_per_gpu",
+        "tokens_per_second_per_device",
         "samples_per_second",
         "mfu",
         "tflops",
@@ -101,10 +101,10 @@ class Page:
             if len(chip) > len(self.chips.get(_chip_kind(chip), "")):
                 self.chips[_chip_kind(chip)] = " ".join(chip.split())
             if number and self.measured:
-                self.bullets.setdefault("n_gpus", float(number))
+                self.bullets.setdefault("devices", float(number))
         per_node = _PER_NODE.search(text[:2000])
         if per_node:
-            self.everywhere.setdefault("gpus_per_node", set()).add(float(per_node[1] or per_node[2]))
+            self.everywhere.setdefault("devices_per_node", set()).add(float(per_node[1] or per_node[2]))
 
     def _read_pairs(self, text: str, pairs: list[tuple[str, str]]) -> None:
         """Read '200B model: TP=8, NLAYERS=80'. A line that is almost only such pairs applies to the lines below it."""
@@ -128,7 +128,7 @@ class Page:
             self.everywhere.setdefault(name, set()).add(facts[name])
 
     def _add_shape(self, size: float, facts: dict[str, float]) -> None:
-        shape = tuple(sorted((name, value) for name, value in facts.items() if name in ("n_layers", "d_model")))
+        shape = tuple(sorted((name, value) for name, value in facts.items() if name in ("layers", "hidden")))
         if len(shape) == 2:
             self.shapes.setdefault(size, set()).add(shape)
 
@@ -141,7 +141,7 @@ class Page:
         elif compared and rate and re.search(r"tok", value, re.IGNORECASE):
             run = Run(
                 where=where,
-                numbers={"n_gpus": float(compared[1]), "tokens_per_second": rate.value},
+                numbers={"devices": float(compared[1]), "tokens_per_second": rate.value},
                 rough=frozenset({"tokens_per_second"} if rate.rough else ()),
                 section=self.section,
             )
@@ -192,30 +192,30 @@ class Page:
 
     def add_row(self, run: Run, section: str) -> None:
         """Add the run of a table row, with the facts above its table. A batch that contradicts them becomes a claim to check."""
-        above_batch, row_batch = self.above.get("global_batch_seqs", math.nan), run.get("global_batch_seqs")
+        above_batch, row_batch = self.above.get("batch", math.nan), run.number("batch")
         if math.isfinite(above_batch) and math.isfinite(row_batch) and above_batch != row_batch and "params" not in self.above:
             text = f"the batch is {row_batch:g} in the row and {above_batch:g} in the text above its table"
-            about = ("global_batch_seqs", run.where)
+            about = ("batch", run.where)
             self.reading.add_claim(
                 Claim(kind="conflict", where=run.where, text=text, values=(above_batch, row_batch), about=about)
             )
         above = {name: value for name, value in self.above.items() if name in ABOVE}
         size = self.above.get("params", math.nan)
-        if math.isfinite(size) and size != run.get("params"):
+        if math.isfinite(size) and size != run.number("params"):
             above = {name: value for name, value in above.items() if name not in SHAPE}
         whole = replace(run.with_defaults(above, {}), section=section)
         if whole.stated("params"):
-            self._add_shape(whole.get("params"), dict(whole.numbers))
+            self._add_shape(whole.number("params"), dict(whole.numbers))
         self.reading.add_run(whole)
 
     def add_column(self, run: Run, title: str, section: str) -> None:
         """Add the run of one column of a transposed table; its title may be a sequence length or a number of GPUs."""
         counted = re.match(r"\s*(\d[\d,]*)\s*(tokens?|gpus?)\b", title, re.IGNORECASE)
-        name = "seq_len" if counted and counted[2].lower().startswith("token") else "n_gpus"
+        name = "seq" if counted and counted[2].lower().startswith("token") else "devices"
         more = {name: float(counted[1].replace(",", ""))} if counted else {}
         numbers = dict(run.numbers)
-        if "global_batch_seqs" in numbers:
-            numbers["per_device_batch"] = numbers.pop("global_batch_seqs")
+        if "batch" in numbers:
+            numbers["per_device_batch"] = numbers.pop("batch")
         self.reading.add_run(replace(run, numbers={**numbers, **more}, section=section))
 
     def close(self) -> None:
@@ -241,11 +241,11 @@ class Page:
 
     def _with_shape(self, run: Run) -> Run:
         """Fill in layers and width of a run that only states its size, if the document gives that size a single shape."""
-        shapes = self.shapes.get(run.get("params"), set())
-        if len(shapes) != 1 or run.stated("n_layers", "d_model"):
+        shapes = self.shapes.get(run.number("params"), set())
+        if len(shapes) != 1 or run.stated("layers", "hidden"):
             return run
         shape = dict(next(iter(shapes)))
-        differs = any(run.stated(name) and run.get(name) != value for name, value in shape.items())
+        differs = any(run.stated(name) and run.number(name) != value for name, value in shape.items())
         return run if differs else run.with_defaults(shape, {})
 
 
@@ -264,17 +264,17 @@ def _read_batch(page: Page, value: str) -> None:
     total = re.search(r"(\d[\d,]*)\s*(?:in )?total|total(?: of)? (\d[\d,]*)", value, re.IGNORECASE)
     gpus = re.search(r"(\d{1,5})\s*gpus\b", value, re.IGNORECASE)
     plain = amount(value, "count")
-    for name, match in (("per_device_batch", each), ("global_batch_seqs", total), ("n_gpus", gpus)):
+    for name, match in (("per_device_batch", each), ("batch", total), ("devices", gpus)):
         if match:
             page.bullets[name] = float((match[1] or match[2]).replace(",", ""))
     if not each and not total and plain and "token" not in value.lower():
-        page.bullets["global_batch_seqs"] = plain.value
+        page.bullets["batch"] = plain.value
 
 
 def _read_gpus(page: Page, value: str) -> None:
     number = re.match(r"(\d{1,5})\b", value)
     if number:
-        page.bullets["n_gpus"] = float(number[1])
+        page.bullets["devices"] = float(number[1])
 
 
 def _read_model(page: Page, value: str) -> None:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from meshwise.runs.log_run import Claim
+from meshwise.runs.reading import Claim
 from meshwise.runs.numbers import parse_digits
 
 COUNTS = {word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 1)}

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping
 
-from meshwise.runs.log_run import Reading, Run, Sample
+from meshwise.runs.reading import Reading, Run, Sample
 
 MEDIANS = (
     "seconds",
     "tokens_per_second",
-    "tokens_per_second_per_gpu",
+    "tokens_per_second_per_device",
     "samples_per_second",
     "tflops",
     "hardware_tflops",
@@ -53,7 +53,7 @@ class Series:
 
     def step(self, number: float, where: str, numbers: Mapping[str, float]) -> None:
         """Add the figures of a step; it may start a new run."""
-        batch = numbers.get("global_batch_seqs", math.nan)
+        batch = numbers.get("batch", math.nan)
         if self.steps and (number < self.last or (math.isfinite(batch) and math.isfinite(self.batch) and batch != self.batch)):
             restarted = number < self.last
             self.flush()
@@ -86,7 +86,7 @@ class Series:
         numbers = dict(self.facts) | self.peaks | {"steps": float(self.steps)}
         numbers |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP))}
         if math.isfinite(self.batch):
-            numbers["global_batch_seqs"] = self.batch
+            numbers["batch"] = self.batch
         if self.first_loss is not None and self.first_loss[1] <= self.last:
             numbers |= {"loss": self.first_loss[0], "loss_step": self.first_loss[1]}
         if self.nans:

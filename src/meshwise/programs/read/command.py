@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from meshwise.programs.read.shell import Command
 from meshwise.programs.source import Source, Word
-from meshwise.runs.facts import Span, Stated, Value
+from meshwise.runs.run import Span, Stated, Value
 
 WRAPPERS = frozenset(
     [

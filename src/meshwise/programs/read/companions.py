@@ -6,10 +6,10 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from meshwise.errors import UserError
-from meshwise.programs.program import Program, joined, plain_key, programs
+from meshwise.programs.program import Program, plain_key, programs
 from meshwise.programs.read import flags, tables, tree
 from meshwise.programs.source import Setting, Source, Unknown, Word
-from meshwise.runs.facts import ENVIRONMENT, Facts, Stated
+from meshwise.runs.run import ENVIRONMENT, Run, Stated
 
 if TYPE_CHECKING:
     from meshwise.programs.read.files import Candidate, Found
@@ -31,7 +31,7 @@ SECTIONS = (
 class Together:
     """The facts of one program with its companions."""
 
-    facts: Facts
+    facts: Run
     programs: tuple[Program, ...]
     """The programs whose files were read with it."""
     missing: tuple[str, ...]
@@ -51,7 +51,7 @@ def facts_of(one: "Candidate", found: "Found") -> Together:
     """Return the facts of a candidate with those of the files that it names and of what starts it."""
     said = _Said()
     own = list(one.settings)
-    more: list[Facts] = []
+    more: list[Run] = []
     for setting, program in _references(one.program, own):
         source = _source(setting, program, found, said)
         if source is not None and program.name == one.program.name:
@@ -63,10 +63,10 @@ def facts_of(one: "Candidate", found: "Found") -> Together:
     facts = one.program.read(own, more)
     launch = _launch(found.launch, _started_facts(one, found))
     said.notes += [f"{word.unknown} may say more, and is not known" for word in _open(one)]
-    return Together(joined(facts, launch), tuple(said.programs), tuple(said.missing), tuple(dict.fromkeys(said.notes)))
+    return Together(facts.merged(launch), tuple(said.programs), tuple(said.missing), tuple(dict.fromkeys(said.notes)))
 
 
-def _beside(one: "Candidate", found: "Found", said: _Said) -> list[Facts]:
+def _beside(one: "Candidate", found: "Found", said: _Said) -> list[Run]:
     """Return the other configuration files that were given with a Trainer's, and that no script ties to it."""
     if one.program.name != "trainer":
         return []
@@ -74,18 +74,18 @@ def _beside(one: "Candidate", found: "Found", said: _Said) -> list[Facts]:
     other = max((other for other in others if other.source is not one.source), key=lambda other: other.score, default=None)
     if other is not None:
         return [_with_references(other.program, other.settings, found, said)]
-    return [Facts.of([Stated("from_file", True, "derived")])] if not found.started else []
+    return [Run.of([Stated("from_file", True, "derived")])] if not found.started else []
 
 
-def _launch(scheduler: Sequence[Stated], starter: Sequence[Stated]) -> Facts:
+def _launch(scheduler: Sequence[Stated], starter: Sequence[Stated]) -> Run:
     """Return what a scheduler and what it starts say about machines: the starter counts, where it is known."""
     known = {stated.fact for stated in scheduler if stated.value is not None}
-    return Facts.of([*scheduler, *(stated for stated in starter if stated.value is not None or stated.fact not in known)])
+    return Run.of([*scheduler, *(stated for stated in starter if stated.value is not None or stated.fact not in known)])
 
 
-def _with_references(program: Program, settings: Sequence[Setting], found: "Found", said: _Said) -> Facts:
+def _with_references(program: Program, settings: Sequence[Setting], found: "Found", said: _Said) -> Run:
     """Return the facts of a companion file with those of the files that it names in turn."""
-    more: list[Facts] = []
+    more: list[Run] = []
     said.programs.append(program)
     for setting, other in _references(program, settings):
         source = _source(setting, other, found, said)
@@ -131,7 +131,7 @@ def settings_of(source: Source) -> list[Setting]:
         return []
 
 
-def _launched(one: "Candidate", found: "Found", said: _Said) -> list[Facts]:
+def _launched(one: "Candidate", found: "Found", said: _Said) -> list[Run]:
     """Return what accelerate says where it starts the program: its YAML, then its own flags."""
     started = one.started
     if started is None or started.launcher != "accelerate":

@@ -13,7 +13,8 @@ from meshwise.programs.program import Launcher, Program, launchers, programs
 from meshwise.programs.read import command, companions, flags, shell, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.source import Setting, Source
-from meshwise.runs.facts import BY_NAME, Facts, Stated
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.run import Run, Stated
 
 LARGEST = 2_000_000
 """Bytes of a launch file."""
@@ -43,7 +44,7 @@ class Reading:
     """The program, facts and notes that were read from launch files."""
 
     program: Program
-    facts: Facts
+    facts: Run
     files: tuple[str, ...]
     """The files that were read."""
     texts: Mapping[str, str]
@@ -236,11 +237,11 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
     return equal[0] if not best.certain else equal[-1]
 
 
-def _agreed(variants: Sequence[Facts]) -> Facts:
+def _agreed(variants: Sequence[Run]) -> Run:
     """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known."""
     first = variants[0]
     differing = {
-        name for other in variants[1:] for name in {*first.by_name, *other.by_name} if first.value(name) != other.value(name)
+        name for other in variants[1:] for name in {*first.values, *other.values} if first.value(name) != other.value(name)
     }
     unknown = [
         Stated(

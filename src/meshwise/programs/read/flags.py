@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from meshwise.programs.program import Program, plain_key
 from meshwise.programs.source import Scalar, Setting, Unknown, Word
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 
 _FLAG = re.compile(r"--?[A-Za-z]")
 _PAIR = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")

@@ -20,7 +20,7 @@ from meshwise.programs.bash.interpreter import Interpreter
 from meshwise.programs.bash.state import Array, State
 from meshwise.programs.bash.statements import parse
 from meshwise.programs.source import Setting, Source, Unknown, Word
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 
 LARGEST = 2_000_000
 """Characters of a script; a launch script is a thousandth of it."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from meshwise.errors import UserError
 from meshwise.programs.source import Scalar, Setting, Source
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 
 _SECTION = re.compile(r"\s*\[\[?\s*([^\]\n]+?)\s*\]\]?\s*(#.*)?$")
 _PAIR = re.compile(r"""\s*((?:[A-Za-z0-9_.-]|"[^"\n]*"|'[^'\n]*'|\s(?=[.=]))+?)\s*=\s*""")

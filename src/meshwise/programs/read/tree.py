@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwise.errors import UserError
 from meshwise.programs.source import Scalar, Setting, Source, Unknown
-from meshwise.runs.facts import Span
+from meshwise.runs.run import Span
 
 DEEPEST = 40
 MOST = 20_000

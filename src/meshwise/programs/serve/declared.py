@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from meshwise.programs.program import Form, Key, Program, Refusal, Setup, Written
 from meshwise.programs.serve import setup
 from meshwise.programs.source import Setting, Source
-from meshwise.runs.facts import Facts, Value
+from meshwise.runs.run import Run, Value
 
 SEVERAL_SERVERS = (
     "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them; --to dynamo writes "
@@ -19,7 +19,7 @@ def _plain(given: Setup) -> Mapping[str, Value]:
     return given.values
 
 
-def _same(facts: Facts) -> Facts:
+def _same(facts: Run) -> Run:
     return facts
 
 
@@ -40,7 +40,7 @@ def serving(
     commands: tuple[str, ...] = (),
     refuse: Callable[[Setup], Iterable[Refusal]] = _more,
     wording: Callable[[Setup], Mapping[str, Value]] = _plain,
-    meaning: Callable[[Facts], Facts] = _same,
+    meaning: Callable[[Run], Run] = _same,
     in_file: Callable[[Sequence[Setting]], int] | None = None,
     refers: Mapping[str, str] | None = None,
     pools: bool = False,

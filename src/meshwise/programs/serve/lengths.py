@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from meshwise.programs.kinds import Kind
-from meshwise.runs.facts import Facts, Stated
+from meshwise.runs.run import Run, Stated
 
 _SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
@@ -23,7 +23,7 @@ LENGTH = Kind(_length, int, "a length in tokens")
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla")
 
 
-def cache_type(facts: Facts, name: str = "kv_type") -> Iterable[Stated]:
+def cache_type(facts: Run, name: str = "kv_type") -> Iterable[Stated]:
     """Turn an engine's type of the KV cache into ours: auto is the type of the weights, 16 bits."""
     stated = facts.get(name)
     if stated is None or stated.value is None:
@@ -34,7 +34,7 @@ def cache_type(facts: Facts, name: str = "kv_type") -> Iterable[Stated]:
     return [facts.meaning("kv", known, name)]
 
 
-def weight_format(facts: Facts, quantization: str = "quantization", dtype: str = "dtype") -> Iterable[Stated]:
+def weight_format(facts: Run, quantization: str = "quantization", dtype: str = "dtype") -> Iterable[Stated]:
     """Return the format of the weights, from a quantization or a type; where neither is said, the checkpoint decides."""
     for name in (quantization, dtype):
         stated = facts.get(name)
@@ -47,7 +47,7 @@ def weight_format(facts: Facts, quantization: str = "quantization", dtype: str =
         return
 
 
-def drafted(facts: Facts, name: str = "speculation") -> Iterable[Stated]:
+def drafted(facts: Run, name: str = "speculation") -> Iterable[Stated]:
     """Return the tokens that speculative decoding proposes per step, from a configuration in JSON."""
     stated = facts.get(name)
     if stated is None or stated.value is None:
@@ -61,19 +61,19 @@ def drafted(facts: Facts, name: str = "speculation") -> Iterable[Stated]:
     yield facts.meaning("draft", number, name)
 
 
-def unknown(facts: Facts, name: str, own: str) -> list[Stated]:
+def unknown(facts: Run, name: str, own: str) -> list[Stated]:
     """Return that a fact is as unknown as the program's own one that says it; nothing where that is not stated."""
     stated = facts.get(own)
     return [] if stated is None else [facts.derived(name, None, stated.note, own)]
 
 
-def hosts(facts: Facts) -> Iterable[Stated]:
+def hosts(facts: Run) -> Iterable[Stated]:
     """Return the nodes of one engine."""
     nodes = facts.get("engine_nodes")
     return [facts.meaning("nodes", nodes.value, "engine_nodes")] if nodes is not None and nodes.value is not None else []
 
 
-def totals(facts: Facts) -> Iterable[Stated]:
+def totals(facts: Run) -> Iterable[Stated]:
     """Return what follows from a copy: users of all copies, devices, and its limits, which the file states for each of its `ranks`."""
     copies, ranks = facts.whole("replicas", 1), facts.whole("ranks", 1)
     users, tokens = facts.value("copy_users"), facts.value("batched_tokens")

@@ -13,7 +13,7 @@ from meshwise.programs.kinds import INT, TEXT, Kind
 from meshwise.programs.program import Key, Refusal, Setup, Written
 from meshwise.programs.serve import lengths, setup
 from meshwise.programs.serve.declared import serving
-from meshwise.runs.facts import Facts, Value
+from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "llama.cpp", "b9000"
 PORT, RPC_PORT = 8080, 50052
@@ -199,7 +199,7 @@ def wording(given: Setup) -> dict[str, Value]:
     return words | {"split": given.text("split"), "key_type": given.text("kv"), "value_type": given.text("kv")}
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Return the facts that llama.cpp's options mean: -c counts the tokens of all slots together."""
     slots, users = facts.value("all_slots"), facts.whole("copy_users", 1)
     more = [facts.meaning("kv", str(facts.value("key_type")), "key_type")] if facts.value("key_type") is not None else []

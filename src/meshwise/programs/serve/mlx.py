@@ -11,7 +11,7 @@ from meshwise.programs.kinds import INT, TEXT
 from meshwise.programs.program import Key, Refusal, Setup, Written
 from meshwise.programs.serve import setup
 from meshwise.programs.serve.declared import serving
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "MLX", "0.32"
 COMMANDS = ("mlx_lm.server",)
@@ -42,7 +42,7 @@ def wording(given: Setup) -> dict[str, Value]:
     return words | ({"draft_model": f"path/to/draft-of-{given.model.rpartition('/')[2]}"} if "draft" in given.values else {})
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Return the facts that MLX's words mean."""
     bits, users = facts.value("kv_bits"), facts.value("copy_users")
     more: list[Stated] = [facts.meaning("kv", f"int{bits}", "kv_bits")] if bits is not None else []

@@ -12,7 +12,7 @@ from meshwise.programs.serve import setup
 from meshwise.programs.serve.declared import serving
 from meshwise.programs.serve.lengths import LENGTH
 from meshwise.programs.serve.llamacpp import file_of, flash_of, gpu_layers
-from meshwise.runs.facts import Facts, Stated
+from meshwise.runs.run import Run, Stated
 
 RUNS_LAYOUTS_OF = "llama.cpp"
 """Ollama is built on llama.cpp."""
@@ -67,7 +67,7 @@ def _environment(q: ServeQuestion, layout: ServeLayout) -> dict[str, str]:
     return variables | ({visible: ",".join(map(str, layout.cards))} if len(layout.cards) < own else {})
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Return the facts that the server's variables mean."""
     said: list[Stated] = []
     users, kind = facts.get("env:OLLAMA_NUM_PARALLEL"), facts.get("env:OLLAMA_KV_CACHE_TYPE")

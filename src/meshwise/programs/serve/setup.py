@@ -14,7 +14,7 @@ from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.serve.search import search, with_memory
 from meshwise.plan.serve.words import length_words, load_words
 from meshwise.programs.program import Refusal, Setup
-from meshwise.runs.facts import Value
+from meshwise.runs.run import Value
 from meshwise.units import GIB
 
 CONVERTED = ("fp32", "bf16", "fp16", "fp8")

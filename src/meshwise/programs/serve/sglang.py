@@ -9,7 +9,7 @@ from meshwise.programs.kinds import INT, NUMBER, TEXT, flag
 from meshwise.programs.program import Key, Setup, Written
 from meshwise.programs.serve import hosts, lengths, pools, setup
 from meshwise.programs.serve.declared import serving
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "SGLang", "0.5.23"
 COMMANDS = ("sglang.launch_server", "sglang", "dynamo.sglang")
@@ -67,7 +67,7 @@ def wording(given: Setup) -> dict[str, Value]:
     return words | ({"kv_type": "fp8_e4m3"} if given.text("kv") == "fp8" else {})
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Return the facts that SGLang's words mean: with data-parallel attention, --dp cuts the tensor-parallel group instead of copying
     it."""
     inside = facts.value("attention_dp") is True
@@ -78,7 +78,7 @@ def meaning(facts: Facts) -> Facts:
     return facts.adding(lengths.hosts(facts))
 
 
-def _chunks(facts: Facts) -> list[Stated]:
+def _chunks(facts: Run) -> list[Stated]:
     """Return that no limit is known where a chunk of -1 tokens says so."""
     tokens = facts.value("batched_tokens")
     whole = isinstance(tokens, int) and tokens < 1

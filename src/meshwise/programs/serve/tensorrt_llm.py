@@ -12,7 +12,7 @@ from meshwise.programs.read.flags import POSITIONAL
 from meshwise.programs.serve import hosts, lengths, pools, setup
 from meshwise.programs.serve.declared import serving
 from meshwise.programs.source import Setting
-from meshwise.runs.facts import Facts, Value
+from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "TensorRT-LLM", "1.3"
 FILE, FRONT = "llm.yaml", "disaggregated.yaml"
@@ -74,7 +74,7 @@ def wording(given: Setup) -> dict[str, Value]:
     return words | {"algorithm": "MTP", "predicted": given.whole("draft")}
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Return the facts that TensorRT-LLM's words mean. One server is one copy."""
     more = [*lengths.cache_type(facts)]
     more += [facts.meaning("draft", facts.whole("predicted"), "predicted")] if facts.whole("predicted") else []

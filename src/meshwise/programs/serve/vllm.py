@@ -11,7 +11,7 @@ from meshwise.programs.program import Key, Setup, Written
 from meshwise.programs.read.flags import POSITIONAL
 from meshwise.programs.serve import hosts, lengths, pools, setup
 from meshwise.programs.serve.declared import serving
-from meshwise.runs.facts import Facts, Value
+from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "vLLM", "0.32"
 NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
@@ -82,7 +82,7 @@ def _speculation(given: Setup) -> str:
     return json.dumps(config | ({"model": model} if model else {}))
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Return the facts that vLLM's words mean. With expert parallelism, data-parallel ranks share the experts and are one copy."""
     copies, tp = facts.whole("copies", 1), facts.whole("tensor", 1)
     more = [*lengths.cache_type(facts), *lengths.weight_format(facts), *lengths.drafted(facts)]

@@ -8,7 +8,7 @@ from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import deepspeed, trainer
 from meshwise.programs.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "accelerate", "1.15"
 FILE = "accelerate.yaml"
@@ -60,7 +60,7 @@ KEYS = (
 LIMITS: Limits = {**TRANSFORMERS, "sp": (0,)}
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the ZeRO stage, recompute and offload of the section that the type turns on; other sections do nothing."""
     kind = facts.value("type")
     if kind == "deepspeed":
@@ -68,7 +68,7 @@ def meaning(facts: Facts) -> Facts:
         facts = deepspeed.meaning(facts)
         facts = facts.adding([before] if before else [])
         if "zero" not in facts and "deepspeed_file" in facts:
-            file = facts.by_name["deepspeed_file"]
+            file = facts.values["deepspeed_file"]
             facts = facts.adding([Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")])
     elif kind == "fsdp":
         facts = facts.adding(_fsdp(facts))
@@ -84,7 +84,7 @@ def meaning(facts: Facts) -> Facts:
     return facts
 
 
-def _fsdp(facts: Facts) -> Iterable[Stated]:
+def _fsdp(facts: Run) -> Iterable[Stated]:
     said = str(facts.value("reshard")) if facts.says("reshard") else ""
     name = "reshard" if said else "type"
     if facts.whole("fsdp_version", 1) == 2:

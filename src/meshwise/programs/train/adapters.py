@@ -9,7 +9,7 @@ from meshwise.models.modules import modules, targeted
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
 from meshwise.programs.program import Key, Setup
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 DEFAULT_TRAINED = 2
 """LLaMA-Factory's freeze_trainable_layers where a file does not state it."""
@@ -63,7 +63,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     return words
 
 
-def meaning(facts: Facts) -> list[Stated]:
+def meaning(facts: Run) -> list[Stated]:
     """Return the adapter that the words of TRL_KEYS say; none where nothing says one."""
     on = facts.value("use_peft")
     stated = next((name for name in ("use_peft", "rank", "four_bits") if facts.value(name)), "")
@@ -73,7 +73,7 @@ def meaning(facts: Facts) -> list[Stated]:
     return [facts.meaning("adapter", method, stated)]
 
 
-def tune_of(facts: Facts, model: Model) -> str:
+def tune_of(facts: Run, model: Model) -> str:
     """Return what is trained, in the words of `--tune`: '' for everything."""
     if facts.value("frozen"):
         return f"freeze:{max(0, model.decoder.layers - facts.whole('trained_layers', DEFAULT_TRAINED))}"

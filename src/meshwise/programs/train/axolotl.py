@@ -9,7 +9,7 @@ from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import adapters, trainer
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, TRANSFORMERS, Limits, limited, offload_needs_shards
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "Axolotl", "0.21"
 FILE = "axolotl.yaml"
@@ -87,7 +87,7 @@ LIMITS: Limits = {
 }  # fmt: skip
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the precision, and the ZeRO stage of FSDP or of DeepSpeed's file."""
     unclear = next((one for name in ("bf16", "fp16") if (one := facts.get(name)) and one.value is None), None)
     precise = next((name for name in ("fp8", "bf16", "fp16") if facts.value(name) is True), "")
@@ -110,7 +110,7 @@ def meaning(facts: Facts) -> Facts:
     return facts
 
 
-def _sharding(facts: Facts) -> Iterable[Stated]:
+def _sharding(facts: Run) -> Iterable[Stated]:
     if "zero" in facts:  # of DeepSpeed's file, which also says what predicts it
         return
     file = facts.get("deepspeed_file")

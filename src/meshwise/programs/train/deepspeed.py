@@ -7,7 +7,7 @@ from meshwise.programs.kinds import BOOL, INT, TEXT, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "DeepSpeed", "0.19"
 FILE = "ds_config.json"
@@ -47,7 +47,7 @@ LIMITS: Limits = {
 }  # fmt: skip
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add ZeRO, precision and offload as the sections of the file say them together."""
     facts = facts.adding(_precision(facts))
     stage = facts.get("stage")
@@ -62,7 +62,7 @@ def _unknown(name: str, stated: Stated) -> Stated:
     return Stated(name, None, "unknown", stated.span, stated.key, stated.note)
 
 
-def _precision(facts: Facts) -> Iterator[Stated]:
+def _precision(facts: Run) -> Iterator[Stated]:
     for name in ("bf16", "fp16"):
         one = facts.get(name)
         if one is not None and one.value is True:
@@ -73,7 +73,7 @@ def _precision(facts: Facts) -> Iterator[Stated]:
         yield _unknown("precision", unclear)
 
 
-def _offload(facts: Facts) -> Iterator[Stated]:
+def _offload(facts: Run) -> Iterator[Stated]:
     for name, value in (("parameter_device", "parameters"), ("optimizer_device", "optimizer")):
         device = facts.value(name)
         if device == "cpu":
@@ -81,7 +81,7 @@ def _offload(facts: Facts) -> Iterator[Stated]:
             return
         if device == "nvme":
             yield Stated(
-                "offload", None, "unknown", facts.by_name[name].span, facts.by_name[name].key, "to NVMe, which is not predicted"
+                "offload", None, "unknown", facts.values[name].span, facts.values[name].key, "to NVMe, which is not predicted"
             )
             return
     if facts.value("old_offload"):

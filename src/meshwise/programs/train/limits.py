@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from meshwise.cost.axes import BY_NAME
 from meshwise.programs.program import Refusal, Setup
-from meshwise.runs.facts import BY_NAME as FACTS
-from meshwise.runs.facts import Value
+from meshwise.runs.fields import BY_NAME as FACTS
+from meshwise.runs.run import Value
 
 Limits = dict[str, tuple[Value, ...]]
 """Values that a program can say, by axis or fact; an axis that is missing here may have any value."""

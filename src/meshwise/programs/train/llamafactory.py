@@ -10,7 +10,7 @@ from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import adapters, deepspeed, trainer
 from meshwise.programs.train.limits import limited, offload_needs_shards
-from meshwise.runs.facts import Facts, Value
+from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "LLaMA-Factory", "0.9"
 FILE = "llama_factory.yaml"
@@ -41,12 +41,12 @@ KEYS = (
 NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add recompute, which is on by default, and what the Trainer's arguments mean."""
     facts = trainer.meaning(facts.without("from_file"))
     off = facts.value("no_recompute")
     return facts.adding(
-        [replace(facts.meaning("recompute", "none" if off else "full", "no_recompute"), note="" if off else NOTE)]
+        [facts.meaning("recompute", "none" if off else "full", "no_recompute")._replace(note="" if off else NOTE)]
     )
 
 

@@ -8,7 +8,7 @@ from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train.limits import Limits, limited
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "MaxText", "0.2.5"
 AXES = {"tp": "tensor", "cp": "context", "ep": "expert", "fsdp": "fsdp", "data": "data", "pp": "pipeline"}
@@ -96,7 +96,7 @@ NAMES = {
 """model_name by preset."""
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add axes, which are products of a part inside a slice and one between slices, and the micro-batch."""
     sizes = {axis: _product(facts, axis) for axis in AXES}
     for axis in ("tp", "cp", "ep", "pp"):
@@ -114,14 +114,14 @@ def meaning(facts: Facts) -> Facts:
     return facts
 
 
-def _product(facts: Facts, axis: str) -> int | None:
+def _product(facts: Run, axis: str) -> int | None:
     inside, between = facts.value(f"ici_{axis}"), facts.value(f"dcn_{axis}")
     if not isinstance(inside, int) or not isinstance(between, int):
         return None
     return -1 if -1 in (inside, between) else inside * between
 
 
-def _axis(facts: Facts, axis: str, size: int | None) -> Stated:
+def _axis(facts: Run, axis: str, size: int | None) -> Stated:
     parts = sorted((f"ici_{axis}", f"dcn_{axis}"), key=lambda name: not facts.says(name))
     if size is None or size < 1:
         return facts.derived(axis, None, "one of its two sizes is -1 or not known", *parts)
@@ -132,7 +132,7 @@ def _axis(facts: Facts, axis: str, size: int | None) -> Stated:
     )
 
 
-def _data(facts: Facts, sizes: dict[str, int | None]) -> Iterator[Stated]:
+def _data(facts: Run, sizes: dict[str, int | None]) -> Iterator[Stated]:
     """Yield the data axes where both parts are numbers; -1 means the rest, which the devices tell."""
     fsdp, data, ep, cp = sizes["fsdp"], sizes["data"], sizes["ep"], sizes["cp"]
     if fsdp is not None and fsdp > 0 and ep is not None and ep > 0:
@@ -149,7 +149,7 @@ def _data(facts: Facts, sizes: dict[str, int | None]) -> Iterator[Stated]:
         )
 
 
-def _others(facts: Facts) -> Iterator[Stated]:
+def _others(facts: Run) -> Iterator[Stated]:
     offload = "parameters" if facts.value("parameter_offload") else "optimizer" if facts.value("optimizer_offload") else "none"
     yield facts.meaning("offload", offload, "parameter_offload" if offload == "parameters" else "optimizer_offload")
     if facts.value("tp") is not None:

@@ -7,7 +7,7 @@ from meshwise.programs.kinds import INT, NUMBER, TEXT, WORDS, flag, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import megatron_rules as rules
-from meshwise.runs.facts import Value
+from meshwise.runs.run import Value
 
 TITLE, VERSION = "Megatron-LM", "core 0.19"
 SCRIPT = "pretrain_gpt.py"

@@ -8,7 +8,7 @@ from meshwise.programs.kinds import BOOL, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import megatron, megatron_rules
-from meshwise.runs.facts import Facts, Value
+from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "Megatron-Bridge", "0.6"
 SECTIONS = {
@@ -89,7 +89,7 @@ KEYS = (
 )
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     return megatron_rules.meaning(facts)
 
 

@@ -12,7 +12,7 @@ from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import megatron, megatron_rules
 from meshwise.programs.train.deepspeed import replicas
 from meshwise.programs.train.limits import Limits, limited
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "Megatron-DeepSpeed", "of BigScience, 2022"
 FILE = "ds_config.json"
@@ -78,7 +78,7 @@ LIMITS: Limits = {
 }
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add what Megatron's flags and DeepSpeed's JSON say together."""
     facts = facts.without("predicted_by")
     sharding = _zero(facts)
@@ -92,7 +92,7 @@ def meaning(facts: Facts) -> Facts:
     return facts
 
 
-def _zero(facts: Facts) -> Stated | None:
+def _zero(facts: Run) -> Stated | None:
     """Return the ZeRO stage: of the JSON, else of --zero-stage. DeepSpeed shards the optimizer of bf16 with a pipeline even in stage 0."""
     if not facts.value("deepspeed"):
         return None

@@ -8,7 +8,7 @@ Names of arguments here are those of Megatron-LM with underscores; `wording` ret
 from collections.abc import Iterator
 
 from meshwise.programs.program import Refusal, Setup
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """--data-parallel-sharding-strategy of Megatron-FSDP, and the ZeRO stage that each is."""
@@ -25,7 +25,7 @@ OFFLOADED = 1.0
 # Reading.
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the axes that Megatron's arguments say together."""
     facts = facts.adding([_zero(facts), _recompute(facts), _offload(facts), *_precision(facts)])
     facts = facts.adding([*_sequence_parallel(facts), *_chunks(facts), *_model(facts), *_vocabulary(facts)])
@@ -39,7 +39,7 @@ def meaning(facts: Facts) -> Facts:
     return facts
 
 
-def _zero(facts: Facts) -> Stated:
+def _zero(facts: Run) -> Stated:
     if facts.value("fsdp"):
         strategy = str(facts.value("fsdp_strategy") or "no_shard")
         return facts.meaning("zero", STRATEGIES.get(strategy, 0), "fsdp_strategy", "fsdp")
@@ -50,12 +50,12 @@ def _zero(facts: Facts) -> Stated:
     return facts.meaning("zero", 0, "distributed_optimizer")
 
 
-def _recompute(facts: Facts) -> Stated:
+def _recompute(facts: Run) -> Stated:
     how = facts.value("granularity")
     if how == "full":
         return facts.meaning("recompute", "full", "granularity")
     if how is None and "granularity" in facts:
-        return Stated("recompute", None, "unknown", facts.by_name["granularity"].span, "", facts.by_name["granularity"].note)
+        return Stated("recompute", None, "unknown", facts.values["granularity"].span, "", facts.values["granularity"].note)
     if how != "selective":
         return facts.meaning("recompute", "none", "granularity")
     modules = facts.value("recompute_modules")
@@ -64,7 +64,7 @@ def _recompute(facts: Facts) -> Stated:
     return facts.meaning("recompute", only, "granularity")
 
 
-def _offload(facts: Facts) -> Stated:
+def _offload(facts: Run) -> Stated:
     if facts.value("optimizer_offload"):
         return facts.meaning("offload", "optimizer", "optimizer_offload")
     if facts.whole("activation_offload"):
@@ -72,7 +72,7 @@ def _offload(facts: Facts) -> Stated:
     return facts.meaning("offload", "none", "optimizer_offload")
 
 
-def _precision(facts: Facts) -> Iterator[Stated]:
+def _precision(facts: Run) -> Iterator[Stated]:
     if facts.value("fp4_format"):
         yield facts.meaning("precision", "nvfp4", "fp4_format")
     elif facts.value("fp8_format"):
@@ -80,7 +80,7 @@ def _precision(facts: Facts) -> Iterator[Stated]:
         yield facts.meaning("precision", FP8.get(recipe, "fp8"), "fp8_recipe" if facts.says("fp8_recipe") else "fp8_format")
 
 
-def _sequence_parallel(facts: Facts) -> Iterator[Stated]:
+def _sequence_parallel(facts: Run) -> Iterator[Stated]:
     if not facts.value("sequence_parallel"):
         yield facts.meaning("sp", 0, "sequence_parallel")
     elif "tp" in facts and facts.value("tp") is None:
@@ -91,10 +91,10 @@ def _sequence_parallel(facts: Facts) -> Iterator[Stated]:
         yield facts.meaning("sp", 1, "sequence_parallel")
 
 
-def _chunks(facts: Facts) -> Iterator[Stated]:
+def _chunks(facts: Run) -> Iterator[Stated]:
     """Yield vpp from the chunks of a stage, or from the layers of a chunk."""
     pp, layers = facts.whole("pp", 1), facts.whole("layers")
-    if "vpp" in facts and facts.by_name["vpp"].how != "default":
+    if "vpp" in facts and facts.values["vpp"].how != "default":
         return
     each = facts.whole("layers_per_chunk")
     if each and layers and pp:
@@ -104,13 +104,13 @@ def _chunks(facts: Facts) -> Iterator[Stated]:
         yield facts.derived("vpp", None, "layers or pp are not known", "layers_per_chunk")
 
 
-def _schedule(facts: Facts) -> Iterator[Stated]:
+def _schedule(facts: Run) -> Iterator[Stated]:
     if "schedule" not in facts and facts.value("vpp") is not None and facts.value("pp") is not None:
         interleaved = facts.whole("vpp", 1) > 1 and facts.whole("pp", 1) > 1
         yield facts.derived("schedule", "interleaved" if interleaved else "1f1b", "follows from vpp", "vpp")
 
 
-def _model(facts: Facts) -> Iterator[Stated]:
+def _model(facts: Run) -> Iterator[Stated]:
     """Yield the sizes that Megatron derives where they are not given."""
     heads, hidden = facts.whole("heads"), facts.whole("hidden")
     if heads and ("kv_heads" not in facts or facts.value("grouped") is False):
@@ -127,7 +127,7 @@ def _model(facts: Facts) -> Iterator[Stated]:
         yield facts.derived("expert_ffn", facts.value("ffn"), "as --ffn-hidden-size", "ffn")
 
 
-def _vocabulary(facts: Facts) -> Iterator[Stated]:
+def _vocabulary(facts: Run) -> Iterator[Stated]:
     tokenizer = facts.value("tokenizer")
     if facts.value("vocab") is None and isinstance(tokenizer, str) and tokenizer in TOKENIZERS:
         size = TOKENIZERS[tokenizer]

@@ -7,7 +7,7 @@ from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, switch, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train.limits import Limits, limited
-from meshwise.runs.facts import Facts, Value
+from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "nanotron", "main of 2025"
 FILE = "nanotron.yaml"
@@ -58,7 +58,7 @@ LIMITS: Limits = {
 }
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add sequence parallelism, which is a mode of tp, and the shape of its Llama."""
     if facts.value("mode") is not None and facts.value("tp") is not None:
         scattered = str(facts.value("mode")).upper() == "REDUCE_SCATTER" and facts.whole("tp", 1) > 1

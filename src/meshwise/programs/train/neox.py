@@ -6,7 +6,7 @@ from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch, word
 from meshwise.programs.program import Key, Program
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import deepspeed, megatron_rules
-from meshwise.runs.facts import Facts
+from meshwise.runs.run import Run
 
 TITLE, VERSION = "GPT-NeoX", "2.0"
 AT_LEAST_ONE = Kind(lambda value: max(1, int(value)), int, "a whole number")
@@ -64,7 +64,7 @@ KEYS = (
 )  # fmt: skip
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add what Megatron's keys and DeepSpeed's sections say together."""
     if str(facts.value("gated_by") or "").lower() in ("swiglu", "geglu", "silu_glu"):
         facts = facts.adding([facts.meaning("gated", True, "gated_by")])

@@ -10,7 +10,7 @@ from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.read.flags import POSITIONAL
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train.limits import NO_EXPERTS, Limits, limited
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "meshwise", "0.1"
 SCHEDULES = word({"1f1b": "1f1b", "interleaved": "interleaved", "zero-bubble": "zero-bubble"}, {"zbv": "zero-bubble"})
@@ -50,7 +50,7 @@ LIMITS: Limits = {
 }
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the batch and the sequence length, which one flag says together."""
     text = facts.get("batch_text")
     if text is not None and text.value:

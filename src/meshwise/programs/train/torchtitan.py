@@ -12,7 +12,7 @@ from meshwise.programs.kinds import BOOL, INT, TEXT, flag, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import torchtitan_rules as rules
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "torchtitan", "0.3"
 MODULE = "torchtitan.train"
@@ -64,7 +64,7 @@ def registered() -> dict[str, dict[str, Any]]:
     return json.loads(files.text_of(files.BUILT_IN / "programs" / "torchtitan-0.3.json"))
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the model and the defaults of the registered configuration, then what keys mean together."""
     config = str(facts.value("config") or "")
     row = registered().get(config)
@@ -84,9 +84,9 @@ def meaning(facts: Facts) -> Facts:
     return facts
 
 
-def _of_registered(facts: Facts, config: str, row: dict[str, Any]) -> Facts:
+def _of_registered(facts: Run, config: str, row: dict[str, Any]) -> Run:
     note = f"in {TITLE} {VERSION}'s configuration {config}"
-    place = facts.by_name["config"].span
+    place = facts.values["config"].span
     for key, value in row.items():
         names = [key_row.fact for key_row in KEYS if key_row.key == f"--{key}"]
         name = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}.get(
@@ -102,7 +102,7 @@ def _of_registered(facts: Facts, config: str, row: dict[str, Any]) -> Facts:
     return facts.adding(layers_of(preset, facts))
 
 
-def layers_of(preset: str | None, facts: Facts) -> list[Stated]:
+def layers_of(preset: str | None, facts: Run) -> list[Stated]:
     """Return the layers of a registered model, which the chunks of a pipeline depend on."""
     if not preset:
         return []

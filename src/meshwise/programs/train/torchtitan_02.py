@@ -8,7 +8,7 @@ from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import torchtitan_rules as rules
 from meshwise.programs.train.torchtitan import FLAVOURS, TWINS, layers_of
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "torchtitan", "0.2"
 FILE = "train.toml"
@@ -38,7 +38,7 @@ KEYS = (
 DEFAULTS: dict[str, Value] = {"local_batch": 8, "seq": 2048, "steps": 10000}
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the model, the precision and the defaults, then what keys mean together."""
     missing = [name for name in DEFAULTS if name not in facts]
     facts = facts.adding(Stated(name, DEFAULTS[name], "default", None, "", f"default of {TITLE} {VERSION}") for name in missing)
@@ -51,7 +51,7 @@ def meaning(facts: Facts) -> Facts:
     return rules.meaning(facts)
 
 
-def _precision(facts: Facts) -> Iterator[Stated]:
+def _precision(facts: Run) -> Iterator[Stated]:
     """Yield the precision: of the converters alone, since a [quantize] table without its converter does nothing."""
     named = facts.value("converters")
     converters: tuple[str, ...] = tuple(str(item) for item in named) if isinstance(named, tuple) else ()

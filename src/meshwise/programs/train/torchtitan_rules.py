@@ -6,7 +6,7 @@ from typing import Any
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.programs.program import Key, Refusal, Setup
 from meshwise.programs.train.limits import Limits, limited
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
 OTHER_SCHEDULES = {
@@ -58,7 +58,7 @@ def keys(*, dashes: bool) -> tuple[Key, ...]:
     )
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the micro-batch, the ZeRO stage, chunks, sequence parallelism and offload."""
     facts = facts.adding([*_microbatch(facts), *_zero(facts), *_chunks(facts)])
     facts = facts.adding([facts.meaning("offload", "parameters" if facts.value("cpu_offload") else "none", "cpu_offload")])
@@ -69,7 +69,7 @@ def meaning(facts: Facts) -> Facts:
     return facts
 
 
-def _microbatch(facts: Facts) -> Iterator[Stated]:
+def _microbatch(facts: Run) -> Iterator[Stated]:
     """Yield the micro-batch: the local batch without a pipeline; with one, a key of its own, whose default is 1."""
     if facts.value("pp") is None:
         return
@@ -84,7 +84,7 @@ def _microbatch(facts: Facts) -> Iterator[Stated]:
         yield facts.derived("accumulation", 1, "no global_batch_size: one local batch per step", "local_batch")
 
 
-def _zero(facts: Facts) -> Iterator[Stated]:
+def _zero(facts: Run) -> Iterator[Stated]:
     said = facts.value("reshard")
     if said in ("always", "never"):
         yield facts.meaning("zero", 3 if said == "always" else 2, "reshard")
@@ -94,7 +94,7 @@ def _zero(facts: Facts) -> Iterator[Stated]:
         yield facts.derived("zero", 2 if piped else 3, f"reshard_after_forward default: {how}", "reshard")
 
 
-def _chunks(facts: Facts) -> Iterator[Stated]:
+def _chunks(facts: Run) -> Iterator[Stated]:
     """Yield vpp: from the layers of a stage; the schedule's own two where none are given."""
     each, layers, pp = facts.whole("layers_per_chunk"), facts.whole("layers"), facts.whole("pp", 1)
     single = facts.value("schedule") == "1f1b" or pp == 1

@@ -10,7 +10,7 @@ from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import adapters, trainer
 from meshwise.programs.train import torchtune_builders as builders
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "torchtune", "0.6.1"
 FILE = "torchtune.yaml"
@@ -68,7 +68,7 @@ LIMITS: Limits = {
 }  # fmt: skip
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add the model, its adapters, the ZeRO stage of FSDP2, the loss, the optimizer, and what is offloaded."""
     more: list[Stated] = [facts.meaning("zero", 3 if facts.value("reshard") else 2, "reshard")]
     more.append(facts.meaning("sp", 0, "tp"))
@@ -84,7 +84,7 @@ def meaning(facts: Facts) -> Facts:
     return facts.adding([*more, *_model(facts)])
 
 
-def _model(facts: Facts) -> Iterable[Stated]:
+def _model(facts: Run) -> Iterable[Stated]:
     """Yield the preset and the adapter that the function of model._component_ says."""
     preset, start, _ = builders.parts(str(facts.value("builder") or ""))
     if "builder" in facts:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from meshwise.models import find
 from meshwise.models.op import ALL_LINEAR
-from meshwise.runs.facts import Value
+from meshwise.runs.run import Value
 
 MODELS = "torchtune.models."
 ATTENTION = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "output_proj"}

@@ -9,7 +9,7 @@ from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import adapters, deepspeed
 from meshwise.programs.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
-from meshwise.runs.facts import Facts, Stated, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "HF Trainer", "transformers 5"
 SHARDING = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
@@ -76,7 +76,7 @@ KEYS = (
 LIMITS: Limits = {**TRANSFORMERS, "tp": (1,), "cp": (1,)}
 
 
-def meaning(facts: Facts) -> Facts:
+def meaning(facts: Run) -> Run:
     """Add recompute, precision and loss, and what DeepSpeed or FSDP say in their own file."""
     precise = [name for name in ("bf16", "fp16") if facts.value(name) is True]
     if precise:
@@ -90,10 +90,10 @@ def meaning(facts: Facts) -> Facts:
     return facts.adding([*adapters.meaning(facts), *_sharded(facts)])
 
 
-def _sharded(facts: Facts) -> Iterable[Stated]:
+def _sharded(facts: Run) -> Iterable[Stated]:
     """Yield the ZeRO stage where no file says it: unknown if DeepSpeed's file was not given, 0 without DeepSpeed and FSDP."""
     if "zero" in facts:
-        if facts.by_name["zero"].key in ("fsdp", "--fsdp"):
+        if facts.values["zero"].key in ("fsdp", "--fsdp"):
             yield facts.meaning("predicted_by", "fsdp", "zero")
         return
     file = facts.get("deepspeed_file")

@@ -1,4 +1,4 @@
-"""Measured served models: each row of a table as a ServeCase, with the model, devices, engine and placement that it describes."""
+"""Served models as cases: the model, devices, engine and placement that a run describes, and what was measured."""
 
 import math
 import re
@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.load.admission import limits
@@ -23,15 +22,14 @@ from meshwise.errors import UserError, quoted
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.runs import table as tables
+from meshwise.runs.run import Run, amount, whole
 from meshwise.runs.serve import rates
-from meshwise.runs.serve.names import backend_of, format_in, model_of, runtime_of, weights_of
-from meshwise.runs.table import Row, Skipped, number, whole
-from meshwise.units import GIB
+from meshwise.runs.serve.names import backend_of, card, format_in, model_of, runtime_of, weights_of
+from meshwise.runs.table import Skipped, Table
 
-RATES = ("decode_tok_s", "prefill_tok_s")
-SIZES = {"weights": ("weights_mib", "model_mib"), "cache": ("kv_mib", "context_mib"), "compute": ("compute_mib",)}
-"""Memory of one device by kind: columns of a log, or of a dry run, in MiB."""
-NEEDED = ("model", "quant")
+SIZES = {"weights": "device_weights", "cache": "device_cache", "compute": "device_compute"}
+"""Fields with the memory of one device, MiB, by kind."""
+NEEDED = ("model", "weights", "devices")
 SHORTEST = 512
 """The context of a run that states none and did not start: llama.cpp's default at the time."""
 
@@ -124,23 +122,17 @@ class ServeCase:
         )
 
 
-def is_serving_table(path: Path) -> bool:
-    """Return whether a table has columns of served models; rows of JSON are of training runs."""
-    if path.suffix == ".jsonl":
-        return False
-    header = tables.read_lines(path)[0]
-    return bool({*RATES, *(column for columns in SIZES.values() for column in columns)} & set(header))
-
-
 def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
     """Read every row of a table of served models as a ServeCase, or the reason why it is skipped."""
-    header, lines = tables.read_lines(path)
-    for column in (*NEEDED, "n_devices" if "n_devices" in header else "n_gpus"):
-        if column not in header:
-            raise UserError(f"{path.name}: the column '{column}' is missing")
-    rows = [row for _, row in tables.rows(path, header, lines)]
-    used, skipped = tables.cases(path, rows, lambda row, row_id: _case(row, row_id, path.stem))
-    return _with_requests(_mark_slow_prompts(used)), skipped
+    runs = Table(path)
+    runs.check(NEEDED, ())
+    used, skipped = tables.cases(path, runs, lambda run, row_id: case_of(run, row_id, path.stem))
+    return settled(used), skipped
+
+
+def settled(cases: list[ServeCase]) -> list[ServeCase]:
+    """Complete the cases of a table from each other: requests of a benchmark, and prompts that were slow by a fault."""
+    return _with_requests(_mark_slow_prompts(cases))
 
 
 def _with_requests(cases: list[ServeCase]) -> list[ServeCase]:
@@ -191,29 +183,23 @@ def comparable(a: ServeCase, b: ServeCase) -> bool:
     return same_chips and (a.runtime.engine, a.backend) == (b.runtime.engine, b.backend)
 
 
-def case_of(row: Row, row_id: str) -> ServeCase:
-    """Turn a row that is in no table into a ServeCase."""
-    return _case(row, row_id, "")
-
-
-def _case(row: Row, row_id: str, table: str) -> ServeCase:
-    """Turn a row into a ServeCase; refuse one that states no measurement or an unknown outcome."""
-    outcome = row.get("outcome", "").lower() or "ok"
+def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
+    """Turn a run into a ServeCase; refuse one that states no measurement or an unknown outcome."""
+    outcome = run.text("outcome").lower() or "ok"
     if outcome not in ("ok", "oom"):
         raise UserError(f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
-    model = model_of(row.get("model", ""))
-    runtime = runtime_of(row, model, assumed)
-    bits = rates.stated(row, "bits_per_weight")
-    quant = row.get("quant", "") or format_in(row.get("model", ""))
+    model = model_of(run.text("model"))
+    runtime = runtime_of(run, model, assumed)
+    bits = amount(run, "bits_per_weight")
+    quant = run.text("weights") or format_in(run.text("model"))
     stored = weights_of(model.source if model.tensors else model.name, quant, runtime.key, 0.0 if math.isnan(bits) else bits)
-    rig = _rig(row)
-    sizes = {kind: size for kind, columns in SIZES.items() if not math.isnan(size := number(row, *columns))}
-    work = _work(row, bool(sizes), runtime)
-    load = rates.load_of(row, work, runtime)
-    decode, prefill = rates.output_rate(row, work.users, len(rig.chips)), rates.stated(row, "prefill_tok_s")
-    ttft, tpot = rates.stated(row, "ttft_ms") / 1e3, rates.stated(row, "tpot_ms", "itl_ms") / 1e3
-    memory = number(row, "mem_gb") * GIB
+    rig = _rig(run)
+    sizes = {kind: size for kind, name in SIZES.items() if not math.isnan(size := amount(run, name))}
+    work = _work(run, bool(sizes), runtime)
+    load = rates.load_of(run, work, runtime)
+    decode, prefill = rates.output_rate(run, work.users, len(rig.chips)), amount(run, "prefill")
+    ttft, tpot, memory = amount(run, "ttft"), amount(run, "tpot"), amount(run, "memory")
     if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
         raise UserError("neither a speed nor a memory is stated")
     held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
@@ -224,34 +210,34 @@ def _case(row: Row, row_id: str, table: str) -> ServeCase:
         weights=stored,
         rig=rig,
         runtime=runtime,
-        placement=_placement(row, model, stored, rig, runtime, held),
+        placement=_placement(run, model, stored, rig, runtime, held),
         work=work,
         held=held,
         decode=decode,
         prefill=prefill,
         load=load,
-        most=rates.is_most(row),
+        most=rates.is_most(run),
         ttft=ttft,
         tpot=tpot,
-        stated_source=row.get("source", ""),
-        backend=backend_of(row),
+        stated_source=run.text("source"),
+        backend=backend_of(run),
         memory=memory,
         ran=outcome == "ok",
         sizes=sizes,
-        device=_device(row.get("device", "")),
-        cut_off="model_mib" in row,
+        device=_device(run.text("sized_device")),
+        cut_off=run.word("device_weights") == "model_mib",
         assumed=tuple(assumed),
     )
 
 
-def _work(row: Row, memory_only: bool, runtime: Runtime) -> Serve:
-    """Return the task of a row; with `memory_only`, one that fills the context."""
-    prompt, output = rates.length(row, "prompt_len"), rates.length(row, "gen_len")
-    users, depth = rates.users(row), rates.depth(row)
+def _work(run: Run, memory_only: bool, runtime: Runtime) -> Serve:
+    """Return the task of a run; with `memory_only`, one that fills the context."""
+    prompt, output = rates.length(run, "prompt"), rates.length(run, "output")
+    users, depth = rates.users(run), rates.depth(run)
     if depth == prompt and output:  # llama-bench's 'tg32 @ d32768', where the depth is also written as a prompt
         prompt = 0
-    noted = re.search(r"\bn_ctx (\d+)", row.get("note", ""))
-    context = whole(row, "n_ctx", default=int(noted[1]) if noted else 0) or depth + prompt + output or SHORTEST
+    noted = re.search(r"\bn_ctx (\d+)", run.text("note"))
+    context = whole(run, "context", default=int(noted[1]) if noted else 0) or depth + prompt + output or SHORTEST
     if memory_only or not prompt + output:
         prompt, output = 0, context
     if depth + prompt + output > context:
@@ -259,14 +245,14 @@ def _work(row: Row, memory_only: bool, runtime: Runtime) -> Serve:
         depth = min(depth, context)
         prompt = min(prompt, context - depth)
         output = context - depth - prompt
-    flash = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}.get(row.get("flash_attn", "").lower())
-    kind = cache_type(row.get("kv_type") or _usual_cache(row, runtime), runtime)
+    flash = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}.get(run.text("flash").lower())
+    kind = cache_type(run.text("kv") or _usual_cache(run, runtime), runtime)
     return Serve(prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth)
 
 
-def _usual_cache(row: Row, runtime: Runtime) -> str:
-    """Return the KV type of a row that states none. Checkpoints that NVIDIA quantises to 8 or 4 bits store their cache in fp8."""
-    narrow = row.get("quant", "").lower() in ("fp8", "nvfp4", "fp4")
+def _usual_cache(run: Run, runtime: Runtime) -> str:
+    """Return the KV type of a run that states none. Checkpoints that NVIDIA quantises to 8 or 4 bits store their cache in fp8."""
+    narrow = run.text("weights").lower() in ("fp8", "nvfp4", "fp4")
     return "fp8" if runtime.engine == "tensorrt-llm" and narrow else "f16"
 
 
@@ -276,13 +262,13 @@ def _device(name: str) -> int:
     return 1 + int(number or 0) if number or name == "Metal" else 0
 
 
-def _rig(row: Row) -> Rig:
-    """Return the devices and links that a row describes."""
-    devices, hosts = whole(row, "n_gpus", "n_devices", default=1), whole(row, "n_hosts", default=1)
+def _rig(run: Run) -> Rig:
+    """Return the devices and links that a run describes."""
+    devices, hosts = whole(run, "devices", default=1), whole(run, "nodes", default=1)
     if not devices or not hosts or devices % hosts or devices > 4096:
         raise UserError(f"{devices} devices in {hosts} hosts")
-    chip = _capped(_card(row["gpu"]), row.get("note", "")) if row.get("gpu") else _any_chip(row)
-    words = row.get("link", "").lower()
+    chip = _capped(card(run.text("chip")), run.text("note")) if run.text("chip") else _any_chip(run)
+    words = run.text("link").lower()
     named = re.search(r"([\d.]+)\s*(gbe|gbps|gbit|g\b)", words)
     network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
     link = (chip.link or chip.bridge) if "nvlink" in words else chip.host if "pcie" in words else chip.link or chip.host
@@ -291,20 +277,9 @@ def _rig(row: Row) -> Rig:
     return Rig(chips=(chip,) * devices, hosts=owners, cpu=cpu, link=link, network=network if hosts > 1 else None)
 
 
-def _card(text: str) -> Chip:
-    """Find a card; words in parentheses are another name of it or its memory: 'Radeon 8060S (Strix Halo 128GB)'."""
-    bare = re.sub(r"\(.*?\)", " ", text).strip()
-    try:
-        return find_card(text)
-    except UserError:
-        if bare in ("", text):
-            raise
-        return find_card(bare)
-
-
-def _any_chip(row: Row) -> Chip:
-    """Return an arbitrary chip for a dry run, whose memory does not depend on it; refuse other rows without a chip."""
-    if "n_devices" not in row:
+def _any_chip(run: Run) -> Chip:
+    """Return an arbitrary chip for a dry run, whose memory does not depend on it; refuse other runs without a chip."""
+    if run.word("devices") != "n_devices":
         raise UserError("the card is not stated")
     return find_chip("a100-80gb-sxm")
 
@@ -318,9 +293,9 @@ def _capped(chip: Chip, note: str) -> Chip:
     return replace(chip, flops={kind: rate * (least / chip.tdp) ** 0.5 for kind, rate in chip.flops.items()})
 
 
-def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: CacheRequest) -> Placement:
-    """Place the model with the split that the row names, or the engine's default."""
-    split, n = row.get("split", "").lower(), len(rig.chips)
+def _placement(run: Run, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: CacheRequest) -> Placement:
+    """Place the model with the split that the run names, or the engine's default."""
+    split, n = run.text("split").lower(), len(rig.chips)
     caches = layer_caches(model, runtime, held)
     if runtime.gguf:
         if split == "row":
@@ -330,7 +305,7 @@ def _placement(row: Row, model: Model, stored: Weights, rig: Rig, runtime: Runti
         if split == "tensor" or split.startswith("tp"):
             return split_tensors(model, stored, caches, *_degrees(split, n))
         raise UserError(f"llama.cpp has no split {quoted(split)}")
-    if n > 1 and ATTENTION_DP.search(f"{row.get('split', '')} {row.get('note', '')}"):
+    if n > 1 and ATTENTION_DP.search(f"{run.text('split')} {run.text('note')}"):
         return split_experts(model, stored, caches, n)
     tp, pp = _degrees(split, n)
     return split_tensors(model, stored, caches, tp, pp)

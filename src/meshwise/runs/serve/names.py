@@ -5,13 +5,14 @@ from dataclasses import replace
 from functools import cache
 
 from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.engines import Runtime, find_engine, find_runtime, runtimes
 from meshwise.catalogue.engines import runtime_of as engine_runtime
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.formats import Format, Weights, as_gguf, find_format, weights
 from meshwise.models.model import Model
-from meshwise.runs.table import Row
+from meshwise.runs.run import Run
 
 ENGINES = {
     "vllm": ("vllm",),
@@ -30,36 +31,17 @@ BACKENDS = {
     "cuda": ("cuda",),
 }
 """Words for the library that an engine was built for."""
-SUFFIXES = ("instruct", "chat", "it", "hf", "base", "gguf", "thinking", "128e", "16e", "17b", "qat", "preview")
-"""Words after a model's name that do not change its shape."""
-PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
-FILE_FORMAT = re.compile(r"ud|i?q\d\w*|k|m|s|l|xl|xs|xxs|nl|[01]|bf16|f16|fp16|fp8|mxfp4|nvfp4|awq|gptq|int[48]|[48]bit")
-RELEASE = re.compile(r"2[3-6]\d\d|v\d(\.\d)?")
-"""A release in a model's name, which does not change its shape: 2507 is July 2025."""
 MIX = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
 """Marks of mixes of types whose bits per weight differ from llama.cpp's own."""
 SAME_BITS = 0.01
-FIRST_LLAMA = {"30b": "33b"}
-"""LLaMA 1 30B has 32.5 billion parameters, and its preset is named after them."""
+PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
 
 
-@cache
 def model_of(name: str) -> Model:
-    """Find a preset by a name as people write it: 'Llama 3.1 8B Instruct', 'LLaMA 1 30B', 'GLM-4.6-UD-Q4_K_XL', 'Qwen3-8B-2507'."""
-    if name.endswith(".gguf"):
-        return find.find_model(name)
-    if find.find_preset(name):
-        return find.find_model(name)
-    words = PART_OF_FILE.sub("", name).replace("-", " ").replace("_", " ").split()
-    while len(words) > 1 and (words[-1].lower() in SUFFIXES or _is_format(words[-1]) or RELEASE.fullmatch(words[-1])):
-        words.pop()
-    if len(words) > 2 and words[0].lower() == "llama" and words[1] == "1":
-        words = ["llama", FIRST_LLAMA.get(words[2].lower(), words[2])]
-    if not words:
+    """Find a model by a name as people write it: 'Llama 3.1 8B Instruct', 'GLM-4.6-UD-Q4_K_XL', a .gguf file. UserError for an unknown one."""
+    if not name:
         raise UserError("the model is not stated")
-    whole = "-".join(words)
-    shorter = [whole, *("-".join(word for word in words if word.lower() not in SUFFIXES) for _ in range(1))]
-    return find.find_model(next((text for text in shorter if find.find_preset(text)), whole))
+    return find.named(name) or find.find_model(name)
 
 
 def format_in(name: str) -> str:
@@ -68,11 +50,6 @@ def format_in(name: str) -> str:
         r"(?:UD-)?(?:I?Q\d[\w]*|F16|BF16|FP8|MXFP4|NVFP4|AWQ|GPTQ|[48]bit)$", PART_OF_FILE.sub("", name), re.IGNORECASE
     )
     return found[0] if found else ""
-
-
-def _is_format(word: str) -> bool:
-    """Return whether a word of a file's name is its weight format: Q4_K_M, or a piece of it after it was cut at underscores."""
-    return bool(FILE_FORMAT.fullmatch(word.lower()))
 
 
 @cache
@@ -103,11 +80,11 @@ def _same_width(fmt: Format, runtime: Runtime) -> Format:
     return find_format(("mlx-8bit" if wide else "mlx-4bit") if runtime.engine == "mlx" else "fp8" if wide else "awq")
 
 
-def runtime_of(row: Row, model: Model, assumed: list[str]) -> Runtime:
-    """Find the engine of a row; for llama.cpp, the build of the row's date, where one is stated."""
-    text = row.get("engine", "").lower()
+def runtime_of(run: Run, model: Model, assumed: list[str]) -> Runtime:
+    """Find the engine of a run; for llama.cpp, the build of the run's date, where one is stated."""
+    text = run.text("engine").lower()
     if not text or "llama" in text:
-        dated = re.search(r"\b(20\d\d-\d\d)", f"{row.get('source', '')} {row.get('date', '')} {row.get('note', '')}")
+        dated = re.search(r"\b(20\d\d-\d\d)", f"{run.text('source')} {run.text('date')} {run.text('note')}")
         builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
         later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
         return find_runtime(later[0] if later else "llama.cpp")
@@ -115,15 +92,26 @@ def runtime_of(row: Row, model: Model, assumed: list[str]) -> Runtime:
         if any(word in text for word in words):
             return engine_runtime(find_engine(name), model.model_type)
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
-    quant = row.get("quant", "")
-    local = (find_format(quant).gguf if quant else False) or find_card(row.get("gpu", "")).kind in ("apple", "cpu")
+    quant = run.text("weights")
+    local = (find_format(quant).gguf if quant else False) or card(run.text("chip")).kind in ("apple", "cpu")
     runtime = find_runtime("llama.cpp" if local else "vllm")
     assumed.append(f"engine {quoted(text)} evaluated as {runtime.name}")
     return runtime
 
 
-def backend_of(row: Row) -> str:
-    """Return the library that an engine of a row was built for, or '' where it is not stated."""
-    words = " ".join(row.get(column, "") for column in ("backend", "engine", "note")).lower()
+def backend_of(run: Run) -> str:
+    """Return the library that the engine of a run was built for, or '' where it is not stated."""
+    words = " ".join(run.text(name) for name in ("backend", "engine", "note")).lower()
     words = words.replace("rocwmma-improved", "rocm")
     return next((name for name, marks in BACKENDS.items() if any(mark in words for mark in marks)), "")
+
+
+def card(text: str) -> Chip:
+    """Find a card; words in parentheses are another name of it or its memory: 'Radeon 8060S (Strix Halo 128GB)'."""
+    bare = re.sub(r"\(.*?\)", " ", text).strip()
+    try:
+        return find_card(text)
+    except UserError:
+        if bare in ("", text):
+            raise
+        return find_card(bare)

@@ -1,4 +1,4 @@
-"""Measured training runs: a row of a table as a Case, with the model, cluster, task and layout that it describes."""
+"""Training runs as cases: the model, cluster, task and layout that a run describes, and what was measured."""
 
 import math
 import re
@@ -15,46 +15,25 @@ from meshwise.cost.train.parameters import tuned
 from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model
-from meshwise.runs.table import Row, above_zero, number, whole
-from meshwise.runs.train import machine, shapes
-from meshwise.units import GIB, MIB
+from meshwise.runs.derive import complete
+from meshwise.runs.model import model_of
+from meshwise.runs.run import Run, above_zero, amount, whole
+from meshwise.runs.train import machine
 
-UNIT_OF_MEMORY = {"": GIB, "gib": GIB, "gb": 1e9, "mib": MIB, "mb": 1e6}
 RECOMPUTE_WORDS = {
-    "no": "none",
-    "false": "none",
-    "off": "none",
-    "yes": "full",
-    "true": "full",
-    "on": "full",
-    "block": "full",
-    "uniform": "full",
-    "selectiveop": "selective",
-    "selectivelayer": "selective",
-    "coreattn": "selective",
-    "minimalflash": "minimal",
-    "minimalwithcontext": "minimal",
-    "savedotexceptmlp": "minimal",
-    "saveqkvproj": "save_qkv_proj",
-    "qkvprojoffloaded": "save_qkv_proj",
+    **dict.fromkeys(("no", "false", "off"), "none"),
+    **dict.fromkeys(("yes", "true", "on", "block", "uniform"), "full"),
+    **dict.fromkeys(("selectiveop", "selectivelayer", "coreattn"), "selective"),
+    **dict.fromkeys(("minimalflash", "minimalwithcontext", "savedotexceptmlp", "savedotswithnobatchdims"), "minimal"),
+    **dict.fromkeys(("saveqkvproj", "qkvprojoffloaded"), "save_qkv_proj"),
     "saveoutproj": "save_out_proj",
-    "savedotswithnobatchdims": "minimal",
     "layernorm": "layernorm",
     "moeact": "moe_act",
 }
 """Words of tables and programs for values of the axis `recompute`."""
-OFFLOAD_WORDS = {
-    "no": "none",
-    "false": "none",
-    "cpu": "optimizer",
-    "optim": "optimizer",
-    "optimiser": "optimizer",
-    "yes": "optimizer",
-}
-
-
-MOST_KEPT = 1 << 16
-"""Tasks, layouts and notes of rows that are kept, so that equal ones are one object: a million rows differ in little but their times, and
+OFFLOAD_WORDS = {**dict.fromkeys(("no", "false"), "none"), **dict.fromkeys(("cpu", "optim", "optimiser", "yes"), "optimizer")}
+MAX_KEPT = 1 << 16
+"""Tasks, layouts and notes of runs that are kept, so that equal ones are one object: a million rows differ in little but their times, and
 `predict` evaluates rows of the same objects once."""
 
 
@@ -75,9 +54,9 @@ class Case:
     date: str
     table: str = ""
     assumed: tuple[str, ...] = ()
-    """Notes on values that the row does not state."""
+    """Notes on values that the run does not state."""
     open: tuple[str, ...] = ()
-    """Axes that neither the row nor its framework's documentation states: `reading.settled` chooses them for a whole source."""
+    """Axes that neither the run nor its framework's documentation states: `settle.settled` chooses them for a whole source."""
 
     @property
     def chip(self) -> Chip:
@@ -105,16 +84,8 @@ class Case:
     def group(self) -> tuple[object, ...]:
         """Key of runs of one model on the same devices with the same program and batch: a planner chooses among these."""
         _, chip, framework, precision = self.source
-        return (
-            self.model.name,
-            self.cluster.devices,
-            self.work.batch,
-            self.work.seq,
-            self.work.tuning,
-            chip,
-            framework,
-            precision,
-        )
+        task = (self.work.batch, self.work.seq, self.work.tuning)
+        return (self.model.name, self.cluster.devices, *task, chip, framework, precision)
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -122,57 +93,54 @@ class Case:
         return (self.date, self.model.decoder.hidden) if self.date else (self.model.name, self.cluster.devices)
 
 
-def case_of(row: Row, row_id: str, heads: dict[int, int] | None = None, table: str = "") -> Case:
-    """Turn a row into a Case; refuse duplicates, flagged rows, failed runs, and rows that state no measurement."""
-    if row.get("dup_of"):
+def case_of(run: Run, row_id: str, heads: dict[int, int] | None = None, table: str = "") -> Case:
+    """Turn a run into a Case; refuse duplicates, flagged rows, failed runs, and runs that state no measurement."""
+    if run.text("dup_of"):
         raise UserError("repeats another row")
-    if row.get("chk_flag"):
+    if run.text("chk_flag"):
         raise UserError("flagged in the table as not adding up")
-    outcome = _word(row, "outcome") or "ok"
+    outcome = _word(run, "outcome") or "ok"
     if outcome not in ("ok", "oom"):
         raise UserError("failed for a reason the table does not tell" if outcome == "fail" else f"outcome is {quoted(outcome)}")
+    case = setup(run, row_id, heads, table)
+    ran = outcome == "ok"
+    seconds = seconds_of(run, case) if ran else math.nan
+    memory = amount(run, "peak", "memory")
+    if ran and math.isnan(seconds) and math.isnan(memory):
+        raise UserError("neither a time nor a memory is stated")
+    return replace(case, seconds=seconds, memory=memory, ran=ran)
+
+
+def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table: str = "") -> Case:
+    """Return the question and the layout of a run, whatever was measured. UserError where something that it needs is not stated."""
+    stated, run = run, complete(run)
     assumed: list[str] = []
     unstated: list[str] = []
-    model, cluster = shapes.model_of(row, heads or {}, assumed), machine.cluster_of(row)
-    framework = machine.framework_of(row, _stated_zero(row), cluster.chip.kind, assumed)
-    layout = _layout(row, framework, cluster, assumed, unstated)
-    work = _work(row, framework, layout, cluster.chip.kind, unstated)
+    model, cluster = model_of(run, heads or {}, assumed), machine.cluster_of(run)
+    framework = machine.framework_of(run, _stated_zero(run), cluster.chip.kind, assumed)
+    layout = _layout(run, stated, framework, cluster, assumed, unstated)
+    work = _work(run, framework, cluster.chip.kind, unstated)
     if work.tuning != FULL:
         tuned(model, work.tuning)  # refuses targets, ranks and layers that the model lacks
     if layout["mbs"] == 0:
         assumed.append("micro-batch not stated: the fastest that fits")
-    ran = outcome == "ok"
-    seconds = _seconds(row, model, work, cluster) if ran else math.nan
-    memory = number(row, "mem_gb") * UNIT_OF_MEMORY.get(_word(row, "mem_unit"), 1e9)
-    if ran and math.isnan(seconds) and math.isnan(memory):
-        raise UserError("neither a time nor a memory is stated")
+    nothing = math.nan
     return Case(
-        row_id,
-        model,
-        cluster,
-        work,
-        layout,
-        seconds,
-        memory,
-        ran,
-        row.get("date", ""),
-        table,
-        _notes(*assumed),
-        _notes(*unstated),
+        row_id, model, cluster, work, layout, nothing, nothing, True, run.text("date"), table, _notes(*assumed), _notes(*unstated)
     )
 
 
-@lru_cache(MOST_KEPT)
+@lru_cache(MAX_KEPT)
 def _notes(*words: str) -> tuple[str, ...]:
     return words
 
 
-@lru_cache(MOST_KEPT)
+@lru_cache(MAX_KEPT)
 def _task(work: Train) -> Train:
     return work
 
 
-@lru_cache(MOST_KEPT)
+@lru_cache(MAX_KEPT)
 def _axes(*values: int) -> dict[str, int]:
     return dict(zip(NAMES, values, strict=True))
 
@@ -182,47 +150,50 @@ def _shared(layout: Mapping[str, int]) -> dict[str, int]:
     return _axes(*(layout[axis] for axis in NAMES))
 
 
-def _word(row: Row, column: str) -> str:
-    return row.get(column, "").lower()
+def _word(run: Run, name: str) -> str:
+    return run.text(name).lower()
 
 
-def _seconds(row: Row, model: Model, work: Train, cluster: Cluster) -> float:
-    """Return the seconds of a step from whichever column states it.
+def seconds_of(run: Run, case: Case) -> float:
+    """Return the seconds of a step from whichever figure states them; NaN where none does.
 
-    FLOP/s and utilization count the recompute forward where the row calls them HFU, or where they are Megatron's (arXiv:2104.04473,
+    FLOP/s and utilization count the recompute forward where the run calls them HFU, or where they are Megatron's (arXiv:2104.04473,
     eq. 3) and no MFU is stated.
     """
+    work, cluster = case.work, case.cluster
     tokens, devices = float(work.batch_tokens), cluster.devices
-    stated = number(row, "sec_per_iter")
+    stated = amount(run, "seconds")
     if math.isnan(stated):
-        stated = number(row, "ms_per_iter") / 1000
+        stated = tokens / (amount(run, "tokens_per_second_per_device") * devices)
     if math.isnan(stated):
-        stated = tokens / (number(row, "tokens_per_sec_per_gpu") * devices)
+        stated = tokens / amount(run, "tokens_per_second")
     if math.isnan(stated):
-        mfu, hfu = number(row, "mfu"), number(row, "hfu")
-        counts_recompute = _word(row, "recompute") == "full" and math.isnan(mfu)
-        flops = model.flops_megatron(tokens, work.seq, recompute=counts_recompute)
+        stated = work.batch / amount(run, "samples_per_second")
+    if math.isnan(stated):
+        mfu, hfu = amount(run, "mfu"), amount(run, "hfu")
+        counts_recompute = _word(run, "recompute") == "full" and math.isnan(mfu)
+        flops = case.model.flops_megatron(tokens, work.seq, recompute=counts_recompute)
         peak = cluster.chip.flops.get(RECIPES[work.precision].rate) or cluster.chip.flops.get("bf16", math.nan)
         share = hfu if math.isnan(mfu) else mfu
-        rate = number(row, "tflops_per_gpu") * 1e12
-        stated = flops / ((share / 100 * peak if math.isnan(rate) else rate) * devices)
+        rate = amount(run, "tflops")
+        stated = flops / ((share * peak if math.isnan(rate) else rate) * devices)
     return stated
 
 
-def _stated_zero(row: Row) -> int | None:
-    """Return the ZeRO stage from its own column, or from `sharding` ('zero1', 'fsdp', 'hsdp'); None where neither states one."""
-    sharding = _word(row, "sharding")
+def _stated_zero(run: Run) -> int | None:
+    """Return the ZeRO stage from its own field, or from `sharding` ('zero1', 'fsdp', 'hsdp'); None where neither states one."""
+    sharding = _word(run, "sharding")
     named = re.search(r"zero-?\s?(\d)", sharding)
     stated = int(named[1]) if named else 3 if "fsdp" in sharding or "hsdp" in sharding else None
-    if row.get("zero_stage"):
-        return min(3, whole(row, "zero_stage"))
+    if "zero" in run:
+        return min(3, whole(run, "zero"))
     return stated
 
 
-def _zero(row: Row, framework: Framework, ranks: int, unstated: list[str]) -> int:
-    """Return the ZeRO stage: as stated, as the framework documents, or 0 if the row calls its ranks copies. 'ddp' states none where the
+def _zero(run: Run, framework: Framework, ranks: int, unstated: list[str]) -> int:
+    """Return the ZeRO stage: as stated, as the framework documents, or 0 if the run calls its ranks copies. 'ddp' states none where the
     framework's own data parallelism shards the optimizer."""
-    stated = _stated_zero(row)
+    stated = _stated_zero(run)
     if stated is not None:
         return stated
     if ranks == 1:
@@ -230,25 +201,24 @@ def _zero(row: Row, framework: Framework, ranks: int, unstated: list[str]) -> in
     if framework.default("zero"):
         unstated.append("zero")
         return int(framework.default("zero"))
-    if "ddp" in _word(row, "sharding"):
+    if "ddp" in _word(run, "sharding"):
         return 0
     unstated.append("zero")
     return 3 if framework.shards_master else 0
 
 
-def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, unstated: list[str]) -> Train:
-    steps = layout["dp_replicate"] * layout["dp_shard"] * layout["mbs"] * whole(row, "grad_accum", default=0)
-    batch, seq = whole(row, "global_batch_seqs", default=steps or None), whole(row, "seq_len")
+def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Train:
+    batch, seq = whole(run, "batch"), whole(run, "seq")
     if not batch or not seq:
         raise UserError("the batch or the sequence is empty")
-    precision = machine.precision_of(row, kind)
+    precision = machine.precision_of(run, kind)
     if precision is None:
         unstated.append("precision")
-    balanced = "drop" in _word(row, "router")  # tokens beyond an expert's capacity are dropped, so no rank has more than the mean
-    compiled = machine.is_yes(row.get("compile", "")) or (
-        not row.get("compile") and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
+    balanced = "drop" in _word(run, "router")  # tokens beyond an expert's capacity are dropped, so no rank has more than the mean
+    compiled = machine.is_yes(run.text("compile")) or (
+        "compile" not in run and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
     )
-    stated = _word(row, "optimizer")
+    stated = _word(run, "optimizer")
     work = Train(
         batch=batch,
         seq=seq,
@@ -256,27 +226,25 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, 
         precision=precision or "bf16",
         compiled=compiled,
         optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
-        tuning=parse(row["tune"]) if row.get("tune") else FULL,
+        tuning=parse(run.text("finetune")) if run.text("finetune") else FULL,
     )
     return _task(replace(work, imbalance=1.0) if balanced else work)
 
 
-def _axis_word(row: Row, column: str, words: Mapping[str, str], values: tuple[str, ...]) -> str:
-    """Return the value of an axis that a word stands for; '' where the row states none. Refuse an unknown word."""
-    text = _word(row, column)
-    if not text:
-        return ""
-    if text in values:
+def _axis_word(run: Run, name: str, words: Mapping[str, str], values: tuple[str, ...]) -> str:
+    """Return the value of an axis that a word stands for; '' where the run states none. Refuse an unknown word."""
+    text = _word(run, name)
+    if not text or text in values:
         return text
     plain = re.sub(r"[^a-z0-9]", "", text)
     found = words.get(plain) or next((value for value in values if re.sub(r"[^a-z0-9]", "", value) == plain), "")
     if not found:
-        raise UserError(f"{column} is {quoted(text)}{nearest(text, (*values, *words))}; expected one of {', '.join(values)}")
+        raise UserError(f"{run.word(name)} is {quoted(text)}{nearest(text, (*values, *words))}; expected one of {', '.join(values)}")
     return found
 
 
-def _recompute(row: Row, framework: Framework, assumed: list[str], unstated: list[str]) -> str:
-    stated = _axis_word(row, "recompute", RECOMPUTE_WORDS, RECOMPUTE)
+def _recompute(run: Run, framework: Framework, assumed: list[str], unstated: list[str]) -> str:
+    stated = _axis_word(run, "recompute", RECOMPUTE_WORDS, RECOMPUTE)
     if stated:
         return stated
     documented = framework.default("recompute")
@@ -287,62 +255,59 @@ def _recompute(row: Row, framework: Framework, assumed: list[str], unstated: lis
     return "none"
 
 
-def _layout(row: Row, framework: Framework, cluster: Cluster, assumed: list[str], unstated: list[str]) -> dict[str, int]:
+def _layout(
+    run: Run, stated: Run, framework: Framework, cluster: Cluster, assumed: list[str], unstated: list[str]
+) -> dict[str, int]:
+    """Return the axes of a completed run; `stated` is the run before it was completed."""
     devices = cluster.devices
-    tp, pp, cp = (above_zero(row, axis, default=1) for axis in ("tp", "pp", "cp"))
+    tp, pp, cp = (above_zero(run, axis, default=1) for axis in ("tp", "pp", "cp"))
     if devices % (tp * pp * cp):
         raise UserError(f"tp {tp}, pp {pp} and cp {cp} do not divide {devices} devices")
-    dp = above_zero(row, "dp", default=devices // (tp * pp * cp))
+    dp = above_zero(run, "dp", default=devices // (tp * pp * cp))
     if dp * tp * pp * cp != devices:
         raise UserError(f"dp {dp}, tp {tp}, pp {pp} and cp {cp} do not multiply to {devices} devices")
-    zero = _zero(row, framework, dp * cp, unstated)
-    shard = _shard(row, cluster, dp, zero)
-    ep = above_zero(row, "ep", default=1)
-    etp = _expert_tp(row, framework, tp, ep, shard * cp)
-    sequence_parallel, vpp = _word(row, "seq_parallel"), above_zero(row, "interleave", default=1)
+    zero = _zero(run, framework, dp * cp, unstated)
+    shard = _shard(stated, cluster, dp, zero)
+    ep = above_zero(run, "ep", default=1)
+    etp = _expert_tp(run, framework, tp, ep, shard * cp)
+    sequence_parallel, vpp = _word(run, "sp"), above_zero(run, "vpp", default=1)
     usual = framework.sequence_parallel == "always" or framework.default("sp") == "yes"
-    axes = {
-        "dp_replicate": dp // shard,
-        "dp_shard": shard,
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "ep": ep,
-        "etp": etp,
-        "mbs": _micro_batch(row, dp),
-        "vpp": vpp,
-        "zero": zero if shard * cp > 1 else 0,
-        "recompute": RECOMPUTE.index(_recompute(row, framework, assumed, unstated)),
-        "sp": int(tp > 1 and (machine.is_yes(sequence_parallel) or (not sequence_parallel and usual))),
-        "schedule": int(vpp > 1),
-        "offload": OFFLOAD.index(_offload(row)),
-    }
-    return _shared(axes)
+    return _shared(
+        {
+            "dp_replicate": dp // shard,
+            "dp_shard": shard,
+            "tp": tp,
+            "pp": pp,
+            "cp": cp,
+            "ep": ep,
+            "etp": etp,
+            "mbs": above_zero(run, "mbs", default=0),
+            "vpp": vpp,
+            "zero": zero if shard * cp > 1 else 0,
+            "recompute": RECOMPUTE.index(_recompute(run, framework, assumed, unstated)),
+            "sp": int(tp > 1 and (machine.is_yes(sequence_parallel) or (not sequence_parallel and usual))),
+            "schedule": int(vpp > 1),
+            "offload": OFFLOAD.index(_offload(run)),
+        }
+    )
 
 
-def _micro_batch(row: Row, dp: int) -> int:
-    """Return the micro-batch; of a row that states the accumulation steps instead, what they leave; 0 where neither is stated."""
-    stated, steps = above_zero(row, "micro_batch", default=0), above_zero(row, "grad_accum", default=0)
-    batch = whole(row, "global_batch_seqs", default=0)
-    return stated or (batch // (dp * steps) if steps and batch % (dp * steps) == 0 else 0)
-
-
-def _offload(row: Row) -> str:
-    if "offload" in _word(row, "recompute"):  # MaxText's policies, such as qkv_proj_offloaded
+def _offload(run: Run) -> str:
+    if "offload" in _word(run, "recompute"):  # MaxText's policies, such as qkv_proj_offloaded
         return "activations"
-    return _axis_word(row, "offload", OFFLOAD_WORDS, OFFLOAD) or "none"
+    return _axis_word(run, "offload", OFFLOAD_WORDS, OFFLOAD) or "none"
 
 
-def _shard(row: Row, cluster: Cluster, dp: int, zero: int) -> int:
+def _shard(run: Run, cluster: Cluster, dp: int, zero: int) -> int:
     """Return the data-parallel ranks that shard one copy: as stated, inside a node for hybrid sharding, inside a slice for pods, or all."""
-    stated = above_zero(row, "dp_shard", default=0)
+    stated = above_zero(run, "dp_shard", default=0)
     if stated:
         if dp % stated:
             raise UserError(f"dp_shard {stated} does not divide dp {dp}")
         return stated
     if not zero:
         return 1
-    sharding = _word(row, "sharding")
+    sharding = _word(run, "sharding")
     if "hsdp" in sharding or "hybrid" in sharding:
         return math.gcd(dp, cluster.node.devices)
     if cluster.torus and ("slice" in sharding or cluster.node_count > 1):
@@ -350,9 +315,9 @@ def _shard(row: Row, cluster: Cluster, dp: int, zero: int) -> int:
     return dp
 
 
-def _expert_tp(row: Row, framework: Framework, tp: int, ep: int, ranks: int) -> int:
+def _expert_tp(run: Run, framework: Framework, tp: int, ep: int, ranks: int) -> int:
     """Return the tensor parallelism of experts: as stated; 1 where expert groups must span tensor ranks; else the framework's default."""
-    stated = above_zero(row, "etp", default=0)
+    stated = above_zero(run, "etp", default=0)
     etp = stated or (1 if ep > ranks or framework.expert_tp == "1" else tp)
     if ranks * tp % (ep * etp):
         raise UserError(f"ep {ep} with etp {etp} does not divide the {ranks * tp} devices of a pipeline stage")

@@ -1,4 +1,4 @@
-"""The machine and the program of a row: its cluster, its framework, and the precision of its products."""
+"""The machine and the program of a run: its cluster, its framework, and the precision of its products."""
 
 import math
 import re
@@ -15,32 +15,32 @@ from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.catalogue.pods import slices_in_text
 from meshwise.cost.precision import Precision, parse_precision
 from meshwise.errors import UserError, quoted
-from meshwise.runs.table import Row, number, whole
+from meshwise.runs.run import Run, Stated, amount, whole
 
 BF16_MOST = 0.72
 """Share of the 16-bit peak that no training run sustains over a whole step: a faster one used fewer bits."""
 
 
-MACHINE: tuple[str, ...] = ("n_gpus", "cluster", "gpu", "gpus_per_node", "inter_node_gbps_per_gpu", "network", "note")
-"""Columns that `cluster_of` reads."""
-MOST_KEPT = 1 << 12
+MACHINE: tuple[str, ...] = ("devices", "cluster", "chip", "devices_per_node", "network_gbps", "network", "note")
+"""Fields that `cluster_of` reads."""
+MAX_KEPT = 1 << 12
 """Machines, and frameworks, of rows that are kept: rows of a table share a few, and equal ones are one object."""
 
 
-def cluster_of(row: Row) -> Cluster:
-    """Return the cluster of a row: `cluster`, where it names one, else `gpu` and the number of devices, with the network that it states or
+def cluster_of(run: Run) -> Cluster:
+    """Return the cluster of a run: `cluster`, where it names one, else its chip and the number of devices, with the network that it states or
     that of the vendor's system."""
-    return _cluster_of(tuple(row.get(column, "") for column in MACHINE))
+    return _cluster_of(tuple(stated._replace(span=None, rough=False) for name in MACHINE if (stated := run.get(name))))
 
 
-@lru_cache(MOST_KEPT)
-def _cluster_of(texts: tuple[str, ...]) -> Cluster:
-    row: dict[str, str] = dict(zip(MACHINE, texts, strict=True))
-    devices = whole(row, "n_gpus")
-    named = row.get("cluster", "")
+@lru_cache(MAX_KEPT)
+def _cluster_of(stated: tuple[Stated, ...]) -> Cluster:
+    run = Run.of(stated)
+    named = run.text("cluster")
+    devices = whole(run, "devices")
     if named:
         return _of_size(slices_in_text(named) or find_cluster(named), devices, named)
-    return _with_network(_by_chip(row, devices), row.get("network", ""))
+    return _with_network(_by_chip(run, devices), run.text("network"))
 
 
 def _with_network(cluster: Cluster, name: str) -> Cluster:
@@ -51,20 +51,22 @@ def _with_network(cluster: Cluster, name: str) -> Cluster:
     return replace(cluster, network=replace(cluster.network, name=name), notes=notes)
 
 
-def _by_chip(row: Row, devices: int) -> Cluster:
-    """Return the cluster of a row that names its chip."""
-    chip = chip_in_text(row.get("gpu", ""))
+def _by_chip(run: Run, devices: int) -> Cluster:
+    """Return the cluster of a run that names its chip."""
+    if not run.text("chip"):
+        raise UserError("the chip is not stated")
+    chip = chip_in_text(run.text("chip"))
     if not devices:
-        raise UserError("n_gpus is 0")
+        raise UserError(f"{run.word('devices')} is 0")
     if chip.kind == "tpu":
         return _of_size(
-            slices_in_text(row.get("note", ""), chip) or slices_in_text(f"{chip.key}-{devices}", chip), devices, chip.key
+            slices_in_text(run.text("note"), chip) or slices_in_text(f"{chip.key}-{devices}", chip), devices, chip.key
         )
-    per_node = whole(row, "gpus_per_node", default=0) or _usual_node(chip, devices)
+    per_node = whole(run, "devices_per_node", default=0) or _usual_node(chip, devices)
     if devices % min(devices, per_node):
         raise UserError(f"{devices} devices are not a whole number of nodes of {per_node}")
     inside = min(devices, per_node)
-    gbps = number(row, "inter_node_gbps_per_gpu")
+    gbps = amount(run, "network_gbps")
     cluster = _named_cluster(
         f"{devices // inside}x{inside}x{chip.key}" + ("" if math.isnan(gbps) else f"@{gbps * per_node:g}Gbps")
     )
@@ -85,18 +87,18 @@ def _of_size(cluster: Cluster | None, devices: int, text: str) -> Cluster:
     if cluster is None:
         raise UserError(f"cluster {quoted(text)} is unknown")
     if cluster.devices != devices:
-        raise UserError(f"cluster {quoted(text)} has {cluster.devices} devices, but n_gpus is {devices}")
+        raise UserError(f"cluster {quoted(text)} has {cluster.devices} devices, but the run has {devices}")
     return cluster
 
 
-def framework_of(row: Row, zero: int | None, kind: str, assumed: list[str]) -> Framework:
-    """Find the framework that a row names; an unknown one is replaced by FSDP, DeepSpeed or Megatron, depending on how it shards."""
-    framework, notes = _framework_of(row.get("framework", ""), row.get("flash_attention", "").lower(), zero, kind)
+def framework_of(run: Run, zero: int | None, kind: str, assumed: list[str]) -> Framework:
+    """Find the framework that a run names; an unknown one is replaced by FSDP, DeepSpeed or Megatron, depending on how it shards."""
+    framework, notes = _framework_of(run.text("framework"), run.text("flash").lower(), zero, kind)
     assumed += notes
     return framework
 
 
-@lru_cache(MOST_KEPT)
+@lru_cache(MAX_KEPT)
 def _framework_of(text: str, flash: str, zero: int | None, kind: str) -> tuple[Framework, tuple[str, ...]]:
     framework, notes = _known_framework(text), ()
     if framework is None:
@@ -124,10 +126,10 @@ def _names(key: str) -> tuple[str, ...]:
     return key, framework.name, *framework.aliases
 
 
-def precision_of(row: Row, kind: str) -> Precision | None:
-    """Return the precision that a row states; None where it states none. Refuse an unknown word. A CPU computes in float32, and its rates
+def precision_of(run: Run, kind: str) -> Precision | None:
+    """Return the precision that a run states; None where it states none. Refuse an unknown word. A CPU computes in float32, and its rates
     are stated and probed in it: there the word adds nothing."""
-    text = row.get("precision", "")
+    text = run.text("precision")
     if kind == "cpu" and text.lower() in ("fp32", "float32"):
         return "bf16"
     return cast(Precision, parse_precision(text)) if text else None

@@ -7,11 +7,11 @@ import numpy as np
 
 from meshwise.cost.axes import RECOMPUTE
 from meshwise.runs import table as tables
-from meshwise.runs.table import Skipped
-from meshwise.runs.train import machine, shapes
+from meshwise.runs.model import common_heads
+from meshwise.runs.table import NEEDED, TRAINED, Skipped, Table
+from meshwise.runs.train import machine
 from meshwise.runs.train.case import Case, assumed_layout, case_of, with_precision
 from meshwise.runs.train.predict import predict
-from meshwise.runs.train.table import Table
 
 IMPOSSIBLE = 1.1
 """Predicted memory over a chip's own from which a run cannot have used a setting: predictions of memory err by about that much."""
@@ -20,9 +20,10 @@ CLOSE_ENOUGH = 0.02
 
 def read_cases(path: Path) -> tuple[list[Case], list[Skipped]]:
     """Read every row of a table of training runs as a Case, or the reason why it is skipped."""
-    rows = Table(path)
-    heads = shapes.common_heads(rows)
-    cases, skipped = tables.cases(path, rows, lambda row, row_id: case_of(row, row_id, heads, path.stem))
+    runs = Table(path)
+    runs.check(NEEDED, TRAINED)
+    heads = common_heads(runs)
+    cases, skipped = tables.cases(path, runs, lambda run, row_id: case_of(run, row_id, heads, path.stem))
     return settled(cases), skipped
 
 

@@ -12,7 +12,7 @@ from meshwise.audit.figures import Figures
 from meshwise.errors import UserError
 from meshwise.programs.logs import detect
 from meshwise.run.train.start import OUT_OF_MEMORY
-from meshwise.runs.log_run import Reading, Run
+from meshwise.runs.reading import Reading, Run
 from meshwise.tune.belief.observation import Failure
 from meshwise.tune.loop.launch import End, last_lines, tail
 
@@ -31,14 +31,14 @@ QUIET = 0.5
 CHECKED = ("tokens per step", "step x throughput", "ranks and total", "layout", "batch", "above the chip", "memory", "NaN")
 """Rules of `audit` that a measurement must satisfy. Others are about figures that tuning does not use."""
 SAME = {
-    "n_gpus": "devices",
-    "seq_len": "tokens in a sequence",
-    "global_batch_seqs": "sequences in a batch",
+    "devices": "devices",
+    "seq": "tokens in a sequence",
+    "batch": "sequences in a batch",
     "tp": "tensor-parallel ranks",
     "pp": "pipeline stages",
     "cp": "context-parallel ranks",
     "dp": "data-parallel ranks",
-    "micro_batch": "sequences in a micro-batch",
+    "mbs": "sequences in a micro-batch",
 }
 """Figures in which a log must agree with the run that was started."""
 FEWEST = 2
@@ -119,7 +119,7 @@ def measurement(log: Path, expected: Expected, format: str = "") -> Outcome:
         raise UserError(f"{log.name}: read as {reading.format}, it states no step time{f' ({skipped})' if skipped else ''}")
     stated, run = timed[-1]  # a run that was resumed wrote several: the last one is whole
     figures = Figures(run, log.name)
-    steps = run.numbers.get("steps", math.inf)
+    steps = run.number("steps", math.inf)
     reason = _too_few(steps) or other_run(stated, figures, expected) or contradiction(log.name, reading.format, run)
     memory = figures.memory if math.isfinite(figures.memory) else None
     if reason:
@@ -134,11 +134,11 @@ def _too_few(steps: float) -> str:
 def other_run(stated: Run, figures: Figures, expected: Expected) -> str:
     """Return how a log contradicts the run that was started: other devices, another batch or layout; '' where it agrees."""
     for name, words in SAME.items():
-        want, have = expected.numbers.get(name, math.nan), stated.get(name)
+        want, have = expected.numbers.get(name, math.nan), stated.number(name)
         if math.isfinite(want) and math.isfinite(have) and want != have and name not in stated.rough:
             return f"its log is of {have:g} {words}, where the run has {want:g}: the cluster or the launch files have changed"
     chip = figures.chip
-    if chip is not None and stated.text("gpu") and expected.chip and chip.key != expected.chip:
+    if chip is not None and stated.text("chip") and expected.chip and chip.key != expected.chip:
         return f"its log is of {chip.name}, where the plan is for {expected.chip}: the cluster has changed"
     return ""
 

@@ -10,7 +10,8 @@ from meshwise import units
 from meshwise.audit.check.contradictions import Finding, shown
 from meshwise.plan.serve.words import tokens
 from meshwise.programs.program import Launcher, Program, launchers, programs
-from meshwise.runs.facts import BY_NAME, VARIABLES, Stated
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.run import VARIABLES, Stated
 from meshwise.ui.views.tables import Column, fitted, wrapped
 from meshwise.units import GIB
 

@@ -6,7 +6,7 @@ from itertools import chain, islice
 
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.table import decimal_mark, fields_of, run_from_row
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 
 name = "csv"
 order = 30

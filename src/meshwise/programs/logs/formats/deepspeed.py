@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.log_run import Reading, Run
+from meshwise.runs.reading import Reading, Run
 from meshwise.runs.numbers import amount, number_or_nan
 from meshwise.units import GIB
 
@@ -19,7 +19,7 @@ _RATE = re.compile(r"(RunningAvgSamplesPerSec|CurrSamplesPerSec|SamplesPerSec)=(
 _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)\s*GB")
 _PIPELINE = re.compile(r"steps:\s*(\d{1,15}) loss:\s*(\S+) iter time \(s\):\s*([\d.]+) samples/sec:\s*([\d.]+)")
 _PROFILE = {
-    "world size": ("n_gpus", "count", ""),
+    "world size": ("devices", "count", ""),
     "data parallel size": ("dp", "count", ""),
     "model parallel size": ("tp", "count", ""),
     "batch size per gpu": ("per_device_batch", "count", ""),

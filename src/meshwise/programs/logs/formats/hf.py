@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount, number_or_nan
 
 name = "hf-trainer"
@@ -17,8 +17,8 @@ _KEY = re.compile(
 _BANNER = re.compile(r"^\s*(?:\[INFO\S*.*?\]\s*>>)?\s*([A-Z][\w .,&()-]+?)\s*=\s*([\d,]+)\s*$")
 _BANNERS = {
     "instantaneous batch size per device": "per_device_batch",
-    "total train batch size (w. parallel, distributed & accumulation)": "global_batch_seqs",
-    "gradient accumulation steps": "grad_accum",
+    "total train batch size (w. parallel, distributed & accumulation)": "batch",
+    "gradient accumulation steps": "accumulation",
     "number of trainable parameters": "params",
 }
 _BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<[\d:?]+,\s*([\d.]+)\s*(it/s|s/it)\]")

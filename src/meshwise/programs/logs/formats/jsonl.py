@@ -7,7 +7,7 @@ from typing import Any, cast
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
 from meshwise.programs.logs.table import fields_of, run_from_row
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import number_or_nan
 
 name = "jsonl"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from meshwise.programs.logs.formats import csv
 from meshwise.programs.logs.lines import Line
-from meshwise.runs.log_run import Reading, Run
+from meshwise.runs.reading import Reading, Run
 from meshwise.runs.numbers import amount, number_or_nan
 
 name = "llama-bench"
@@ -139,10 +139,10 @@ def _run(where: str, model: str, numbers: dict[str, float], gpus: list[str], spl
     """Return a Run; the model name 'llama 8B Q4_K - Medium' holds family, size and quantization."""
     words = model.split(" ", 2)
     quant = words[2].replace(" - Medium", "_M").replace(" - Small", "_S").replace(" - Large", "_L") if len(words) == 3 else ""
-    counted = {"n_gpus": float(len(gpus))} if gpus else {}
+    counted = {"devices": float(len(gpus))} if gpus else {}
     texts = {
         "model": " ".join(words[:2]),
-        "quant": quant,
+        "weights": quant,
         "gpu": gpus[0] if gpus else "",
         "split": split,
         "engine": "llama.cpp",

@@ -7,7 +7,7 @@ from meshwise.programs.logs import document, prose
 from meshwise.programs.logs.formats import megatron
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.table import MEASURED, decimal_mark, fields_of, read_cell, run_from_row
-from meshwise.runs.log_run import Reading, Run
+from meshwise.runs.reading import Reading, Run
 from meshwise.runs.numbers import parse_range
 
 name = "markdown"
@@ -139,7 +139,7 @@ def _read_ranks(page: document.Page, table: Table) -> bool:
     if table.header[0].lower() not in ("gpu", "rank", "device") or len(ranks) < 2 or not all(ranks) or not page.measured:
         return False
     for field, column in zip(fields_of(table.header)[1:], range(1, len(table.header)), strict=True):
-        name = {"tokens_per_second_per_gpu": "tokens_per_second"}.get(field.name, field.name) if field else ""
+        name = {"tokens_per_second_per_device": "tokens_per_second"}.get(field.name, field.name) if field else ""
         if field is None or name not in ("tokens_per_second", "loss", "memory"):
             continue
         for rank, (_, cells) in zip(ranks, table.rows, strict=True):

@@ -9,7 +9,7 @@ from functools import lru_cache
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount, number_or_nan
 from meshwise.units import MIB
 
@@ -19,7 +19,7 @@ _ITERATION = re.compile(r"\biteration:?\s+(\d+)\s*/\s*(\d+)\s*\|(.*)")
 _FACT = re.compile(
     r"using world size: (\d+)|data-parallel size: (\d+)|tensor-model-parallel size: (\d+)|pipeline-model-parallel size: (\d+)"
 )
-_FACTS = ("n_gpus", "dp", "tp", "pp")
+_FACTS = ("devices", "dp", "tp", "pp")
 _MEMORY = re.compile(r"memory \(MB\).*?max allocated: ([\d.]+)")
 _KEYS = {
     "elapsed time per iteration (ms)": ("seconds", 1e-3),
@@ -28,12 +28,12 @@ _KEYS = {
     "tflops": ("tflops", 1e12),
     "tflops/gpu": ("tflops", 1e12),
     "samples per second": ("samples_per_second", 1.0),
-    "tokens per gpu per second": ("tokens_per_second_per_gpu", 1.0),
-    "tokens per gpu per second (tgs)": ("tokens_per_second_per_gpu", 1.0),
-    "global batch size": ("global_batch_seqs", 1.0),
+    "tokens per gpu per second": ("tokens_per_second_per_device", 1.0),
+    "tokens per gpu per second (tgs)": ("tokens_per_second_per_device", 1.0),
+    "global batch size": ("batch", 1.0),
     "lm loss": ("loss", 1.0),
-    "seqlen": ("seq_len", 1.0),
-    "curriculum seqlen": ("seq_len", 1.0),
+    "seqlen": ("seq", 1.0),
+    "curriculum seqlen": ("seq", 1.0),
     "number of nan iterations": ("nans", 1.0),
     "consumed samples": ("consumed_samples", 1.0),
     "consumed tokens": ("consumed_tokens", 1.0),
@@ -68,7 +68,7 @@ def step_of(text: str) -> tuple[int, dict[str, float]] | None:
             numbers["loss"] = float(value)
     samples, tokens = numbers.pop("consumed_samples", 0.0), numbers.pop("consumed_tokens", 0.0)
     if samples and tokens:
-        numbers.setdefault("seq_len", tokens / samples)
+        numbers.setdefault("seq", tokens / samples)
     return (int(match[1]), numbers) if "seconds" in numbers else None
 
 
@@ -102,8 +102,8 @@ def _add_step(reading: Reading, series: Series, line: Line) -> None:
         reading.skipped.add("an iteration cut off" if line.cut else "an iteration without a time", f"line {line.number}")
         return
     number, numbers = step
-    if "seq_len" in numbers:
-        series.fact("seq_len", numbers.pop("seq_len"))
+    if "seq" in numbers:
+        series.fact("seq", numbers.pop("seq"))
     if "samples_per_second" in numbers and "tflops" in numbers:
         series.framework = "Megatron-DeepSpeed"
     series.step(number, f"line {line.number}", numbers)

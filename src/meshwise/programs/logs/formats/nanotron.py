@@ -8,19 +8,19 @@ from collections.abc import Iterable
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount
 
 name = "nanotron"
 order = 50
-_ARGUMENTS = {"batch_accumulation_per_replica": "grad_accum"}
+_ARGUMENTS = {"batch_accumulation_per_replica": "accumulation"}
 _ITERATION = re.compile(r"iteration:\s*(\d{1,15})\s*/\s*\d+\s*\|(.*)")
 _KEYS = {
     "elapsed_time_per_iteration_ms": ("seconds", 1e-3),
     "time_per_iteration_ms": ("seconds", 1e-3),
     "tokens_per_sec": ("tokens_per_second", 1.0),
-    "tokens_per_sec_per_gpu": ("tokens_per_second_per_gpu", 1.0),
-    "global_batch_size": ("global_batch_seqs", 1.0),
+    "tokens_per_sec_per_gpu": ("tokens_per_second_per_device", 1.0),
+    "global_batch_size": ("batch", 1.0),
     "lm_loss": ("loss", 1.0),
     "model_tflops_per_gpu": ("tflops", 1e12),
     "hardware_tflops_per_gpu": ("hardware_tflops", 1e12),
@@ -42,8 +42,8 @@ def read(lines: Iterable[Line]) -> Reading:
     series.rough |= {
         "seconds",
         "tokens_per_second",
-        "tokens_per_second_per_gpu",
-        "global_batch_seqs",
+        "tokens_per_second_per_device",
+        "batch",
         "memory",
         "reserved",
         "tflops",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from meshwise.programs.logs.arguments import pairs, set_argument
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount
 
 name = "torchtitan"
@@ -22,9 +22,9 @@ _SIZE = re.compile(r"Model (.+?) size: ([\d,]+) total parameters")
 _CHIP = re.compile(r"(?:CUDA|GPU|XPU) capacity: (.+?) with ([\d.]+)\s*GiB")
 _BATCH = {
     "per_device_batch": re.compile(r"local batch size:? (\d+)"),
-    "global_batch_seqs": re.compile(r"global batch size:? (\d+)"),
-    "seq_len": re.compile(r"sequence length:? (\d+)"),
-    "grad_accum": re.compile(r"gradient accumulation steps:? (\d+)"),
+    "batch": re.compile(r"global batch size:? (\d+)"),
+    "seq": re.compile(r"sequence length:? (\d+)"),
+    "accumulation": re.compile(r"gradient accumulation steps:? (\d+)"),
 }
 _MESH = re.compile(r"device mesh with \[([^\]]*)\], \[([\d, ]*)\]")
 _PARALLELISM = re.compile(r"device mesh with parallelism: (.*)")
@@ -46,7 +46,7 @@ def read(lines: Iterable[Line]) -> Reading:
         step = _STEP.search(line.text)
         if step:
             numbers = _figures(step[2], step[3])
-            if line.cut or "tokens_per_second_per_gpu" not in numbers:
+            if line.cut or "tokens_per_second_per_device" not in numbers:
                 reading.skipped.add("a step cut off" if line.cut else "a step without tps", f"line {line.number}")
             else:
                 header.series.step(int(step[1]), f"line {line.number}", numbers)
@@ -61,8 +61,8 @@ def _figures(loss: str, rest: str) -> dict[str, float]:
     value = amount(loss, "plain")
     numbers = {"loss": value.value if value else float("nan")}
     fields = {
-        "tps": ("tokens_per_second_per_gpu", 1.0),
-        "wps": ("tokens_per_second_per_gpu", 1.0),
+        "tps": ("tokens_per_second_per_device", 1.0),
+        "wps": ("tokens_per_second_per_device", 1.0),
         "tflops": ("tflops", 1e12),
         "mfu": ("mfu", 0.01),
     }
@@ -91,7 +91,7 @@ class _Header:
             series.text("model", size[1])
             self._set_width(number.value)
         elif chip := _CHIP.search(text):
-            series.text("gpu", chip[1])
+            series.text("chip", chip[1])
         elif "local batch size" in text:
             self._set_batch({field: float(number[1]) for field, form in _BATCH.items() if (number := form.search(text))})
         elif mesh := _MESH.search(text):
@@ -102,11 +102,11 @@ class _Header:
             self._set_mesh({axis: int(degree) for axis, degree in re.findall(r"(\w+)=(\d{1,9})", mesh[1])})
         elif pipeline := _PIPELINE.search(text):
             self.micro_batches = max(1.0, float(pipeline[1]))
-            series.fact("interleave", max(1.0, float(pipeline[2]) // max(1.0, series.facts.get("pp", 1.0))))
+            series.fact("vpp", max(1.0, float(pipeline[2]) // max(1.0, series.facts.get("pp", 1.0))))
         elif checkpointing := _CHECKPOINTING.search(text):
             series.text("recompute", checkpointing[1].lower())
         else:
-            for key, value in _JSON.findall(text) or (pairs(text) if "--" in text or "seq_len" in text else []):
+            for key, value in _JSON.findall(text) or (pairs(text) if "--" in text or "seq" in text else []):
                 set_argument(series, _ARGUMENTS.get(key, key), value)
                 if key == "dim" and (number := amount(value, "count")):
                     self.dim = number.value
@@ -117,22 +117,22 @@ class _Header:
         The feed-forward width is not printed. It follows from
         params = tables x vocab x dim + layers x (2 dim^2 (1 + kv heads / heads) + 3 dim x ffn + 2 dim) + dim."""
         facts, dim = self.series.facts, self.dim
-        layers, heads, vocab = (facts.get(field, 0.0) for field in ("n_layers", "n_heads", "vocab"))
+        layers, heads, vocab = (facts.get(field, 0.0) for field in ("layers", "heads", "vocab"))
         if not (dim and layers and heads and vocab):
             return
-        attention = 2 * dim * dim * (1 + facts.get("n_kv_heads", heads) / heads)
+        attention = 2 * dim * dim * (1 + facts.get("kv_heads", heads) / heads)
         for tables in (2, 1):
             ffn = ((params - dim - tables * vocab * dim) / layers - attention - 2 * dim) / (3 * dim)
             if ffn.is_integer() and dim <= ffn <= 8 * dim:
-                self.series.fact("d_model", dim)
-                self.series.fact("d_ff", ffn)
+                self.series.fact("hidden", dim)
+                self.series.fact("ffn", ffn)
                 return
 
     def _set_batch(self, batch: dict[str, float]) -> None:
         """Set the batch. The micro-batches of a pipeline accumulate gradients in the same way as gradient accumulation steps."""
         if self.micro_batches > 1 and "per_device_batch" in batch:
-            batch["micro_batch"] = batch.pop("per_device_batch") / self.micro_batches
-            batch["grad_accum"] = batch.get("grad_accum", 1.0) * self.micro_batches
+            batch["mbs"] = batch.pop("per_device_batch") / self.micro_batches
+            batch["accumulation"] = batch.get("accumulation", 1.0) * self.micro_batches
         for field, value in batch.items():
             self.series.fact(field, value)
 
@@ -146,7 +146,7 @@ class _Header:
             series.fact(axis, degree)
             total *= 1 if axis == "ep" else degree
         series.fact("dp", shard * replicate)
-        series.fact("n_gpus", total)
+        series.fact("devices", total)
         if shard * replicate > 1:
             kind = "ddp" if shard == 1 else "hsdp" if replicate > 1 else "fsdp"
             series.text("sharding", kind + " zero2" * (shard > 1 and axes.get("pp", 1) > 1))
