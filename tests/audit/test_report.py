@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 from meshwise.audit import report
-from meshwise.runs.log_run import Reading, Run, Skips
+from meshwise.runs.reading import Reading, Skips
+from meshwise.runs.run import Run
 from support.audits import FIXTURES, LLAMA, audit_of, figures, table
 
 PLANNER = (
@@ -23,8 +24,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from meshwise.audit import report
+from meshwise.runs.run import Run
 from meshwise.ui.views.audit import audit_view
-audit_view(report.audit(report.read_files([Path(sys.argv[1])], "", {}, {}), planned=False), 100)
+audit_view(report.audit(report.read_files([Path(sys.argv[1])], "", Run({})), planned=False), 100)
 print("\\n".join(sys.modules))
 """
 COMMAND = """
@@ -58,14 +60,14 @@ def test_the_command_line_without_the_planner_does_not_load_its_search():
 
 
 def reading_of(**numbers: float) -> tuple[str, Reading]:
-    return "flags", Reading("flags", [Run(where="the run", numbers=numbers, texts={"gpu": "h100-sxm"})])
+    return "flags", Reading("flags", [Run.told("the run", {"chip": "h100-sxm", **numbers})])
 
 
 def test_the_verdict_follows_the_most_certain_finding():
-    shared = {"n_gpus": 8.0, "seq_len": 4096.0, "global_batch_seqs": 64.0}
+    shared = {"devices": 8.0, "seq": 4096.0, "batch": 64.0}
     verdicts = {
         "It does not add up: 1 finding is certain": {**shared, "seconds": 1.0, "tokens_per_second": 1000.0},
-        "It probably does not add up: 1 finding is likely (batch).": {**shared, "dp": 8.0, "micro_batch": 3.0},
+        "It probably does not add up: 1 finding is likely (batch).": {**shared, "dp": 8.0, "mbs": 3.0},
         "It adds up, but 1 finding is unusual.": {"forward_seconds": 0.045, "seconds": 7.5},
         "No contradiction was found.": {**shared, "seconds": 1.0},
         "A single figure cannot be checked": {"seconds": 1.0},
@@ -75,9 +77,9 @@ def test_the_verdict_follows_the_most_certain_finding():
 
 
 def test_runs_with_a_certain_or_likely_finding_should_not_be_used():
-    shared = {"n_gpus": 8.0, "seq_len": 4096.0, "global_batch_seqs": 64.0, "seconds": 1.0}
-    bad = Run(where="line 1", numbers={**shared, "tokens_per_second": 1000.0})
-    good = Run(where="line 2", numbers=shared)
+    shared = {"devices": 8.0, "seq": 4096.0, "batch": 64.0, "seconds": 1.0}
+    bad = Run.told("line 1", {**shared, "tokens_per_second": 1000.0})
+    good = Run.told("line 2", shared)
     for runs, sentence in (([bad], "The run should"), ([bad, good], "1 of 2 runs should")):
         verdict = report.audit([("x", Reading("csv", runs))], planned=False).verdict
         assert f"{sentence} not be used as reported." in verdict
@@ -85,19 +87,19 @@ def test_runs_with_a_certain_or_likely_finding_should_not_be_used():
 
 def test_impossible_figures_are_left_out_and_named():
     skips = Skips()
-    numbers = {"n_gpus": 1e30, "seconds": 0.0, "memory": 60e9, "zero_stage": 0.0, "tflops": 1e40, "loss": 0.0}
-    kept = report.drop_impossible(Run(where="line 1", numbers=numbers), skips)
-    assert dict(kept.numbers) == {"memory": 60e9, "zero_stage": 0.0, "loss": 0.0}
+    numbers = {"devices": 1e30, "seconds": 0.0, "memory": 60e9, "zero": 0.0, "tflops": 1e40, "first_loss": 0.0}
+    kept = report.drop_impossible(Run.told("line 1", numbers), skips)
+    assert {one.fact: one.value for one in kept if one.value is not None} == {"memory": 60e9, "zero": 0.0, "first_loss": 0.0}
     assert "1 x n_gpus of 1e+30, which is impossible (line 1)" in skips.lines()
 
 
 def test_scaling_is_relative_to_the_fewest_devices_of_the_same_model():
-    runs = table([{"n_gpus": 8.0, "tokens_per_second": 8e3}, {"n_gpus": 16.0, "tokens_per_second": 12e3}])
+    runs = table([{"devices": 8.0, "tokens_per_second": 8e3}, {"devices": 16.0, "tokens_per_second": 12e3}])
     assert report.scaling(runs) == {id(runs[1]): 0.75}
 
 
 def test_reasons_against_a_prediction_are_counted_over_training_and_serving():
-    runs = [Run(where="line 1", numbers={"seconds": 1.0}), Run(where="line 2", numbers={"decode": 5.0})]
+    runs = [Run.told("line 1", {"seconds": 1.0}), Run.told("line 2", {"decode": 5.0})]
     audit = report.audit([("x", Reading("csv", runs))])
     assert audit.notes == ("not compared with the planner: the chip is not stated (2 runs)",)
 
@@ -115,6 +117,6 @@ def test_json_is_finite_and_holds_findings_suggestions_and_runs():
 
 
 def test_a_row_leaves_out_unknown_values():
-    row = report.row_of(figures(n_gpus=8.0, seconds=2.0, **LLAMA), None, None, math.nan)
+    row = report.row_of(figures(devices=8.0, seconds=2.0, **LLAMA), None, None, math.nan)
     assert "batch" not in row
     assert (row["devices"], row["seconds"], row["chip"]) == (8, 2, "h100-sxm")

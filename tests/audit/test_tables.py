@@ -5,6 +5,7 @@ from functools import cache
 from meshwise.audit import report
 from meshwise.audit.report import Audit
 from meshwise.catalogue import files
+from meshwise.runs.run import Run
 
 TABLES = (
     "bloom_prequel",
@@ -13,15 +14,12 @@ TABLES = (
     "nanotron_h100_small",
     "vtrain_a100_single_node",
 )
-CHIP = {"vtrain_a100_single_node": {"gpu": "A100-80GB", "framework": "Megatron-DeepSpeed"}}
-"""Facts that vTrain's file leaves to its paper."""
 
 
 @cache
 def audited(table: str) -> Audit:
     path = files.files("measurements", ".csv")[table]
-    numbers = {"vocab": 51200.0, "gpus_per_node": 8.0} if table in CHIP else {}
-    return report.audit(report.read_files([path], "", numbers, CHIP.get(table, {})), planned=True)
+    return report.audit(report.read_files([path], "", Run({})), planned=True)
 
 
 def alarms(table: str) -> tuple[int, int]:
@@ -80,6 +78,6 @@ def test_prompts_measured_on_a_faulty_machine_are_the_only_findings_of_served_mo
     """One A100 SXM of May 2024 read prompts in F16 ten times slower than in Q4_K_M: measure_serve.ILL."""
     audit = audited("xiongjiedai_llama3_bench")
     found_at = {place for one in audit.findings for place in one.where}
-    assert len(audit.predictions.serve) == 336  # 346 cells, ten of them out of memory
+    assert len(audit.predictions.serve) == 346  # ten of them out of memory
     assert 0 < len(found_at) <= 0.03 * len(audit.runs)
     assert all(one.message.startswith("prompt processing is") for one in audit.findings)

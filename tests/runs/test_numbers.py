@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.runs.columns import find_field
+from meshwise.runs.fields import find_column
 from meshwise.runs.numbers import amount, decimal_mark_of, parse_range
 
 WITH_UNIT = {
@@ -66,6 +66,6 @@ def test_a_number_reads_back_in_either_notation(value: float):
 @given(st.text(max_size=40), st.sampled_from(["plain", "count", "seconds", "bytes", "rate", "share", "flops"]))
 def test_any_text_is_a_finite_number_or_none(text: str, quantity: str):
     decimal_mark_of(text)
-    find_field(text)
+    find_column(text)
     found = amount(text, quantity)
     assert found is None or math.isfinite(found.value)

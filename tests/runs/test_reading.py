@@ -4,16 +4,16 @@ import math
 
 import pytest
 
-from meshwise.runs.log_run import MOST_RUNS, Run, Sample, Skips
+from meshwise.runs.reading import MAX_RUNS, Sample, Skips
+from meshwise.runs.run import Run
 from support.audits import read_text
 
 
 def test_defaults_fill_in_only_fields_that_are_not_stated():
-    run = Run(where="x", numbers={"dp": 4.0}, texts={"gpu": "", "model": "a"}).with_defaults(
-        {"dp": 8.0, "tp": 2.0}, {"gpu": "h100", "model": "b"}
-    )
-    assert (run.get("dp"), run.get("tp"), run.text("gpu"), run.text("model")) == (4, 2, "h100", "a")
-    assert math.isnan(run.get("pp"))
+    told = Run.told("x", {"dp": 4.0, "chip": "", "model": "a"})
+    run = told.merged(Run.told("y", {"dp": 8.0, "tp": 2.0, "chip": "h100", "model": "b"}))
+    assert (run.number("dp"), run.number("tp"), run.text("chip"), run.text("model")) == (4, 2, "h100", "a")
+    assert math.isnan(run.number("pp"))
 
 
 def test_skipped_lines_are_counted_and_the_first_three_are_named():
@@ -24,9 +24,9 @@ def test_skipped_lines_are_counted_and_the_first_three_are_named():
 
 
 def test_rows_beyond_the_most_are_counted():
-    reading = read_text("gpus,sec_per_iter\n" + "8,1.5\n" * (MOST_RUNS + 7), "csv")
-    assert len(reading.runs) == MOST_RUNS
-    assert reading.skipped.counts == {f"beyond the first {MOST_RUNS:,} runs": 7}
+    reading = read_text("gpus,sec_per_iter\n" + "8,1.5\n" * (MAX_RUNS + 7), "csv")
+    assert len(reading.runs) == MAX_RUNS
+    assert reading.skipped.counts == {f"beyond the first {MAX_RUNS:,} runs": 7}
 
 
 def test_the_sample_of_a_long_series_keeps_its_median():

@@ -1,6 +1,7 @@
 """Shared by the tests of `audit`: the fixtures, and audits, runs and figures made from a few numbers."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,17 @@ from meshwise.audit.finding import Finding
 from meshwise.audit.report import Audit
 from meshwise.programs.logs import detect
 from meshwise.programs.logs.lines import lines
-from meshwise.runs.log_run import Reading, Run
+from meshwise.runs.reading import Reading
+from meshwise.runs.run import Run
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "audit"
 FILES = sorted(path for path in FIXTURES.iterdir() if path.name != "README.md")
 LLAMA: dict[str, Any] = {
-    "n_layers": 32.0,
-    "d_model": 4096.0,
-    "d_ff": 14336.0,
-    "n_heads": 32.0,
-    "n_kv_heads": 8.0,
+    "layers": 32.0,
+    "hidden": 4096.0,
+    "ffn": 14336.0,
+    "heads": 32.0,
+    "kv_heads": 8.0,
     "vocab": 128256.0,
     "params": 8.03e9,
 }
@@ -28,7 +30,7 @@ LLAMA: dict[str, Any] = {
 
 def audit_of(*names: str, planned: bool = True) -> Audit:
     """Audit fixtures."""
-    return report.audit(report.read_files([FIXTURES / name for name in names], "", {}, {}), planned=planned)
+    return report.audit(report.read_files([FIXTURES / name for name in names], "", Run({})), planned=planned)
 
 
 def findings_of(audit: Audit, rule: str, words: str = "") -> list[Finding]:
@@ -54,13 +56,12 @@ def read_text(text: str, format_name: str) -> Reading:
 
 def figures(source: str = "x", ranks: tuple[float, ...] = (), texts: dict[str, str] | None = None, **numbers: float) -> Figures:
     """Return the figures of one run, on H100s unless `texts` names another GPU."""
-    words = {"gpu": "h100-sxm"} | (texts or {})
-    return Figures(Run(where="line 1", numbers=numbers, texts=words, ranks={"tokens_per_second": ranks} if ranks else {}), source)
+    run = Run.told("line 1", {"chip": "h100-sxm", **(texts or {}), **numbers})
+    return Figures(replace(run, ranks={"tokens_per_second": ranks} if ranks else {}), source)
 
 
 def table(rows: list[dict[str, float]], **shared: float) -> list[Figures]:
     """Return the figures of the rows of one table, on A100s."""
     return [
-        Figures(Run(where=f"line {i}", numbers=shared | row, texts={"gpu": "a100-80gb"}, section="t"), "x")
-        for i, row in enumerate(rows, 1)
+        Figures(Run.told(f"line {i}", {"chip": "a100-80gb", **shared, **row}, section="t"), "x") for i, row in enumerate(rows, 1)
     ]

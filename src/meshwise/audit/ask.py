@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.plan.fields import COUNT, LENGTH, SECONDS, SHARE, TEXT, Ask, asked, number, optional, quantity, question, whole
+from meshwise.runs.run import Run, Value
 
 RUN = "Facts of the run that the files leave out"
 FIGURES = "Stated figures"
@@ -53,49 +53,48 @@ class AuditAsk(Ask):
         default=None, converter=optional(number(-1e9, 1e9)), help="Loss at the first step.", group=FIGURES
     )
 
-    def figures(self) -> tuple[dict[str, float], dict[str, str]]:
-        """Return numbers and texts by the names of a run's fields."""
+    def told(self) -> Run:
+        """Return the run that these figures describe."""
         fields = {
             "params": self.params, "seq": self.seq, "tokens_per_second": self.tokens_per_sec, "seconds": self.step,
             "vocab": self.vocab, "memory": self.memory, "tflops": self.tflops, "mfu": self.mfu, "layers": self.layers,
             "hidden": self.hidden, "dp": self.dp, "tp": self.tp, "pp": self.pp, "mbs": self.mbs,
         }  # fmt: skip
-        numbers = {name: float(value) for name, value in fields.items() if value}
-        texts = {name: text for name, text in (("model", self.model), ("framework", self.framework)) if text}
+        told: dict[str, Value] = {name: float(value) for name, value in fields.items() if value}
+        told |= {name: text for name, text in (("model", self.model), ("framework", self.framework)) if text}
         if self.batch:
             each = self.batch.lower().replace(" per ", "/").replace("device", "gpu").removesuffix("/gpu")
             per_device = each != self.batch.lower()
-            numbers["per_device_batch" if per_device else "batch"] = units.parse(each.strip(), "length")
+            told["per_device_batch" if per_device else "batch"] = units.parse(each.strip(), "length")
         if self.on and known_chip(self.on):  # only a kind of chip; the files state how many
-            texts["gpu"] = self.on
+            told["chip"] = self.on
         elif self.on:
             cluster = find_cluster(self.on)
-            numbers |= {"devices": float(cluster.devices), "devices_per_node": float(cluster.node.devices)}
-            texts["gpu"] = cluster.chip.key
+            told |= {"devices": float(cluster.devices), "devices_per_node": float(cluster.node.devices), "chip": cluster.chip.key}
+            told |= {"cluster": self.on} if cluster.torus else {}
         if self.loss0 is not None and math.isfinite(self.loss0):
-            numbers |= {"loss": self.loss0, "loss_step": 0.0}
-        return numbers, texts
+            told |= {"first_loss": self.loss0, "loss_step": 0.0}
+        return Run.told("", told)
 
 
 def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: bool = True) -> report.Audit:
     """Check files, filling in the figures of `ask`, and what launch files beside them say, where they leave something out; without files,
     check these figures alone."""
-    numbers, texts = ask.figures()
     files, launch = launch_files.split(files)
+    more = ask.told()
     if launch:
-        said, words = launch_files.figures(launch)
-        numbers, texts = {**said, **numbers}, {**words, **texts}
+        more = more.merged(launch_files.told(launch))
     if ask.model:
         find.find_model(ask.model)  # so that an unknown name is refused at once
-    if not files and not numbers:
+    if not files and not more.values:
         raise UserError(
             "nothing to audit: give files, or a run such as --params 124M --seq 128 --batch 16 --on 8xh100-sxm --step 7.5s"
         )
-    readings = report.read_files(files, format, numbers, texts) if files else [report.read_flags(numbers, texts)]
+    readings = report.read_files(files, format, more) if files else [report.read_flags(more)]
     if launch:  # a log's format does not tell programs apart that print alike
-        program = {"framework": texts["framework"]}
+        program = more.values["framework"]
         for _, reading in readings:
-            reading.runs = [replace(run, texts={**run.texts, **program}) for run in reading.runs]
+            reading.runs = [run.adding([program]) for run in reading.runs]
     if not any(reading.runs or reading.claims for _, reading in readings):
         summary = "; ".join(
             ", ".join((f"{name} as {reading.format}", *reading.skipped.lines()[:3])) for name, reading in readings

@@ -3,20 +3,24 @@
 A value that cannot be derived is NaN."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from meshwise.catalogue.cards import find_card
+from meshwise.catalogue.cards import chip_in_text
 from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
-from meshwise.runs.reading import Run
+from meshwise.runs import derive
+from meshwise.runs.model import model_of, states_sizes_of
+from meshwise.runs.run import Run
+from meshwise.runs.table import SERVED
 
 EXACT, ROUGH = 0.03, 0.10
 """Largest relative difference of two figures that agree; the larger one where a source rounds or writes 'about'."""
+WIDER = 1.18
+"""Stated over counted parameters from which the run has experts, or wider layers than it states."""
 WITH_RECOMPUTE = ("8N", "8N of the layers", "Megatron + recompute")
 """Formulas that count the recomputed forward pass: their share of the peak is HFU."""
 
@@ -51,41 +55,33 @@ class Figures:
         return any(map(self.run.stated, SERVED)) or bool(self.run.text("weights"))
 
     @cached_property
+    def complete(self) -> Run:
+        """The run with all that follows from its figures."""
+        return derive.complete(self.run)
+
+    @cached_property
     def chip(self) -> Chip | None:
         return _find_chip(self.run.text("chip")) if self.run.text("chip") else None
 
     @cached_property
-    def model(self) -> Model | None:
-        """The preset with the run's model name, or of its family and size; None if the run states dimensions of its own."""
-        if not self.run.text("model") or self.run.stated("layers", "hidden"):
-            return None
-        return _find_preset(self.run.text("model"), self.run.number("params"))
+    def named(self) -> Model | None:
+        """The model that the run names; None if that is unknown, or if the run states other sizes."""
+        found = find.named(self.run.text("model"), self.run.number("params"))
+        return found if found and states_sizes_of(self.run, found) else None
 
-    @cached_property
+    @property
     def devices(self) -> float:
-        run = self.run
-        if run.stated("devices"):
-            return run.number("devices")
-        if run.stated("nodes", "devices_per_node"):
-            return run.number("nodes") * run.number("devices_per_node")
-        return run.number("dp") * run.number("tp") * run.number("pp") * run.number("cp", 1.0)
+        return self.complete.number("devices")
 
-    @cached_property
+    @property
     def dp(self) -> float:
         """Data-parallel ranks: stated, or devices / (tp x pp x cp)."""
-        run = self.run
-        cut = run.number("tp", 1.0) * run.number("pp", 1.0) * run.number("cp", 1.0)
-        return run.number("dp") if run.stated("dp") else self.devices / cut if cut else math.nan
+        return self.complete.number("dp")
 
-    @cached_property
+    @property
     def batch(self) -> float:
         """Sequences per step."""
-        run = self.run
-        if run.stated("batch"):
-            return run.number("batch")
-        each = run.number("per_device_batch") if run.stated("per_device_batch") else run.number("mbs")
-        known = run.stated("accumulation") or run.stated("per_device_batch")
-        return each * self.dp * run.number("accumulation", 1.0) if known else math.nan
+        return self.complete.number("batch")
 
     @cached_property
     def tokens(self) -> float:
@@ -135,19 +131,19 @@ class Figures:
 
     @cached_property
     def shape(self) -> Shape:
-        run, model = self.run, self.model
-        if model is not None:
-            d = model.decoder
-            head = float(d.hidden * d.vocab)
-            layers = model.matmul_flops(1) / 2 - head
-            return Shape(model.active_params, layers, d.layers, d.hidden, d.vocab, run.number("seq"))
-        layers, hidden, vocab, params = run.number("layers"), run.number("hidden"), run.number("vocab"), run.number("params")
-        inner, total = count_params(run)
-        if math.isfinite(total) and params > 1.18 * total:
-            inner, total = params - vocab * hidden, params  # experts, or wider layers than stated
-        if not math.isfinite(inner):
-            inner = params - vocab * hidden
-        return Shape(total if math.isfinite(total) else params, inner, layers, hidden, vocab, run.number("seq"))
+        """Sizes of the model that the run names, or that is built from the sizes it states."""
+        run, params, vocab = self.run, self.run.number("params"), self.run.number("vocab")
+        model = self.named or _built(self.complete)
+        if model is None:
+            layers, hidden = run.number("layers"), run.number("hidden")
+            return Shape(params, params - vocab * hidden, layers, hidden, vocab, run.number("seq"))
+        d = model.decoder
+        inner, total = model.matmul_flops(1) / 2 - d.hidden * d.vocab, float(model.active_params)
+        if not self.named and not math.isfinite(vocab):  # built with a usual vocabulary, which the run does not state
+            return Shape(params, inner, d.layers, d.hidden, vocab, run.number("seq"))
+        if not self.named and params > WIDER * total:  # experts, or wider layers than stated
+            inner, total = params - d.vocab * d.hidden, params
+        return Shape(total, inner, d.layers, d.hidden, d.vocab, run.number("seq"))
 
     @cached_property
     def formulas(self) -> dict[str, float]:
@@ -223,16 +219,16 @@ class Figures:
 
     def tolerance(self, *names: str) -> float:
         """Return the largest relative difference at which figures with these names agree."""
-        return ROUGH if self.run.rough & set(names) else EXACT
+        return ROUGH if self.run.rough(*names) else EXACT
 
     def setup_key(self, *without: str) -> tuple[object, ...]:
         """Return a key that is equal for runs of the same setup, ignoring the fields in `without`."""
         names = (*_LAYOUT, *_MODEL)
-        numbers = tuple(self.run.number(name) for name in names if name not in without)
+        numbers = tuple(_or_none(self.run.number(name)) for name in names if name not in without)
         words = tuple(
             self.run.text(name).lower()
             for name in (
-                "gpu",
+                "chip",
                 "precision",
                 "recompute",
                 "sp",
@@ -270,50 +266,22 @@ _MODEL = (
 _RESULTS = frozenset({"convergence", "quality", "notes"})
 
 
-SERVED = ("decode", "prefill", "each", "ttft", "tpot")
-"""Figures of a served model: tokens/s of all requests, of prompts and of each request; seconds to the first token and per token."""
-GATED = ("llama", "nanotron", "torchtitan", "meshwise", "mistral", "qwen")
-"""Words in the name of a model or program whose feed-forward layers have a gate."""
-
-
-def count_params(run: Run) -> tuple[float, float]:
-    """Return the parameters of the layers, and those with embeddings. Gate and tied head are chosen to match the stated size best."""
-    layers, hidden, vocab, params = (run.number(name) for name in ("layers", "hidden", "vocab", "params"))
-    ffn = run.number("ffn") if run.stated("ffn") else 4 * hidden
-    kv_share = (
-        run.number("kv_heads") / run.number("heads") if run.stated("kv_heads", "heads") and run.number("heads") > 0 else 1.0
-    )
-    attention, table = 2 * hidden**2 * (1 + kv_share), vocab * hidden
-    candidates = [(layers * (attention + matrices * hidden * ffn), tables * table) for matrices in (2, 3) for tables in (1, 2)]
-    if math.isfinite(params):
-        inner, rest = min(candidates, key=lambda pair: abs(pair[0] + pair[1] - params))
-    else:
-        words = f"{run.text('model')} {run.text('framework')}".lower()
-        gate = run.stated("ffn") and (ffn != 4 * hidden or any(word in words for word in GATED))
-        inner, rest = candidates[2 if gate else 0]
-    return inner, inner + rest
-
-
 @cache
 def _find_chip(text: str) -> Chip | None:
     try:
-        return find_card(text)
+        return chip_in_text(text)
     except UserError:
         return None
 
 
-@cache
-def _find_preset(name: str, params: float) -> Model | None:
-    """Return the preset of this name, or the one of the same family (first word) whose size is closest and within 3%."""
-    if find.find_preset(name):
-        return find.find_model(name)
-    first = re.match(r"[a-z]+", name.lower())
-    word = first[0].removesuffix("forcausallm").removesuffix("lmheadmodel") if first else ""
-    if not math.isfinite(params) or len(word) < 3:
+def _built(run: Run) -> Model | None:
+    """Return the model of the sizes that a run states; None where they build none."""
+    try:
+        return model_of(run, {}, [])
+    except UserError:
         return None
-    near = [
-        model
-        for key in find.presets()
-        if key.startswith(word) and abs((model := find.find_model(key)).params / params - 1) < 0.03
-    ]
-    return min(near, key=lambda model: abs(model.params / params - 1), default=None)
+
+
+def _or_none(value: float) -> float | None:
+    """Return the value; None for NaN, which is not equal to itself."""
+    return value if math.isfinite(value) else None

@@ -4,20 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshwise.errors import UserError
-from meshwise.programs.read.files import read_files
-from meshwise.runs import derive
-from meshwise.runs.run import Run
-from meshwise.runs.stated_model import preset_of
+from meshwise.runs.run import Run, Stated
 
 SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml")
 """Names of launch files; JSON may be a log, such as the Trainer's state."""
-NUMBERS = {
-    "layers": "layers", "hidden": "hidden", "ffn": "ffn", "heads": "heads", "kv_heads": "kv_heads", "vocab": "vocab",
-    "seq": "seq",
-    "devices": "devices", "nodes": "nodes", "devices_per_node": "devices_per_node", "dp": "dp", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep",
-    "vpp": "vpp", "zero": "zero", "mbs": "mbs", "batch": "batch", "accumulation": "accumulation",
-}  # fmt: skip
-"""Fields of a run by fact."""
+GROUPS = ("layout", "batch", "model", "machine")
+"""Groups of fields that a launch file tells of the run in its log."""
 
 
 def split(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -31,12 +23,14 @@ def split(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return logs, launch
 
 
-def figures(files: Sequence[Path]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return numbers and texts that launch files say, by the names of a run's fields."""
+def told(files: Sequence[Path]) -> Run:
+    """Return the run that launch files describe, with the program that they start."""
+    from meshwise.programs.read.files import read_files
+    from meshwise.runs import derive
+    from meshwise.runs.fields import BY_NAME
+
     reading = read_files(files)
-    facts: Run = derive.complete(reading.facts)
-    numbers = {name: float(facts.whole(fact)) for fact, name in NUMBERS.items() if facts.whole(fact)}
-    texts = {name: str(value) for name in ("recompute", "precision") if (value := facts.value(name)) is not None}
-    model = preset_of(str(facts.value("model") or ""))
-    texts |= {"model": model} if model else {}
-    return numbers, texts | {"framework": reading.program.framework}
+    run = derive.complete(reading.facts, launched=True)
+    kept = [one for one in run if one.value is not None and one.fact in BY_NAME and BY_NAME[one.fact].group in GROUPS]
+    framework = Stated("framework", str(run.value("predicted_by") or reading.program.framework))
+    return Run.of([*kept, *(one for one in run if one.fact in ("precision", "optimizer") and one.value is not None), framework])

@@ -8,14 +8,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwise.audit.figures import SERVED, Figures
+from meshwise.audit.figures import Figures
 from meshwise.audit.finding import CERTAINTIES, Finding, sort_findings
 from meshwise.audit.rules import across_runs, claims, one_run
 from meshwise.audit.rules.claims import Statement
 from meshwise.catalogue import files as catalogue
 from meshwise.programs.logs import detect
-from meshwise.runs.columns import FIELDS
-from meshwise.runs.reading import Numbers, Reading, Run, Skips, Texts
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.reading import Reading, Skips
+from meshwise.runs.run import Run, Stated
+from meshwise.runs.table import SERVED, SIZES
 
 if TYPE_CHECKING:
     from meshwise.audit.predictions.serve import ServePrediction
@@ -81,21 +83,21 @@ class Audit:
         return f"<Audit, runs: {len(self.runs)}, findings: {len(self.findings)}. {self.verdict}>"
 
 
-def read_files(paths: Sequence[Path], format_name: str, numbers: Numbers, texts: Texts) -> list[tuple[str, Reading]]:
-    """Read files, or built-in tables by name. `numbers` and `texts` fill in fields that the runs do not state."""
+def read_files(paths: Sequence[Path], format_name: str, more: Run) -> list[tuple[str, Reading]]:
+    """Read files, or built-in tables by name. `more` fills in fields that the runs do not state."""
     readings: list[tuple[str, Reading]] = []
     for given in paths:
         path = given if given.exists() else catalogue.files("measurements", ".csv").get(str(given), given)
         reading = detect.read_file(path, format_name)
-        reading.runs = [run.with_defaults(numbers, texts) for run in reading.runs]
+        reading.runs = [run.merged(more) for run in reading.runs]
         readings.append((path.name, reading))
     return readings
 
 
-def read_flags(numbers: Numbers, texts: Texts) -> tuple[str, Reading]:
+def read_flags(run: Run) -> tuple[str, Reading]:
     """Return the run that command-line flags describe, in the same form as a file."""
     reading = Reading("flags")
-    reading.add_run(Run(where="the run", numbers=numbers, texts=texts, section="flags"))
+    reading.add_run(replace(run, where="the run", section="flags"))
     return "flags", reading
 
 
@@ -146,22 +148,25 @@ def doubted_places(findings: Iterable[Finding]) -> frozenset[str]:
 
 BOUNDS = {"seconds": (1e-9, 1e9), "bytes": (1.0, 1e18), "rate": (1e-9, 1e15), "flops": (1e3, 1e21), "share": (1e-9, 100.0)}
 """Possible range of a figure by quantity; counts range from 1 to 1e18, devices up to ten million."""
-MAY_BE_ZERO = frozenset({"zero", "loss", "loss_step", "prompt", "output", "nans", "steps"})
+MAY_BE_ZERO = frozenset(
+    {"zero", "first_loss", "loss_step", "prompt", "output", "depth", "draft", "nans", "steps_seen", "prefix", "accept", *SIZES}
+)
 
 
 def drop_impossible(run: Run, skipped: Skips) -> Run:
-    """Return the run without figures outside of BOUNDS: no time is zero, and no cluster has 1e30 devices."""
-    kept: dict[str, float] = {}
-    for name, value in run.numbers.items():
-        field = FIELDS.get(name.replace("_", ""))
-        low, high = BOUNDS.get(
-            field.quantity if field else "", (1.0, 1e7 if name in ("devices", "nodes", "dp", "tp", "pp", "cp") else 1e18)
-        )
-        if name in MAY_BE_ZERO or low <= value <= high:
-            kept[name] = value
-        else:
-            skipped.add(f"{name} of {value:.3g}, which is impossible", run.where)
-    return run if len(kept) == len(run.numbers) else replace(run, numbers=kept)
+    """Return the run with figures outside of BOUNDS as unknown: no time is zero, and no cluster has 1e30 devices."""
+    wrong: list[Stated] = []
+    for one in run:
+        value = run.number(one.fact)
+        field = BY_NAME.get(one.fact)
+        usual = (1.0, 1e7 if one.fact in ("devices", "nodes", "dp", "tp", "pp", "cp") else 1e18)
+        low, high = BOUNDS.get(field.quantity if field else "", usual)
+        if math.isfinite(value) and one.fact not in MAY_BE_ZERO and not low <= value <= high:
+            skipped.add(f"{run.word(one.fact)} of {value:.3g}, which is impossible", run.where)
+            wrong.append(
+                one._replace(value=None, how="unknown", note=f"{run.word(one.fact)} is {value:.3g}, which is impossible")
+            )
+    return run.adding(wrong) if wrong else run
 
 
 def _file(name: str, reading: Reading) -> File:
@@ -203,12 +208,12 @@ def row_of(
     formula, ratio = f.printed_formula
     row: dict[str, Any] = {
         "where": f.where,
-        "model": f.model.name if f.model else f.run.text("model"),
+        "model": f.named.name if f.named else f.run.text("model"),
         "params": f.shape.params,
         "chip": f.chip.key if f.chip else f.run.text("chip"),
         "devices": f.devices,
         "layout": {
-            axis: int(f.run.number(axis))
+            BY_NAME[axis].title: int(f.run.number(axis))
             for axis in ("dp", "tp", "pp", "cp", "ep", "mbs", "zero")
             if f.run.stated(axis)
         },
@@ -228,8 +233,8 @@ def row_of(
         "scaling_efficiency": scaling_efficiency,
         "rank_balance": f.rank_balance,
         "dollars_per_million_tokens": f.dollars_per_million_tokens,
-        "steps": f.run.number("steps"),
-        "first_loss": f.run.number("loss"),
+        "steps": f.run.number("steps_seen"),
+        "first_loss": f.run.number("first_loss"),
     }
     return {
         key: value
@@ -240,7 +245,9 @@ def row_of(
 
 def _served(f: Figures, serve: "ServePrediction | None") -> dict[str, float]:
     """Return the figures of a served model, with the predicted ones beside those that are stated."""
-    stated = {name: f.run.number(name) for name in (*SERVED, "prompt", "output", "users", "rate")}
+    stated = {name: f.run.number(name) for name in (*SERVED, "prompt", "output", "users")} | {
+        "request_rate": f.run.number("rate")
+    }
     expected = {name: getattr(serve, name) for name in ("decode", "prefill", "ttft", "tpot") if serve and f.run.stated(name)}
     return stated | {f"expected_{name}": value for name, value in expected.items()}
 
@@ -255,7 +262,7 @@ def verdict(
     """Sum up the audit in a few sentences."""
     if not runs and not statements:
         return "Nothing was found that could be checked."
-    if not statements and not findings and all(len(f.run.numbers) < 2 for f in runs):
+    if not statements and not findings and all(sum(f.run.stated(one.fact) for one in f.run) < 2 for f in runs):
         return "A single figure cannot be checked: state more of the run, such as its step time, batch and devices."
     sentences = [_sum_up(findings)]
     bad = len({f.where for f in runs} & doubted)

@@ -85,8 +85,8 @@ def find_values(name: str) -> tuple[dict[str, object], str, str]:
 
 
 def named(text: str, params: float = math.nan) -> Model | None:
-    """Return the model that a run names, as people write it: 'Llama 3 70B Chat', 'DeepSeekV3 (w/o MTP)', 'GLM-4.6-UD-Q4_K_XL', a path; or the
-    one of its family (first word) with `params` parameters. None for an unknown name. Nothing is downloaded."""
+    """Return the model that a run names, as people write it: 'Llama 3 70B Chat', 'DeepSeekV3 (w/o MTP)', 'GLM-4.6-UD-Q4_K_XL', a path; or
+    the one of its family (first word) with `params` parameters. None for an unknown name. Nothing is downloaded."""
     found = _named(text) if text else None
     return found if found or not text or not params > 0 else _of_size(text, params)
 

@@ -88,8 +88,8 @@ def read(text: str, known: Mapping[str, object]) -> Name | None:
     bare = re.sub(r"\([^)]*\)", " ", text).strip()  # 'DeepSeekV3 (w/o MTP)'
     stem = re.split(r"[/\\]", bare)[-1]
     if stem.lower().endswith(".gguf"):
-        stem = _PART.sub("", stem[:-5])
-    return _read(stem, frozenset(known))
+        stem = stem[:-5]
+    return _read(_PART.sub("", stem), frozenset(known))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Facts that follow from others, each with its arithmetic: devices from nodes, data-parallel ranks from devices, the batch from micro-batches."""
+"""Facts that follow from others, each with its arithmetic: devices from nodes, dp from devices, the batch from micro-batches."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +9,8 @@ CUTS = ("tp", "pp", "cp")
 
 
 def complete(run: Run, devices: int = 0, source: str = "--on", *, launched: bool = False) -> Run:
-    """Return the run with all that follows from it. `devices`: of the cluster that the user names, where the run states none. `launched`: it
-    is the whole of a launch file, which starts one node with one micro-batch per step unless it says otherwise."""
+    """Return the run with all that follows from it. `devices`: of the cluster that the user names, where the run states none. `launched`:
+    it is the whole of a launch file, which starts one node with one micro-batch per step unless it says otherwise."""
     values = dict(run.values)
     run = replace(run, values=values)  # its steps see what earlier ones found
     values.update((one.fact, one) for one in _devices(run, launched))

@@ -89,7 +89,7 @@ FIELDS: tuple[Field, ...] = (
     Field("tokens", "Tokens of the run.", "work", "count", words="-"),
     Field("framework", "Training program.", "work", words="library program"),
     Field("precision", "Precision of matrix products.", "work", words="dtype mixedprecision paramsdtype"),
-    Field("optimizer", "Optimizer.", "work", words="-"),
+    Field("optimizer", "Optimizer.", "work"),
     Field("loss", "How the loss is computed.", "work", words="-"),
     Field("compile", "Layers are compiled.", "work"),
     Field("router", "How tokens choose experts: 'drops tokens'.", "work"),

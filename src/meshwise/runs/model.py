@@ -131,7 +131,14 @@ def _candidates(s: Shape) -> tuple[Model, ...]:
     }
     if s.experts:
         return (_mixture(s, llama, name),)
-    gpt = {"n_embd": s.hidden, "n_layer": s.layers, "n_head": s.heads, "n_inner": s.ffn, "vocab_size": s.vocab, "n_positions": s.seq}
+    gpt = {
+        "n_embd": s.hidden,
+        "n_layer": s.layers,
+        "n_head": s.heads,
+        "n_inner": s.ffn,
+        "vocab_size": s.vocab,
+        "n_positions": s.seq,
+    }
     suffix = f"k{s.kv_heads}" + f"-d{s.head_dim}" * (s.head_dim * s.heads != s.hidden)
     llamas = _tied_or_not(s, llama, f"llama-{name}-{suffix}")
     plain = _tied_or_not(s, llama | {"model_type": "starcoder2", "use_bias": s.biased}, f"plain-{name}-{suffix}")

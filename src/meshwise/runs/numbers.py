@@ -175,5 +175,5 @@ class Range(NamedTuple):
 
 def parse_range(text: str) -> Range | None:
     """Parse '5.34-6.87GB' into its two ends and the unit that follows; None if it is not a range."""
-    match = re.match(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*[-–]\s*(\d+(?:\.\d+)?)(.*)", text.strip(), re.DOTALL)
+    match = re.match(r"[~≈]?\s*(\d+(?:\.\d+)?)\s*(?:[-–]|\.\.|to)\s*(\d+(?:\.\d+)?)(.*)", text.strip(), re.DOTALL)
     return Range(float(match[1]), float(match[2]), match[3].strip()) if match else None

@@ -1,50 +1,18 @@
-"""Run: the figures that a source states for one run, in SI units. Claim: a checkable statement. Reading: the contents of one file."""
+"""Reading: the runs and the checkable statements (Claim) of one file, with what was skipped."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
-MOST_RUNS = 20_000
+from meshwise.runs.run import Run
+
+MAX_RUNS = 20_000
 """Runs kept from one file; further rows are counted but not kept, so that memory stays bounded."""
-MOST_CLAIMS = 2_000
-MOST_PLACES = 3
+MAX_CLAIMS = 2_000
+MAX_PLACES = 3
 """Places listed for each reason why lines were skipped."""
 
 Kind = Literal["rate", "product", "meaning", "efficiency", "grade", "spread", "conflict"]
-Numbers = Mapping[str, float]
-Texts = Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One run as its source states it. A field that is not stated is absent, and `get` returns NaN for it."""
-
-    where: str
-    numbers: Numbers
-    texts: Texts = field(default_factory=dict[str, str])
-    ranks: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
-    """Figures of single ranks: tokens/s, losses, bytes."""
-    tags: tuple[tuple[str, str], ...] = ()
-    """Columns with no known meaning; they still distinguish one setup from another."""
-    rough: frozenset[str] = frozenset()
-    """Names of numbers that the source rounds or marks with '~' or 'about'."""
-    section: str = ""
-    """The table or heading that the run is listed under; runs of one section are meant to be compared."""
-
-    def get(self, name: str) -> float:
-        return self.numbers.get(name, math.nan)
-
-    def text(self, name: str) -> str:
-        return self.texts.get(name, "")
-
-    def stated(self, *names: str) -> bool:
-        """Return whether all of these numbers are stated."""
-        return all(math.isfinite(self.get(name)) for name in names)
-
-    def with_defaults(self, numbers: Numbers, texts: Texts) -> "Run":
-        """Return a copy in which fields that the run does not state are filled from the arguments."""
-        return replace(self, numbers={**numbers, **self.numbers}, texts={**texts, **{k: v for k, v in self.texts.items() if v}})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +38,13 @@ class Skips:
     def add(self, reason: str, where: str) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + 1
         places = self.places.setdefault(reason, [])
-        if len(places) < MOST_PLACES:
+        if len(places) < MAX_PLACES:
             places.append(where)
 
     def lines(self) -> list[str]:
         """Return one line per reason: '4 x 'Sec/it' is not a number (line 4, line 9, line 12, ...)'."""
         return [
-            f"{count} x {reason} ({', '.join(self.places[reason])}{', ...' * (count > MOST_PLACES)})"
+            f"{count} x {reason} ({', '.join(self.places[reason])}{', ...' * (count > MAX_PLACES)})"
             for reason, count in self.counts.items()
         ]
 
@@ -91,16 +59,16 @@ class Reading:
     skipped: Skips = field(default_factory=Skips)
 
     def add_run(self, run: Run) -> None:
-        if len(self.runs) < MOST_RUNS:
+        if len(self.runs) < MAX_RUNS:
             self.runs.append(run)
         else:
-            self.skipped.add(f"beyond the first {MOST_RUNS:,} runs", run.where)
+            self.skipped.add(f"beyond the first {MAX_RUNS:,} runs", run.where)
 
     def add_claim(self, claim: Claim) -> None:
-        if len(self.claims) < MOST_CLAIMS:
+        if len(self.claims) < MAX_CLAIMS:
             self.claims.append(claim)
         else:
-            self.skipped.add(f"beyond the first {MOST_CLAIMS:,} statements", claim.where)
+            self.skipped.add(f"beyond the first {MAX_CLAIMS:,} statements", claim.where)
 
 
 class Sample:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
@@ -16,8 +16,8 @@ from meshwise.catalogue import files
 from meshwise.catalogue.chips import HERE
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.runs.fields import BY_COLUMN, BY_NAME, Column, find_column
-from meshwise.runs.numbers import Amount, amount, decimal_mark_of, is_empty, parse_range
-from meshwise.runs.run import Run, Stated
+from meshwise.runs.numbers import UNITS, Amount, amount, decimal_mark_of, is_empty, parse_range
+from meshwise.runs.run import Run, Stated, Value
 from meshwise.units import GIB, MIB
 
 MAX_LINE_BYTES = 1 << 20
@@ -40,7 +40,13 @@ LIMITLESS = ("max", "all", "inf")
 OUTCOMES = {"oom": "oom", "out of memory": "oom", **dict.fromkeys(("fail", "failed", "crash", "error", "hang"), "fail")}
 VTRAIN = "# GPUs"
 """The first column of vTrain's file (VIA-Research/vTrain, data/ground_truth_single.csv)."""
-VTRAIN_FACTS = {"chip": "A100-80GB", "devices_per_node": 8, "framework": "Megatron-DeepSpeed", "vocab": 51200, "recompute": "none"}
+VTRAIN_FACTS = {
+    "chip": "A100-80GB",
+    "devices_per_node": 8,
+    "framework": "Megatron-DeepSpeed",
+    "vocab": 51200,
+    "recompute": "none",
+}
 """Facts missing from vTrain's file: the machine of its paper, and GPT-2's padded vocabulary."""
 Case = TypeVar("Case")
 
@@ -74,7 +80,9 @@ class Header:
         self.names = list(names)
         self.columns = [_column(name, self.names) for name in self.names]
         # of two columns of one field, the one with its own name comes first: d_model before d_model_derived
-        order = sorted(range(len(self.names)), key=lambda i: (column := self.columns[i]) is None or self.names[i] != column.field.title)
+        order = sorted(
+            range(len(self.names)), key=lambda i: (column := self.columns[i]) is None or self.names[i] != column.field.title
+        )
         self.order = [(i, self.names[i].strip(), self.columns[i]) for i in order]
         facts = VTRAIN_FACTS if VTRAIN in self.names else {}
         self.facts = [Stated(name, value, "default", note="of vTrain's paper") for name, value in facts.items()]
@@ -83,6 +91,10 @@ class Header:
     def fields(self) -> set[str]:
         """The names of the fields that the table has."""
         return {column.field.name for column in self.columns if column} | {one.fact for one in self.facts}
+
+    def number_cells(self, cells: Sequence[str]) -> list[str]:
+        """Return the cells of a row that hold numbers."""
+        return [cell for cell, column in zip(cells, self.columns, strict=False) if column and column.field.quantity]
 
     def run(self, cells: Sequence[str], where: str, decimal: str = ".") -> Run:
         """Return the run of a row. A number that cannot be read is unknown, with the reason."""
@@ -110,6 +122,11 @@ class Header:
         return next(column.unit for _, _, column in self.order if column and column.field.name == field)
 
 
+def run_of(row: Mapping[str, object], where: str = "") -> Run:
+    """Return the run of one row, texts or numbers by column."""
+    return Header(list(row)).run(["" if value is None else str(value) for value in row.values()], where)
+
+
 def _column(name: str, header: Sequence[str]) -> Column | None:
     """Return the field of a column: of meshwise's own tables, or by the names that people give it."""
     if name == "device" and any(title.endswith("_mib") for title in header):
@@ -130,9 +147,10 @@ def _stated(column: Column, name: str, text: str, decimal: str) -> Stated | None
     outcome = OUTCOMES.get(text.lower())
     if outcome:
         return Stated("outcome", outcome, key=name)
-    if is_empty(text):
+    endless = text.lower() in ("inf", "-inf", "infinity")
+    if is_empty(text) and not endless:
         return None
-    number = read_cell(column, text, decimal)
+    number = Amount(-1.0) if endless else read_cell(column, text, decimal)
     if number is None or not math.isfinite(number.value):
         return Stated(field.name, None, "unknown", key=name, note=f"{name} is {quoted(text)}, not a number")
     if number.value < 0 and field.name != "first_loss":
@@ -142,7 +160,7 @@ def _stated(column: Column, name: str, text: str, decimal: str) -> Stated | None
 
 
 def read_cell(column: Column, text: str, decimal: str) -> Amount | None:
-    """Parse the number of a cell, or the middle of a range; None if the table uses both decimal marks ('?') and this cell could mean either."""
+    """Parse the number of a cell, or the middle of a range; None if a table uses both decimal marks ('?') and the cell fits both."""
     quantity, unit = column.field.quantity, column.unit
     if decimal == "?" and not decimal_mark_of(text) and re.search(r"\d[.,]\d{3}(?!\d)", text):
         return None
@@ -151,6 +169,21 @@ def read_cell(column: Column, text: str, decimal: str) -> Amount | None:
         middle = amount(f"{(ends.low + ends.high) / 2!r} {ends.rest}", quantity, unit)
         return middle._replace(rough=True) if middle else None
     return amount(text, quantity, unit, "" if decimal == "?" else decimal)
+
+
+def row(run: Run) -> dict[str, Value]:
+    """Return a run under the columns of a table of measurements, in their units; fields that tables do not have are left out."""
+    written: dict[str, Value] = {}
+    for one in run:
+        column = find_column(BY_NAME[one.fact].title) if one.fact in BY_NAME else None
+        if column is None or column.field.name != one.fact or one.value is None:
+            continue
+        factor = UNITS[column.field.quantity].get(column.unit, 1.0) if column.field.quantity else 1.0
+        number = isinstance(one.value, int | float) and not isinstance(one.value, bool) and factor != 1.0
+        written[column.field.title] = (
+            run.number(one.fact) / factor if number else run.text(one.fact) if isinstance(one.value, bool) else one.value
+        )
+    return written | ({BY_NAME["memory_unit"].title: "GiB"} if "memory" in run else {})
 
 
 def decimal_mark(cells: Sequence[str]) -> str:

@@ -9,11 +9,11 @@ from meshwise import api
 from meshwise.audit.predictions import serve
 from support.audits import figures
 
-TEXTS = {"gpu": "rtx3090", "model": "llama-3-8b", "quant": "Q4_K_M", "engine": "llama.cpp"}
+TEXTS = {"chip": "rtx3090", "model": "llama-3-8b", "weights": "Q4_K_M", "engine": "llama.cpp"}
 
 
 def predict(decode: float) -> serve.ServePrediction:
-    (one,), _ = serve.predict_runs([figures(texts=TEXTS, n_gpus=1.0, users=1.0, output=128.0, decode=decode)])
+    (one,), _ = serve.predict_runs([figures(texts=TEXTS, devices=1.0, users=1.0, output=128.0, decode=decode)])
     return one
 
 
@@ -28,13 +28,13 @@ def test_a_speed_near_the_prediction_raises_nothing_and_one_far_from_it_is_found
 
 def test_a_load_is_predicted_with_its_latencies():
     """A rate of requests, or as many as the engine admits, is read as `validate` reads it."""
-    vllm = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "quant": "fp8", "engine": "vllm"}
-    lengths: dict[str, Any] = {"prompt": 512.0, "output": 128.0, "n_gpus": 1.0}
-    (at_rate,), _ = serve.predict_runs([figures(texts=vllm, **lengths, request_rate=4.0, decode=512.0, ttft=0.02, tpot=5.0)])
+    vllm = {"chip": "h100-sxm", "model": "llama-3.1-8b", "weights": "fp8", "engine": "vllm"}
+    lengths: dict[str, Any] = {"prompt": 512.0, "output": 128.0, "devices": 1.0}
+    (at_rate,), _ = serve.predict_runs([figures(texts=vllm, **lengths, rate=4.0, decode=512.0, ttft=0.02, tpot=5.0)])
     assert at_rate.decode == pytest.approx(4 * 128)
     assert 0 < at_rate.ttft < 0.2
     assert [finding.message.split(" is ")[0] for finding in serve.compare([at_rate])] == ["each next token"]
-    (most,), _ = serve.predict_runs([figures(texts=vllm | {"load": "max"}, **lengths, decode=5000.0)])
+    (most,), _ = serve.predict_runs([figures(texts=vllm | {"users": "max"}, **lengths, decode=5000.0)])
     assert most.decode > 8 * at_rate.decode
     (each,), _ = serve.predict_runs([figures(texts=vllm, **lengths, users=16.0, each=100.0)])
     assert each.decode > 1000
@@ -53,6 +53,6 @@ def test_a_table_of_a_load_is_read(tmp_path: Path):
 
 
 def test_a_run_without_a_chip_is_counted_with_the_reason():
-    found, missing = serve.predict_runs([figures(texts={"gpu": "", "model": "llama-3-8b"}, decode=50.0)])
+    found, missing = serve.predict_runs([figures(texts={"chip": "", "model": "llama-3-8b"}, decode=50.0)])
     assert found == []
     assert missing == {"the chip is not stated": 1}

@@ -7,17 +7,18 @@ import pytest
 from meshwise.audit import report
 from meshwise.audit.figures import Figures
 from meshwise.audit.predictions import train
-from meshwise.runs.log_run import Reading, Run
+from meshwise.runs.reading import Reading
+from meshwise.runs.run import Run
 from support.audits import LLAMA, figures
 
 SETUP: dict[str, Any] = {
-    "n_gpus": 8.0,
+    "devices": 8.0,
     "dp": 8.0,
     "tp": 1.0,
     "pp": 1.0,
-    "global_batch_seqs": 256.0,
-    "seq_len": 4096.0,
-    "gpus_per_node": 8.0,
+    "batch": 256.0,
+    "seq": 4096.0,
+    "devices_per_node": 8.0,
     **LLAMA,
 }
 
@@ -34,23 +35,23 @@ def suggest(f: Figures) -> train.Suggestion:
 
 
 def test_a_run_that_states_too_little_is_not_predicted_and_the_reason_is_counted():
-    found, missing = train.predict_runs([figures(n_gpus=8.0, seconds=1.0)])
+    found, missing = train.predict_runs([figures(devices=8.0, seconds=1.0)])
     assert found == []
     assert missing == {"d_model is not stated": 1}
 
 
 def test_a_single_run_ten_times_slower_than_predicted_is_found():
-    assert list(train.compare([predict(micro_batch=1.0, seconds=13.0)], {})) == []
-    (one,) = train.compare([predict(micro_batch=1.0, seconds=130.0)], {"x": "A+"})
+    assert list(train.compare([predict(mbs=1.0, seconds=13.0)], {})) == []
+    (one,) = train.compare([predict(mbs=1.0, seconds=130.0)], {"x": "A+"})
     assert one.rule == "planner"
     assert "times slower than predicted" in one.message
     assert "(the document grades itself: A+)" in one.message
 
 
 def test_memory_far_from_that_of_the_layout_is_found():
-    (one,) = train.compare([predict(micro_batch=1.0, seconds=13.0, memory=2e9)], {})
+    (one,) = train.compare([predict(mbs=1.0, seconds=13.0, memory=2e9)], {})
     assert one.rule == "memory"
-    assert "GiB predicted for dp8 tp1 pp1 mbs1 zero1, 1.9 GiB stated" in one.arithmetic
+    assert "GiB predicted for dp8 tp1 pp1 mbs1 zero1" in one.arithmetic
 
 
 def test_a_micro_batch_that_is_not_stated_is_the_one_that_the_prediction_assumed():
@@ -58,14 +59,12 @@ def test_a_micro_batch_that_is_not_stated_is_the_one_that_the_prediction_assumed
     assert "mbs0" not in unstated.message
     assert "micro-batch not stated and assumed the fastest" in unstated.message
     (mbs,) = [int(word.removeprefix("mbs")) for word in unstated.layout.split() if word.startswith("mbs")]
-    assert predict(micro_batch=mbs, seconds=13.0).seconds == pytest.approx(unstated.predicted_seconds, rel=1e-12)
+    assert predict(mbs=mbs, seconds=13.0).seconds == pytest.approx(unstated.predicted_seconds, rel=1e-12)
 
 
 def test_a_suggestion_states_both_predictions_and_the_measurement():
     # recompute that the layout does not need
-    one = suggest(
-        figures(texts={"gpu": "h100-sxm", "recompute": "full", "sharding": "fsdp"}, **SETUP, micro_batch=1.0, seconds=20.0)
-    )
+    one = suggest(figures(texts={"chip": "h100-sxm", "recompute": "full", "sharding": "fsdp"}, **SETUP, mbs=1.0, seconds=20.0))
     assert one.gain > train.GAIN
     assert one.gain == pytest.approx(1 - one.proposed_seconds / one.predicted_seconds)
     assert one.message.startswith(
@@ -87,14 +86,14 @@ def test_a_layout_near_the_best_is_kept_and_its_excess_is_not_blamed_on_the_layo
 
 
 def test_a_layout_that_is_predicted_not_to_fit_is_named_as_incomplete():
-    one = suggest(figures(texts={"gpu": "a100-40gb"}, **SETUP, micro_batch=1.0, seconds=30.0))
+    one = suggest(figures(texts={"chip": "a100-40gb"}, **SETUP, mbs=1.0, seconds=30.0))
     assert "as stated the layout does not fit" in one.message
     assert "such as recompute, is not stated" in one.message
 
 
 def test_the_verdict_compares_measured_with_predicted_step_times():
     numbers = {**SETUP, "seconds": 13.0}
-    reading = Reading("flags", [Run(where="the run", numbers=numbers, texts={"gpu": "h100-sxm"})])
+    reading = Reading("flags", [Run.told("the run", {"chip": "h100-sxm", **numbers})])
     audit = report.audit([("flags", reading)])
     (one,) = audit.predictions.train
     assert f"The measured step time is {one.ratio:.2f} times the predicted one." in audit.verdict

@@ -12,32 +12,30 @@ def check(rows: list[Figures]) -> list[Finding]:
 
 def test_memory_that_grows_with_the_micro_batch_raises_nothing():
     memory = {1.0: 30e9, 2.0: 37e9, 4.0: 49e9}
-    rows = table(
-        [{"micro_batch": mbs, "memory": most} for mbs, most in memory.items()], dp=4.0, n_gpus=4.0, global_batch_seqs=64.0
-    )
+    rows = table([{"mbs": mbs, "memory": most} for mbs, most in memory.items()], dp=4.0, devices=4.0, batch=64.0)
     assert check(rows) == []
 
 
 def test_memory_that_shrinks_with_the_micro_batch_is_found():
-    rows = [{"micro_batch": 2.0, "memory": 65e9}, {"micro_batch": 4.0, "memory": 56e9}]
-    (one,) = check(table(rows, dp=4.0, n_gpus=4.0, global_batch_seqs=64.0))
+    rows = [{"mbs": 2.0, "memory": 65e9}, {"mbs": 4.0, "memory": 56e9}]
+    (one,) = check(table(rows, dp=4.0, devices=4.0, batch=64.0))
     assert one.message == "65 GB at micro-batch 2 is more than at the larger micro-batch 4"
     assert (one.where, one.compared_with) == (("x: line 1",), ("x: line 2",))
 
 
 def test_a_batch_in_proportion_to_its_time_raises_nothing():
-    shared = {"dp": 4.0, "tp": 8.0, "pp": 12.0, "micro_batch": 4.0}
-    rows = table([{"global_batch_seqs": 1568.0, "seconds": 92.75}, {"global_batch_seqs": 2048.0, "seconds": 117.07}], **shared)
+    shared = {"dp": 4.0, "tp": 8.0, "pp": 12.0, "mbs": 4.0}
+    rows = table([{"batch": 1568.0, "seconds": 92.75}, {"batch": 2048.0, "seconds": 117.07}], **shared)
     assert check(rows) == []  # BLOOM notes, 02-25
 
 
 def test_strong_and_weak_scaling_raise_nothing_and_a_mixture_is_found():
-    strong = table([{"n_gpus": n, "global_batch_seqs": 512.0, "seconds": 1.0 / n} for n in (8.0, 16.0, 32.0)])
-    weak = table([{"n_gpus": n, "global_batch_seqs": 64 * n, "seconds": 1.0} for n in (8.0, 16.0, 32.0)])
+    strong = table([{"devices": n, "batch": 512.0, "seconds": 1.0 / n} for n in (8.0, 16.0, 32.0)])
+    weak = table([{"devices": n, "batch": 64 * n, "seconds": 1.0} for n in (8.0, 16.0, 32.0)])
     neither = table(
         [
-            {"n_gpus": 8.0, "global_batch_seqs": 512.0, "seconds": 1.0},
-            {"n_gpus": 16.0, "global_batch_seqs": 128.0, "seconds": 0.2},
+            {"devices": 8.0, "batch": 512.0, "seconds": 1.0},
+            {"devices": 16.0, "batch": 128.0, "seconds": 0.2},
         ]
     )
     assert check(strong) == check(weak) == []
@@ -46,7 +44,7 @@ def test_strong_and_weak_scaling_raise_nothing_and_a_mixture_is_found():
 
 def test_a_column_of_scaling_efficiencies_is_computed():
     rows = [
-        {"n_gpus": n, "tokens_per_second": rate, "efficiency": e}
+        {"devices": n, "tokens_per_second": rate, "efficiency": e}
         for n, rate, e in ((8.0, 8e3, 1.0), (16.0, 15.2e3, 0.95), (32.0, 20e3, 0.9))
     ]
     (one,) = across_runs.stated_efficiency(table(rows))

@@ -2,7 +2,7 @@
 
 from meshwise.audit.rules import claims
 from meshwise.audit.rules.claims import Statement
-from meshwise.runs.log_run import Claim, Kind
+from meshwise.runs.reading import Claim, Kind
 from support.audits import figures, table
 
 
@@ -11,7 +11,7 @@ def statement(kind: Kind, *values: float, about: tuple[str, ...] = ()) -> Statem
 
 
 def test_a_wrong_scaling_efficiency_is_found_with_the_right_one():
-    runs = table([{"n_gpus": 2.0, "tokens_per_second": 4000.0}, {"n_gpus": 8.0, "tokens_per_second": 8000.0}])
+    runs = table([{"devices": 2.0, "tokens_per_second": 4000.0}, {"devices": 8.0, "tokens_per_second": 8000.0}])
     found = list(claims.efficiency([statement("efficiency", 0.9)], runs))
     assert found[0].certainty == "certain"
     assert found[0].message == "'the claim' is claimed, the rates give 50%"
@@ -20,10 +20,10 @@ def test_a_wrong_scaling_efficiency_is_found_with_the_right_one():
 def test_a_scaling_efficiency_over_unlike_or_unstated_batches_is_unusual():
     for batch, message in ((128.0, "compares batches of 64 and 128"), (None, "do not state both batches")):
         rows = [
-            {"n_gpus": 2.0, "tokens_per_second": 4000.0, "global_batch_seqs": 64.0},
-            {"n_gpus": 8.0, "tokens_per_second": 14400.0},
+            {"devices": 2.0, "tokens_per_second": 4000.0, "batch": 64.0},
+            {"devices": 8.0, "tokens_per_second": 14400.0},
         ]
-        rows[1] |= {"global_batch_seqs": batch} if batch else {}
+        rows[1] |= {"batch": batch} if batch else {}
         (one,) = claims.efficiency([statement("efficiency", 0.9)], table(rows))
         assert one.certainty == "unusual"
         assert message in one.message

@@ -67,7 +67,7 @@ def test_a_file_of_no_format_is_refused_with_the_formats(tmp_path: Path):
 
 
 THIRD_PARTY = """
-from meshwise.runs.log_run import Reading
+from meshwise.runs.reading import Reading
 from meshwise.programs.logs.series import Series
 
 name = "elsewhere"
@@ -107,7 +107,7 @@ def test_a_third_party_adds_a_format_with_one_file_and_an_entry_point(tmp_path: 
     finally:
         sys.modules.pop("elsewhere_logs", None)
     assert reading.format == "elsewhere"
-    assert (reading.runs[0].get("seconds"), reading.runs[0].text("framework")) == (2.0, "Elsewhere")
+    assert (reading.runs[0].number("seconds"), reading.runs[0].text("framework")) == (2.0, "Elsewhere")
 
 
 def test_a_format_without_a_reader_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

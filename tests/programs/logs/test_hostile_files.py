@@ -43,7 +43,7 @@ def test_a_log_cut_mid_line_loses_that_line_and_counts_it():
 def test_colours_and_progress_bars_change_nothing():
     text = fixture("megatron-lm-22b.log")
     coloured = text.replace("elapsed", "\x1b[1;32melapsed\x1b[0m").replace(" [2024", "50%|#####     | 4/8\r [2024")
-    assert read_text(coloured, "megatron").runs[0].get("seconds") == read_text(text, "megatron").runs[0].get("seconds")
+    assert read_text(coloured, "megatron").runs[0].number("seconds") == read_text(text, "megatron").runs[0].number("seconds")
     assert detect.detect(coloured) is detect.find_format("megatron")
 
 

@@ -3,7 +3,7 @@
 import math
 
 from meshwise.programs.logs import prose
-from meshwise.runs.log_run import Claim
+from meshwise.runs.reading import Claim
 
 
 def claims(text: str, model: str = "") -> list[Claim]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.runs.serve.case import case_of
+from meshwise.runs.table import run_of
 from support.command import Run, refused
 from support.scripted_endpoint import Script, serving
 
@@ -42,7 +43,7 @@ def test_rows_of_an_open_loop_state_the_rate_and_count_prompts(run: Run, tmp_pat
     assert point["predicted"]["with_prompts"] == pytest.approx(40 * 6)
     assert point["predicted"]["ttft_p95"] >= point["predicted"]["ttft_p50"] > 0
     assert "goodput" in shown
-    assert case_of(row, "bench").load is not None
+    assert case_of(run_of(row), "bench").load is not None
 
 
 def test_a_ramp_doubles_the_rate_until_requests_miss_their_targets(run: Run) -> None:

@@ -9,6 +9,7 @@ from meshwise.runs.serve import rates
 from meshwise.runs.serve.case import ServeCase, case_of
 from meshwise.runs.serve.names import backend_of, format_in, model_of
 from meshwise.runs.serve.predict import predict
+from meshwise.runs.table import run_of
 from support.every import check_every
 
 ROW = {
@@ -25,7 +26,7 @@ ROW = {
 
 
 def case(**changed: str) -> ServeCase:
-    return case_of(ROW | changed, "row")
+    return case_of(run_of(ROW | changed), "row")
 
 
 def test_rates_of_one_device_or_one_user_become_those_of_all() -> None:
@@ -102,9 +103,9 @@ def test_models_are_found_by_the_names_of_files_and_releases() -> None:
 def test_formats_backends_and_bits_of_a_file() -> None:
     assert format_in("Qwen3-30B-A3B-UD-Q4_K_XL") == "UD-Q4_K_XL"
     assert format_in("gpt-oss-20b-MXFP4") == "MXFP4"
-    assert backend_of({"engine": "llama.cpp RPC ROCm,RPC", "note": "env rocm6_4_4-rocwmma"}) == "rocm-wmma"
-    assert backend_of({"engine": "llama.cpp", "note": "env vulkan_radv"}) == "vulkan"
-    assert backend_of({"engine": "llama.cpp"}) == ""
+    assert backend_of(run_of({"engine": "llama.cpp RPC ROCm,RPC", "note": "env rocm6_4_4-rocwmma"})) == "rocm-wmma"
+    assert backend_of(run_of({"engine": "llama.cpp", "note": "env vulkan_radv"})) == "vulkan"
+    assert backend_of(run_of({"engine": "llama.cpp"})) == ""
     row = {"engine": "llama.cpp", "gpu": "Radeon 8060S (Strix Halo 128GB)", "quant": "UD-Q4_K_XL", "batch_or_concurrency": "1"}
     wide, usual = case(**row, bits_per_weight="5.5"), case(**row)
     assert wide.weights.bits_per_weight == pytest.approx(5.5, rel=0.001)
@@ -120,8 +121,8 @@ def test_attention_dp_places_experts_apart() -> None:
 
 
 def test_ranges_and_users() -> None:
-    assert rates.stated({"a": "1,200"}, "a") == 1200
-    assert rates.stated({"a": "10 to 20"}, "a") == 15
-    assert rates.users({"batch_or_concurrency": "max"}) == 1
+    assert run_of({"decode_tok_s": "1,200"}).number("decode") == 1200
+    assert run_of({"decode_tok_s": "10 to 20"}).number("decode") == 15
+    assert rates.users(run_of({"batch_or_concurrency": "max"})) == 1
     with pytest.raises(UserError, match="not a whole number"):
-        rates.users({"batch_or_concurrency": "2.5"})
+        rates.users(run_of({"batch_or_concurrency": "2.5"}))

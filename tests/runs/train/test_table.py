@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from meshwise.catalogue.files import LARGEST_FILE
 from meshwise.errors import UserError
-from meshwise.runs.table import LONGEST_LINE
+from meshwise.runs.fields import BY_NAME
+from meshwise.runs.table import MAX_LINE_BYTES, NEEDED
 from meshwise.runs.train.settle import read_cases
-from meshwise.runs.train.table import NEEDED
 from support.command import one_line
 from support.every import check_every
 from support.measured_rows import ROW, table
@@ -58,7 +58,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"the column '{column}' is missing"):
             read_cases(table(tmp_path, {}, without=(column,)))
 
-    check_every(check, [(one,) for one in NEEDED])
+    check_every(check, [(BY_NAME[one].title,) for one in NEEDED])
 
 
 def test_a_table_without_a_usable_row_states_the_most_common_reason(tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_any_cell_content_is_read_skipped_or_refused_in_one_line(tmp_path: Path,
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_a_table_larger_than_any_other_file_is_read_row_by_row(tmp_path: Path, suffix: str) -> None:
-    row = ROW | {"note": "x" * (LONGEST_LINE // 16)}
-    path, number = tmp_path / f"runs{suffix}", 16 * LARGEST_FILE // LONGEST_LINE + 1
+    row = ROW | {"note": "x" * (MAX_LINE_BYTES // 16)}
+    path, number = tmp_path / f"runs{suffix}", 16 * LARGEST_FILE // MAX_LINE_BYTES + 1
     with path.open("w") as file:
         if suffix == ".csv":
             file.write(",".join(row) + "\n")

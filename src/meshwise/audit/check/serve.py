@@ -8,10 +8,11 @@ from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.changes import Change, applied, changes
 from meshwise.audit.check.contradictions import Finding, places
 from meshwise.audit.check.served import Served, served, with_settings
-from meshwise.audit.check.train import cluster_of
+from meshwise.audit.check.train import cluster_of, model_of_file
 from meshwise.audit.check.verdict import Verdict
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
+from meshwise.models import find
 from meshwise.models.formats import FORMATS
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
@@ -22,17 +23,11 @@ from meshwise.programs.read.files import Reading, read_sources
 from meshwise.programs.serve import lengths, setup
 from meshwise.programs.source import Source
 from meshwise.runs.run import Run
-from meshwise.runs.stated_model import model_of, preset_of
 
 AXES = ("tp", "pp", "replicas", "attention_dp")
 GGUF = ("llama.cpp", "ollama")
 ONE_COPY = (*GGUF, "tensorrt-llm", "mlx")
 """Engines whose command starts one copy."""
-FORMAT_SUFFIX = re.compile(
-    r"(?:[-._](?:i?q\d\w*|f16|bf16|f32|fp16|fp8|mxfp4|nvfp4|fp4|awq|gptq|int[48]|w\d+a\d+|[3468]bit|dynamic|quantized))+$",
-    re.IGNORECASE,
-)
-"""Formats at the end of the name of a checkpoint."""
 SET = "--set"
 """The key of a fact that the user answered."""
 CLOSE = 0.01
@@ -105,12 +100,10 @@ def _applied(reading: Reading, ask: CheckAsk, words: list[Change], best: Served)
 
 def _model(facts: Run, named: str) -> tuple[Model | None, str]:
     """Return the model: of a GGUF file, or of a checkpoint in another format, by its name without the format."""
-    text = str(facts.value("model") or "")
-    if not named and not preset_of(text):
-        named = preset_of(FORMAT_SUFFIX.sub("", text.rpartition("/")[2].removesuffix(".gguf")))
-        if not named and text.endswith(".gguf"):
-            return None, f"{text} is no preset: --model names one, or the .gguf"
-    return model_of(facts, named)
+    text = facts.text("model")
+    if not named and text.endswith(".gguf") and not find.named(text):
+        return None, f"{text} is no preset: --model names one, or the .gguf"
+    return model_of_file(facts, named)
 
 
 def _format(facts: Run) -> str:

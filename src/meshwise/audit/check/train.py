@@ -12,23 +12,24 @@ from meshwise.catalogue.chips import Cluster, known_chip
 from meshwise.cost.layout import Layouts
 from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
+from meshwise.models import find
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train.choice import Choice, choice
+from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.rules import TP_IN_NODE, broken
-from meshwise.plan.train.search import search
 from meshwise.programs.program import Program, Setup
 from meshwise.programs.setup import model_facts
 from meshwise.programs.train import adapters
+from meshwise.runs.compare import layouts as layouts_of
+from meshwise.runs.compare import own_choice
 from meshwise.runs.fields import BY_NAME
+from meshwise.runs.model import NEEDED, model_of
 from meshwise.runs.run import Run
-from meshwise.runs.stated_model import model_of
 
 CLOSE = 0.01
 """A layout within this share of the best needs no change."""
-TRIED = 40
+MAX_TRIED = 40
 """Layouts to look through for one that the program can say."""
 
 
@@ -85,7 +86,7 @@ def _part(on: str, cluster: Cluster, devices: int) -> str:
 
 def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0) -> Judged:
     """Predict the layout of a training file on a cluster, and search the best one for the same question."""
-    found, why = model_of(facts, model)
+    found, why = model_of_file(facts, model)
     row, missing = row_of(program, facts)
     open_axes = [str(one) for one in missing]
     unknown = [f"model: {why}"] if found is None else []
@@ -99,6 +100,26 @@ def judge(program: Program, facts: Run, on: str, model: str = "", price: float =
     if unknown or found is None or findings:
         return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part)
     return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
+
+
+def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
+    """Return the model of a launch file, or None with the reason. `named`: what the user says it is, anything that `plan` takes.
+    Nothing is downloaded, and no size that a file leaves open is guessed."""
+    if named:
+        return find.find_model(named), ""
+    name = facts.text("model")
+    missing = [size for size in NEEDED if not facts.whole(size)]
+    if missing and not find.named(name):
+        if len(missing) < len(NEEDED):
+            unknown = [f"{size} ({one.note})" if (one := facts.get(size)) and one.note else size for size in missing]
+            verb = "is" if len(missing) == 1 else "are"
+            return None, f"its {' and '.join(unknown)} {verb} not known: --set {missing[0]}=..., or --model"
+        reason = f"{name} is no preset: --model names one, or a config.json" if name else "no model is stated: --model names it"
+        return None, reason
+    try:
+        return model_of(facts, {}, []), ""
+    except UserError as error:
+        return None, str(error)
 
 
 def _why(facts: Run, name: str) -> str:
@@ -126,7 +147,7 @@ def _predicted(
         ]
         if TP_IN_NODE in rules:
             notes.append(f"tp {row['tp']} spans nodes of {q.cluster.node.devices}: its all-reduces go over the network")
-        own = choice(q, layouts, evaluate(q, layouts), 0)
+        own = own_choice(q, layouts)
     best, better = _best(program, facts, q)
     usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
     if best is not None and own is not None and usable and best.step > own.step * (1 - CLOSE):
@@ -156,13 +177,8 @@ def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.
 
 def _best(program: Program, facts: Run, q: Question) -> tuple[Choice | None, Setup | None]:
     """Return the fastest layout that fits and that the program can say."""
-    found = search(q, top=TRIED)
-    for number in range(min(TRIED, len(found.layouts))):
-        one = choice(q, found.layouts, found.cost, number)
-        setup = setup_of(facts, q, one)
-        if not list(program.refuse(setup)):
-            return one, setup
-    return None, None
+    one = next(layouts_of(q, lambda one: not list(program.refuse(setup_of(facts, q, one))), tried=MAX_TRIED), None)
+    return one, setup_of(facts, q, one) if one else None
 
 
 def setup_of(facts: Run, q: Question, one: Choice) -> Setup:

@@ -144,7 +144,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
 
         return serve.judge(reading, ask)
     program = reading.program
-    facts = derive.complete(reading.facts, devices_of(ask.on))
+    facts = derive.complete(reading.facts, devices_of(ask.on), launched=True)
     judged = train.judge(program, facts, ask.on, ask.model, ask.price)
     found = (*findings(program, facts), *judged.findings)
     own, best = judged.own, judged.best
@@ -203,5 +203,5 @@ def _layout(program: Program, texts: Mapping[str, str], ask: CheckAsk) -> Mappin
         reading = read_sources([Source(name, text) for name, text in texts.items()], ask.answers)
     except UserError:
         return {}
-    facts = derive.complete(reading.facts, devices_of(ask.on))
+    facts = derive.complete(reading.facts, devices_of(ask.on), launched=True)
     return {**row_of(program, facts)[0], **task_of(facts)}

@@ -3,27 +3,19 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
-
-from meshwise.audit.figures import WITH_RECOMPUTE, Figures
+from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Certainty, Finding, number, percent
 from meshwise.audit.rules.one_run import LOWEST_MFU, graded
-from meshwise.catalogue import frameworks, levels
 from meshwise.cost import axes
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
-from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_WORDS as PARTS
-from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import evaluate
-from meshwise.errors import UserError
-from meshwise.plan.train import choice as plans
-from meshwise.plan.train.explain import differences
-from meshwise.plan.train.search import search
-from meshwise.runs.train import case as cases
+from meshwise.runs.compare import Judged, judge
 from meshwise.runs.train.case import Case
-from meshwise.runs.train.predict import MICRO_BATCHES, predict
+from meshwise.runs.train.predict import predict
+from meshwise.runs.train.settle import cases_of as train_cases
 from meshwise.units import GIB
 
 SLOW_ALONE, SLOW_IN_TABLE = 3.0, 30.0
@@ -33,7 +25,7 @@ FEW = 3
 FAST = 0.5
 MEMORY = (0.3, 3.0)
 """Normal range of measured over predicted memory: the planner errs by 10 to 17%, allocators add some."""
-LARGEST = 100_000
+MAX_DEVICES_SEARCHED = 100_000
 """Devices up to which an audit searches all layouts; use `plan` beyond."""
 GAIN = 0.02
 """Smallest predicted saving that makes another layout worth trying."""
@@ -58,85 +50,22 @@ class TrainPrediction:
 
 def predict_runs(runs: Sequence[Figures]) -> tuple[list[TrainPrediction], dict[str, int]]:
     """Predict every training run that states enough; for the others, count the reasons why they cannot be predicted."""
-    rows: list[tuple[Figures, Case]] = []
-    missing: dict[str, int] = {}
+    files: dict[str, list[Figures]] = {}
     for f in runs:
-        if f.served:
-            continue
-        try:
-            rows.append((f, to_case(f)))
-        except UserError as error:
-            missing[str(error)] = missing.get(str(error), 0) + 1
-    if not rows:
+        if not f.served:
+            files.setdefault(f.source, []).append(f)
+    pairs: list[tuple[Figures, Case]] = []
+    missing: dict[str, int] = {}
+    for source, told in files.items():
+        found, reasons = train_cases([f.run for f in told], Path(source).stem)
+        pairs += [(told[number], case) for number, case in found]
+        for reason in reasons:
+            missing[reason] = missing.get(reason, 0) + 1
+    if not pairs:
         return [], missing
-    predicted = predict([case for _, case in rows])
-    pairs = zip(rows, predicted.seconds.tolist(), predicted.memory.tolist(), strict=True)
-    return [TrainPrediction(f, case, seconds, memory) for (f, case), seconds, memory in pairs if math.isfinite(seconds)], missing
-
-
-def to_case(f: Figures) -> Case:
-    """Return the run as a row of a measurement table, with the defaults of its framework for settings that it does not state."""
-    run = f.run
-    if f.chip is None:
-        raise UserError("the chip is not stated" if not run.text("chip") else "the chip is not in the catalogue")
-    if not math.isfinite(f.devices) or f.devices < 1:
-        raise UserError("the number of devices is not stated")
-    if run.stated("dp", "tp", "pp") and f.run.number("dp") * run.number("tp") * run.number("pp") * run.number("cp", 1.0) != f.devices:
-        raise UserError("the layout does not multiply to the number of devices")
-    row = {name: f"{run.number(name):g}" if run.number(name) < 1e15 else "" for name in _NUMBERS if run.stated(name)}
-    row |= {name: run.text(name) for name in _TEXTS if run.text(name)}
-    row |= {
-        "devices": f"{f.devices:.0f}",
-        "gpu": f.chip.key,
-        "tp": row.get("tp", "1"),
-        "pp": row.get("pp", "1"),
-        "dp": f"{f.dp:g}",
-    }
-    if math.isfinite(f.batch):
-        row["batch"] = f"{f.batch:.0f}"
-    if run.stated("per_device_batch") and "mbs" not in row:
-        row["mbs"] = f"{run.number('per_device_batch'):.0f}"
-    if f.printed_formula[0] in WITH_RECOMPUTE:
-        row.setdefault("recompute", "full")
-    if "zero" not in row and f.dp > 1 and not run.text("sharding"):
-        row["zero"] = "1"
-    if "heads" not in row and run.stated("hidden"):
-        row["heads"] = str(_heads(int(run.number("hidden"))))
-    model = f.model
-    if model is not None and not run.stated("hidden"):
-        row |= {"model": model.name, "hidden": ""}
-    if run.stated("params") and run.stated("hidden"):
-        row["params_b"] = f"{run.number('params') / 1e9:g}"
-    if math.isfinite(f.seconds):
-        row["sec_per_iter"] = f"{f.seconds:.9g}"
-    if math.isfinite(f.memory):
-        row |= {"mem_gb": f"{f.memory / 1e9:.6g}", "memory_unit": "GB"}
-    return cases.case_of(row, f.where)
-
-
-def _heads(hidden: int) -> int:
-    """Return a number of heads that divides the width into heads of about 128."""
-    return next((heads for heads in range(max(1, hidden // 128), 0, -1) if hidden % heads == 0), 1)
-
-
-_NUMBERS = (
-    "layers",
-    "hidden",
-    "ffn",
-    "heads",
-    "kv_heads",
-    "vocab",
-    "seq",
-    "devices_per_node",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "zero",
-    "mbs",
-    "vpp",
-)
-_TEXTS = ("framework", "precision", "recompute", "sp", "sharding", "flash", "outcome")
+    predicted = predict([case for _, case in pairs])
+    rows = zip(pairs, predicted.seconds.tolist(), predicted.memory.tolist(), strict=True)
+    return [TrainPrediction(f, case, seconds, memory) for (f, case), seconds, memory in rows if math.isfinite(seconds)], missing
 
 
 def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> Iterator[Finding]:
@@ -250,37 +179,24 @@ def suggest_layouts(predictions: Sequence[TrainPrediction], doubted: frozenset[s
 
 def _suggest(p: TrainPrediction) -> Suggestion | None:
     case = p.case
-    program = case.work.framework if case.work.framework.key else frameworks.find_framework("megatron")
-    question = Question.of(
-        case.model, case.cluster, replace(case.work, framework=program), levels.choose_for(case.cluster, program)
-    )
-    if case.cluster.devices > LARGEST:
+    if case.cluster.devices > MAX_DEVICES_SEARCHED:
         return None
-    result = search(question, top=1)
-    if not len(result.layouts):
+    judged = judge(case)
+    own, best = judged.own, judged.best
+    if best is None:
         return None
-    best = plans.choice(question, result.layouts, result.cost, 0)
-    layout, assumed = case.layout, ""
-    if not layout["mbs"]:
-        layout, assumed = layout | {"mbs": _assumed_micro_batch(p)}, ", micro-batch not stated and assumed the fastest"
     return Suggestion(
         where=p.figures.where,
-        layout=layout_name(layout),
+        layout=axes.layout_name(own.layout),
         seconds=case.seconds,
         predicted_seconds=p.seconds,
         proposed=axes.layout_name(best.layout),
         proposed_seconds=best.step,
         gain=1 - best.step / p.seconds,
-        why=_largest_saving(question, layout, best),
-        assumed=assumed,
+        why=_largest_saving(judged),
+        assumed="" if case.layout["mbs"] else ", micro-batch not stated and assumed the fastest",
         lacks_memory=_lacks_memory(p),
     )
-
-
-def _assumed_micro_batch(p: TrainPrediction) -> int:
-    """Return the micro-batch behind a prediction whose run does not state one: `predict` takes the fastest that fits."""
-    tried = predict([replace(p.case, layout=p.case.layout | {"mbs": mbs}) for mbs in MICRO_BATCHES])
-    return MICRO_BATCHES[int(np.argmin(np.abs(tried.seconds - p.seconds)))]
 
 
 def _lacks_memory(p: TrainPrediction) -> str:
@@ -291,11 +207,9 @@ def _lacks_memory(p: TrainPrediction) -> str:
     return f"; as stated the layout does not fit ({needs}): a setting that saves memory, such as recompute, is not stated"
 
 
-def _largest_saving(question: Question, layout: dict[str, int], best: plans.Choice) -> str:
+def _largest_saving(judged: Judged) -> str:
     """Return the part of the step in which the best layout saves most."""
-    layouts = Layouts.of(**{axis: np.array([value]) for axis, value in layout.items()})
-    current = plans.choice(question, layouts, evaluate(question, layouts), 0)
-    rows = [row for row in differences(best, current) if row.gained > 0]
+    rows = [row for row in judged.differences if row.gained > 0]
     if not rows:
         return "no single part of the step stands out"
     return f"most is saved in {PARTS[rows[0].part]} ({rows[0].other:.3g} s to {rows[0].mine:.3g} s)"

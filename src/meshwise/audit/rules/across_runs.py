@@ -66,7 +66,9 @@ def _pair(f: Figures) -> str:
 
 def _distance_from_similar(runs: Sequence[Figures], *pair: Figures) -> Callable[[Figures], float]:
     """Return a function that gives the distance of a run's seconds from the median of other runs of the same model, batch and day."""
-    like = [f for f in runs if f not in pair and f.run.number("params") == pair[0].run.number("params") and f.batch == pair[0].batch]
+    like = [
+        f for f in runs if f not in pair and f.run.number("params") == pair[0].run.number("params") and f.batch == pair[0].batch
+    ]
     typical = sorted(f.run.number("seconds") for f in like if f.run.stated("seconds") and _day(f) == _day(pair[0]))
     middle = typical[len(typical) // 2] if typical else math.nan
     return lambda f: abs(f.run.number("seconds") - middle) if math.isfinite(middle) else 0.0
@@ -128,9 +130,7 @@ def _memory_of_table(runs: Sequence[Figures], odd: Figures) -> str:
 def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A step of fewer micro-batches is shorter: it takes m + pp - 1 slots of the pipeline (arXiv:2104.04473, 2.2.1)."""
     for group in _groups(runs, "batch", "accumulation"):
-        timed = sorted(
-            (f for f in group if f.run.stated("seconds", "mbs") and f.batch > 0 and f.dp > 0), key=lambda f: f.batch
-        )
+        timed = sorted((f for f in group if f.run.stated("seconds", "mbs") and f.batch > 0 and f.dp > 0), key=lambda f: f.batch)
         for small, large in pairwise(timed):
             if small.batch == large.batch:
                 continue

@@ -55,9 +55,7 @@ def conflicts(statements: Sequence[Statement], runs: Sequence[Figures]) -> Itera
         claim = statement.claim
         if claim.kind == "conflict":
             above, below = claim.values
-            fits = (
-                _matching_batch(runs, statement, above) if claim.about[0] == "batch" and len(claim.about) > 1 else ""
-            )
+            fits = _matching_batch(runs, statement, above) if claim.about[0] == "batch" and len(claim.about) > 1 else ""
             yield Finding(
                 rule="quoted twice",
                 certainty="likely" if fits else "unusual",

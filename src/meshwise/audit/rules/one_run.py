@@ -49,7 +49,7 @@ def step_times_rate(f: Figures) -> Iterator[Finding]:
     stated = f.run.number("tokens_per_step")
     if math.isfinite(stated) and not near(stated, tokens, MULTIPLES):
         work += f" ({processed / stated:.3g} times the {number(stated)} stated)"
-    if f.dp > 1 and "per_device_batch" not in f.run.numbers and abs(math.log(ratio / f.dp)) < abs(math.log(ratio)):
+    if f.dp > 1 and "per_device_batch" not in f.run and abs(math.log(ratio / f.dp)) < abs(math.log(ratio)):
         work += f", or {ratio / f.dp:.3g} times if the batch is per device"
     message = "step time and throughput contradict each other"
     for factor, reason in ((f.devices, "the rate is counted once per device"), (1 / f.devices, "the rate is one device's")):
@@ -117,12 +117,7 @@ def batch_divides(f: Figures) -> Iterator[Finding]:
     run = f.run
     if not run.stated("dp") and not run.stated("tp", "pp"):
         return  # the number of replicas is not known
-    if (
-        not run.stated("batch", "mbs")
-        or not math.isfinite(f.dp)
-        or f.dp != int(f.dp)
-        or "batch" in run.rough
-    ):
+    if not run.stated("batch", "mbs") or not math.isfinite(f.dp) or f.dp != int(f.dp) or run.rough("batch"):
         return
     slots = f.dp * run.number("mbs")
     batch, steps = run.number("batch"), run.number("accumulation")
@@ -183,7 +178,7 @@ def size_and_shape(f: Figures) -> Iterator[Finding]:
 
 def first_loss(f: Figures) -> Iterator[Finding]:
     """The loss of an untrained model is ln(vocabulary): all tokens are equally likely."""
-    loss, step, vocab = f.run.number("loss"), f.run.number("loss_step", 0.0), f.shape.vocab
+    loss, step, vocab = f.run.number("first_loss"), f.run.number("loss_step", 0.0), f.shape.vocab
     if not math.isfinite(loss) or step > FIRST_STEPS:
         return
     tokens = vocab if math.isfinite(vocab) else SMALLEST_VOCABULARY
@@ -310,7 +305,7 @@ def served_speed(f: Figures) -> Iterator[Finding]:
     decode, prefill = run.number("decode"), run.number("prefill")
     alone = (
         run.number("users", 1.0) == 1
-        and not run.text("load")
+        and not isinstance(run.value("users"), str)
         and not run.stated("rate")
         and not run.number("draft") > 0
     )

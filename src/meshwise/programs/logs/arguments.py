@@ -4,13 +4,13 @@ import re
 from collections.abc import Mapping
 
 from meshwise.programs.logs.series import Series
-from meshwise.runs.columns import find_field
+from meshwise.runs.fields import find_column
 from meshwise.runs.numbers import amount
 
 _DOTTED = re.compile(r"^.*?([A-Za-z_][\w-]*)\s*\.{3,}\s*(\S.*)$")
 _PAIR = re.compile(r"(?:^|[\s({,])--?([A-Za-z][\w-]*)[= ]([\w.+-]+)|(?:^|[\s({,])([A-Za-z_]\w*)\s*=\s*'?([\w.+-]+)'?(?=[,)\s]|$)")
-_MODEL = "n_layers d_model d_ff n_heads n_kv_heads vocab seq_len params"
-_LAYOUT = "n_gpus dp tp pp cp ep interleave zero_stage micro_batch per_device_batch global_batch_seqs grad_accum"
+_MODEL = "layers hidden ffn heads kv_heads vocab seq params"
+_LAYOUT = "devices dp tp pp cp ep vpp zero mbs per_device_batch batch accumulation"
 KNOWN = frozenset([*_MODEL.split(), *_LAYOUT.split(), "recompute", "sp", "precision"])
 """Fields that an argument may set; other names that look like columns, such as 'loss', are not arguments."""
 
@@ -31,12 +31,12 @@ def read_arguments(series: Series, text: str, names: Mapping[str, str] | None = 
 
 def set_argument(series: Series, name: str, value: str) -> None:
     """Set the fact that an argument stands for; ignore a name that is not an argument, or a value that is not a number."""
-    field = find_field(name)
-    if field is None or field.name not in KNOWN:
+    column = find_column(name)
+    if column is None or column.field.name not in KNOWN:
         return
-    if not field.quantity:
-        series.text(field.name, value)
+    if not column.field.quantity:
+        series.text(column.field.name, value)
         return
-    number = amount(value, field.quantity, field.unit)
+    number = amount(value, column.field.quantity, column.unit)
     if number is not None and not number.rest:
-        series.fact(field.name, number.value)
+        series.fact(column.field.name, number.value)

@@ -4,9 +4,10 @@ import math
 import re
 from dataclasses import replace
 
-from meshwise.runs.columns import find_field
-from meshwise.runs.reading import Claim, Reading, Run
+from meshwise.runs.fields import find_column
 from meshwise.runs.numbers import amount, parse_range
+from meshwise.runs.reading import Claim, Reading
+from meshwise.runs.run import Run, Value
 
 SHAPE = frozenset({"layers", "hidden", "heads", "ffn", "kv_heads"})
 ABOVE = SHAPE | {"batch", "seq", "vocab"}
@@ -23,7 +24,7 @@ MEASURED = frozenset(
         "tflops",
         "memory",
         "peak",
-        "loss",
+        "first_loss",
         "reserved",
         "allocated",
     }
@@ -112,10 +113,11 @@ class Page:
             return
         facts: dict[str, float] = {}
         for key, value in pairs:
-            field = find_field(key)
-            number = amount(value.rstrip(".,"), field.quantity, field.unit) if field and field.quantity == "count" else None
-            if field and number:
-                facts[field.name] = number.value
+            column = find_column(key)
+            counted = column is not None and column.field.quantity == "count"
+            number = amount(value.rstrip(".,"), "count", column.unit) if column and counted else None
+            if column and number:
+                facts[column.field.name] = number.value
         sized = _SIZED.search(text)
         size = amount(sized[1], "count") if sized else None
         if size:
@@ -139,13 +141,8 @@ class Page:
         if rank:
             self._read_rank(int(rank[1]), value)
         elif compared and rate and re.search(r"tok", value, re.IGNORECASE):
-            run = Run(
-                where=where,
-                numbers={"devices": float(compared[1]), "tokens_per_second": rate.value},
-                rough=frozenset({"tokens_per_second"} if rate.rough else ()),
-                section=self.section,
-            )
-            self.reading.add_run(run)
+            told = {"devices": float(compared[1]), "tokens_per_second": rate.value}
+            self.reading.add_run(Run.told(where, told, ("tokens_per_second",) if rate.rough else (), self.section))
         elif reader:
             reader(self, value)
         else:
@@ -153,16 +150,16 @@ class Page:
 
     def _read_field(self, key: str, value: str, where: str) -> None:
         """Read a bullet whose key is the name of a column; a second value for the same field is a conflict."""
-        field = find_field(key)
-        if field is None or not field.quantity:
+        column = find_column(key)
+        if column is None or not column.field.quantity:
             return
-        name, words = field.name, value.lower()
+        field, name, words = column.field, column.field.name, value.lower()
         if field.quantity == "seconds" and not _PER_STEP.search(f"{words} {key.lower()}"):
             return
         if name == "tokens_per_step" and "token" not in words:
             return
         ends = parse_range(value)
-        number = amount(f"{ends.high:g} {ends.rest}" if ends else value, field.quantity, field.unit)
+        number = amount(f"{ends.high:g} {ends.rest}" if ends else value, field.quantity, column.unit)
         if number is None or (ends and field.quantity != "bytes"):
             return
         if name in self.bullets and not _near(self.bullets[name], number.value, 0.02):
@@ -188,7 +185,7 @@ class Page:
 
     def add_log_line(self, run: Run) -> None:
         """Add the run of a quoted log line, with all facts stated above it."""
-        self.reading.add_run(run.with_defaults(self.above, {}))
+        self.reading.add_run(run.merged(Run.told("", self.above)))
 
     def add_row(self, run: Run, section: str) -> None:
         """Add the run of a table row, with the facts above its table. A batch that contradicts them becomes a claim to check."""
@@ -203,9 +200,9 @@ class Page:
         size = self.above.get("params", math.nan)
         if math.isfinite(size) and size != run.number("params"):
             above = {name: value for name, value in above.items() if name not in SHAPE}
-        whole = replace(run.with_defaults(above, {}), section=section)
+        whole = replace(run.merged(Run.told("", above)), section=section)
         if whole.stated("params"):
-            self._add_shape(whole.number("params"), dict(whole.numbers))
+            self._add_shape(whole.number("params"), {name: whole.number(name) for name in SHAPE if whole.stated(name)})
         self.reading.add_run(whole)
 
     def add_column(self, run: Run, title: str, section: str) -> None:
@@ -213,31 +210,25 @@ class Page:
         counted = re.match(r"\s*(\d[\d,]*)\s*(tokens?|gpus?)\b", title, re.IGNORECASE)
         name = "seq" if counted and counted[2].lower().startswith("token") else "devices"
         more = {name: float(counted[1].replace(",", ""))} if counted else {}
-        numbers = dict(run.numbers)
-        if "batch" in numbers:
-            numbers["per_device_batch"] = numbers.pop("batch")
-        self.reading.add_run(replace(run, numbers={**numbers, **more}, section=section))
+        batch = run.get("batch")
+        if batch is not None:
+            run = run.without("batch").adding([batch._replace(fact="per_device_batch")])
+        self.reading.add_run(replace(run.adding(Run.told("", more)), section=section))
 
     def close(self) -> None:
         """Add the run that the bullets describe, and fill every run with the facts that hold for the whole document."""
         ranks = {name: tuple(values[i] for i in sorted(values)) for name, values in self.ranks.items()}
         if MEASURED & set(self.bullets) or ranks:
             if "loss" in ranks:
-                self.bullets.setdefault("loss", sum(ranks["loss"]) / len(ranks["loss"]))
-            run = Run(
-                where=self.first_bullet or "the text",
-                numbers=dict(self.bullets),
-                texts=dict(self.texts),
-                ranks=ranks,
-                rough=frozenset(self.rough),
-                section="text",
-            )
-            self.reading.runs.insert(0, run)
-        numbers = {name: next(iter(values)) for name, values in self.everywhere.items() if len(values) == 1}
-        texts = {"gpu": next(iter(self.chips.values()))} if len(self.chips) == 1 else {}
+                self.bullets.setdefault("first_loss", sum(ranks["loss"]) / len(ranks["loss"]))
+            run = Run.told(self.first_bullet or "the text", {**self.bullets, **self.texts}, self.rough, "text")
+            self.reading.runs.insert(0, replace(run, ranks=ranks))
+        everywhere: dict[str, Value] = {name: next(iter(values)) for name, values in self.everywhere.items() if len(values) == 1}
+        everywhere |= {"chip": next(iter(self.chips.values()))} if len(self.chips) == 1 else {}
         programs = {run.text("framework") for run in self.reading.runs} - {""}
-        texts |= {"framework": programs.pop()} if len(programs) == 1 else {}
-        self.reading.runs = [self._with_shape(run).with_defaults(numbers, texts) for run in self.reading.runs]
+        everywhere |= {"framework": programs.pop()} if len(programs) == 1 else {}
+        whole = Run.told("", everywhere)
+        self.reading.runs = [self._with_shape(run).merged(whole) for run in self.reading.runs]
 
     def _with_shape(self, run: Run) -> Run:
         """Fill in layers and width of a run that only states its size, if the document gives that size a single shape."""
@@ -246,7 +237,7 @@ class Page:
             return run
         shape = dict(next(iter(shapes)))
         differs = any(run.stated(name) and run.number(name) != value for name, value in shape.items())
-        return run if differs else run.with_defaults(shape, {})
+        return run if differs else run.merged(Run.told("", shape))
 
 
 def _chip_kind(chip: str) -> str:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from meshwise.runs.reading import Claim
 from meshwise.runs.numbers import parse_digits
+from meshwise.runs.reading import Claim
 
 COUNTS = {word: n for n, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"], 1)}
 _NUMBER = r"\d[\d,]*(?:\.\d+)?(?:[eE]\d+)?"

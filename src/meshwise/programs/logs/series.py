@@ -3,7 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from meshwise.runs.reading import Reading, Run, Sample
+from meshwise.runs.reading import Reading, Sample
+from meshwise.runs.run import Run, Value
 
 MEDIANS = (
     "seconds",
@@ -83,14 +84,19 @@ class Series:
         """Add the current run to the reading, if it has any steps, and start the next one."""
         if not self.steps:
             return
-        numbers = dict(self.facts) | self.peaks | {"steps": float(self.steps)}
-        numbers |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP))}
+        told: dict[str, Value] = {
+            "framework": self.framework,
+            **self.texts,
+            **self.facts,
+            **self.peaks,
+            "steps_seen": float(self.steps),
+        }
+        told |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP))}
         if math.isfinite(self.batch):
-            numbers["batch"] = self.batch
+            told["batch"] = self.batch
         if self.first_loss is not None and self.first_loss[1] <= self.last:
-            numbers |= {"loss": self.first_loss[0], "loss_step": self.first_loss[1]}
+            told |= {"first_loss": self.first_loss[0], "loss_step": self.first_loss[1]}
         if self.nans:
-            numbers["nans"] = float(self.nans)
-        texts = {"framework": self.framework} | self.texts
-        self.reading.add_run(Run(where=self.start, numbers=numbers, texts=texts, rough=frozenset(self.rough), section="log"))
+            told["nans"] = float(self.nans)
+        self.reading.add_run(Run.told(self.start, told, self.rough, section="log"))
         self._begin()

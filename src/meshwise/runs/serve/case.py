@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -130,6 +130,19 @@ def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
     return settled(used), skipped
 
 
+def cases_of(runs: Sequence[Run], table: str) -> tuple[list[tuple[int, ServeCase]], list[str]]:
+    """Return the cases of the runs of one source, each with the number of its run, and the reasons why the others are none."""
+    found: list[tuple[int, ServeCase]] = []
+    reasons: list[str] = []
+    for number, run in enumerate(runs):
+        try:
+            found.append((number, case_of(run, run.where, table)))
+        except UserError as error:
+            reasons.append(str(error))
+    done = settled([case for _, case in found])
+    return [(number, case) for (number, _), case in zip(found, done, strict=True)], reasons
+
+
 def settled(cases: list[ServeCase]) -> list[ServeCase]:
     """Complete the cases of a table from each other: requests of a benchmark, and prompts that were slow by a fault."""
     return _with_requests(_mark_slow_prompts(cases))
@@ -189,12 +202,12 @@ def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
     if outcome not in ("ok", "oom"):
         raise UserError(f"outcome is {quoted(outcome)}")
     assumed: list[str] = []
+    rig = _rig(run)
     model = model_of(run.text("model"))
     runtime = runtime_of(run, model, assumed)
     bits = amount(run, "bits_per_weight")
     quant = run.text("weights") or format_in(run.text("model"))
     stored = weights_of(model.source if model.tensors else model.name, quant, runtime.key, 0.0 if math.isnan(bits) else bits)
-    rig = _rig(run)
     sizes = {kind: size for kind, name in SIZES.items() if not math.isnan(size := amount(run, name))}
     work = _work(run, bool(sizes), runtime)
     load = rates.load_of(run, work, runtime)
@@ -280,7 +293,7 @@ def _rig(run: Run) -> Rig:
 def _any_chip(run: Run) -> Chip:
     """Return an arbitrary chip for a dry run, whose memory does not depend on it; refuse other runs without a chip."""
     if run.word("devices") != "n_devices":
-        raise UserError("the card is not stated")
+        raise UserError("the chip is not stated")
     return find_chip("a100-80gb-sxm")
 
 

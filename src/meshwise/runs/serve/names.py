@@ -38,7 +38,7 @@ PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
 
 
 def model_of(name: str) -> Model:
-    """Find a model by a name as people write it: 'Llama 3.1 8B Instruct', 'GLM-4.6-UD-Q4_K_XL', a .gguf file. UserError for an unknown one."""
+    """Find a model by a name as people write it: 'Llama 3.1 8B Instruct', 'GLM-4.6-UD-Q4_K_XL', a .gguf file. UserError for others."""
     if not name:
         raise UserError("the model is not stated")
     return find.named(name) or find.find_model(name)

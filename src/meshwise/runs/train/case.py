@@ -116,7 +116,8 @@ def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table
     stated, run = run, complete(run)
     assumed: list[str] = []
     unstated: list[str] = []
-    model, cluster = model_of(run, heads or {}, assumed), machine.cluster_of(run)
+    cluster = machine.cluster_of(run)
+    model = model_of(run, heads or {}, assumed)
     framework = machine.framework_of(run, _stated_zero(run), cluster.chip.kind, assumed)
     layout = _layout(run, stated, framework, cluster, assumed, unstated)
     work = _work(run, framework, cluster.chip.kind, unstated)
@@ -168,7 +169,7 @@ def seconds_of(run: Run, case: Case) -> float:
     if math.isnan(stated):
         stated = tokens / amount(run, "tokens_per_second")
     if math.isnan(stated):
-        stated = work.batch / amount(run, "samples_per_second")
+        stated = float(work.batch) / amount(run, "samples_per_second")
     if math.isnan(stated):
         mfu, hfu = amount(run, "mfu"), amount(run, "hfu")
         counts_recompute = _word(run, "recompute") == "full" and math.isnan(mfu)
@@ -239,7 +240,9 @@ def _axis_word(run: Run, name: str, words: Mapping[str, str], values: tuple[str,
     plain = re.sub(r"[^a-z0-9]", "", text)
     found = words.get(plain) or next((value for value in values if re.sub(r"[^a-z0-9]", "", value) == plain), "")
     if not found:
-        raise UserError(f"{run.word(name)} is {quoted(text)}{nearest(text, (*values, *words))}; expected one of {', '.join(values)}")
+        raise UserError(
+            f"{run.word(name)} is {quoted(text)}{nearest(text, (*values, *words))}; expected one of {', '.join(values)}"
+        )
     return found
 
 

@@ -28,8 +28,8 @@ MAX_KEPT = 1 << 12
 
 
 def cluster_of(run: Run) -> Cluster:
-    """Return the cluster of a run: `cluster`, where it names one, else its chip and the number of devices, with the network that it states or
-    that of the vendor's system."""
+    """Return the cluster of a run: `cluster`, where it names one, else its chip and the number of devices, with the network that it states
+    or that of the vendor's system."""
     return _cluster_of(tuple(stated._replace(span=None, rough=False) for name in MACHINE if (stated := run.get(name))))
 
 
@@ -37,9 +37,11 @@ def cluster_of(run: Run) -> Cluster:
 def _cluster_of(stated: tuple[Stated, ...]) -> Cluster:
     run = Run.of(stated)
     named = run.text("cluster")
+    if not named and not run.text("chip"):
+        raise UserError("the chip is not stated")
     devices = whole(run, "devices")
     if named:
-        return _of_size(slices_in_text(named) or find_cluster(named), devices, named)
+        return _of_size(slices_in_text(named) or find_cluster(named), run, named)
     return _with_network(_by_chip(run, devices), run.text("network"))
 
 
@@ -53,15 +55,11 @@ def _with_network(cluster: Cluster, name: str) -> Cluster:
 
 def _by_chip(run: Run, devices: int) -> Cluster:
     """Return the cluster of a run that names its chip."""
-    if not run.text("chip"):
-        raise UserError("the chip is not stated")
     chip = chip_in_text(run.text("chip"))
     if not devices:
         raise UserError(f"{run.word('devices')} is 0")
     if chip.kind == "tpu":
-        return _of_size(
-            slices_in_text(run.text("note"), chip) or slices_in_text(f"{chip.key}-{devices}", chip), devices, chip.key
-        )
+        return _of_size(slices_in_text(run.text("note"), chip) or slices_in_text(f"{chip.key}-{devices}", chip), run, chip.key)
     per_node = whole(run, "devices_per_node", default=0) or _usual_node(chip, devices)
     if devices % min(devices, per_node):
         raise UserError(f"{devices} devices are not a whole number of nodes of {per_node}")
@@ -83,11 +81,12 @@ def _usual_node(chip: Chip, devices: int) -> int:
     return next(size for size in range(min(devices, chip.per_node), 0, -1) if devices % size == 0)
 
 
-def _of_size(cluster: Cluster | None, devices: int, text: str) -> Cluster:
+def _of_size(cluster: Cluster | None, run: Run, text: str) -> Cluster:
     if cluster is None:
         raise UserError(f"cluster {quoted(text)} is unknown")
-    if cluster.devices != devices:
-        raise UserError(f"cluster {quoted(text)} has {cluster.devices} devices, but the run has {devices}")
+    if cluster.devices != whole(run, "devices"):
+        have = f"{run.word('devices')} is {whole(run, 'devices')}"
+        raise UserError(f"cluster {quoted(text)} has {cluster.devices} devices, but {have}")
     return cluster
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from meshwise.cost.axes import RECOMPUTE
+from meshwise.errors import UserError
 from meshwise.runs import table as tables
 from meshwise.runs.model import common_heads
+from meshwise.runs.run import Run
 from meshwise.runs.table import NEEDED, TRAINED, Skipped, Table
 from meshwise.runs.train import machine
 from meshwise.runs.train.case import Case, assumed_layout, case_of, with_precision
@@ -25,6 +27,20 @@ def read_cases(path: Path) -> tuple[list[Case], list[Skipped]]:
     heads = common_heads(runs)
     cases, skipped = tables.cases(path, runs, lambda run, row_id: case_of(run, row_id, heads, path.stem))
     return settled(cases), skipped
+
+
+def cases_of(runs: Sequence[Run], table: str) -> tuple[list[tuple[int, Case]], list[str]]:
+    """Return the cases of the runs of one source, each with the number of its run, and the reasons why the others are none."""
+    heads = common_heads(runs)
+    found: list[tuple[int, Case]] = []
+    reasons: list[str] = []
+    for number, run in enumerate(runs):
+        try:
+            found.append((number, case_of(run, run.where, heads, table)))
+        except UserError as error:
+            reasons.append(str(error))
+    done = settled([case for _, case in found])
+    return [(number, case) for (number, _), case in zip(found, done, strict=True)], reasons
 
 
 def settled(cases: Sequence[Case]) -> list[Case]:

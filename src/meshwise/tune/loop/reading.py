@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from meshwise.audit.figures import Figures
 from meshwise.errors import UserError
 from meshwise.programs.logs import detect
 from meshwise.run.train.start import OUT_OF_MEMORY
-from meshwise.runs.reading import Reading, Run
+from meshwise.runs.reading import Reading
+from meshwise.runs.run import Run, Value
 from meshwise.tune.belief.observation import Failure
 from meshwise.tune.loop.launch import End, last_lines, tail
 
@@ -46,16 +47,6 @@ FEWEST = 2
 
 
 @dataclass(frozen=True)
-class Expected:
-    """Facts of a run that its log may leave out, and must not contradict."""
-
-    numbers: Mapping[str, float]
-    texts: Mapping[str, str] = field(default_factory=dict[str, str])
-    chip: str = ""
-    """The key of the chip that the plan is for."""
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The result of a run: a measurement, a failure that teaches something, or a reason to leave it out."""
 
@@ -71,7 +62,15 @@ class Outcome:
     """The row of measurement.jsonl that the run wrote itself."""
 
 
-def outcome(log: Path, expected: Expected, end: End, timeout: float, format: str = "") -> Outcome:
+def measured(outcome: Outcome) -> dict[str, Value]:
+    """Return the measurement of a run, by the names of its fields."""
+    timed = outcome.seconds is not None and not outcome.failure
+    told: dict[str, Value] = {"outcome": {"": "ok", "oom": "oom"}.get(outcome.failure, "fail"), "note": outcome.note}
+    told |= {"seconds": outcome.seconds} if timed and outcome.seconds is not None else {}
+    return told | ({"memory": outcome.memory} if outcome.memory is not None else {})
+
+
+def outcome(log: Path, expected: Run, end: End, timeout: float, format: str = "") -> Outcome:
     """Return the result of a run from its log and from how it ended."""
     if end.how == "lost":
         return Outcome(rejected=f"it is gone without an exit code; its last lines: {last_lines(log)}")
@@ -109,17 +108,17 @@ def _ended(end: End, log: Path) -> str:
     return f"{how}; its last lines: {last_lines(log, 3)}"
 
 
-def measurement(log: Path, expected: Expected, format: str = "") -> Outcome:
+def measurement(log: Path, expected: Run, format: str = "") -> Outcome:
     """Return the step time and memory of a log. UserError where it cannot be read; rejected where it contradicts itself or the run."""
     reading = detect.read_file(log, format)
-    filled = [run.with_defaults(expected.numbers, expected.texts) for run in reading.runs]
+    filled = [run.merged(expected) for run in reading.runs]
     timed = [(stated, run) for stated, run in zip(reading.runs, filled, strict=True) if math.isfinite(Figures(run, "").seconds)]
     if not timed:
         skipped = "; ".join(reading.skipped.lines()[:2])
         raise UserError(f"{log.name}: read as {reading.format}, it states no step time{f' ({skipped})' if skipped else ''}")
     stated, run = timed[-1]  # a run that was resumed wrote several: the last one is whole
     figures = Figures(run, log.name)
-    steps = run.number("steps", math.inf)
+    steps = run.number("steps_seen", math.inf)
     reason = _too_few(steps) or other_run(stated, figures, expected) or contradiction(log.name, reading.format, run)
     memory = figures.memory if math.isfinite(figures.memory) else None
     if reason:
@@ -131,15 +130,15 @@ def _too_few(steps: float) -> str:
     return f"its log has {steps:.0f} step, too few to measure: raise --steps" if steps < FEWEST else ""
 
 
-def other_run(stated: Run, figures: Figures, expected: Expected) -> str:
+def other_run(stated: Run, figures: Figures, expected: Run) -> str:
     """Return how a log contradicts the run that was started: other devices, another batch or layout; '' where it agrees."""
     for name, words in SAME.items():
-        want, have = expected.numbers.get(name, math.nan), stated.number(name)
-        if math.isfinite(want) and math.isfinite(have) and want != have and name not in stated.rough:
+        want, have = expected.number(name), stated.number(name)
+        if math.isfinite(want) and math.isfinite(have) and want != have and not stated.rough(name):
             return f"its log is of {have:g} {words}, where the run has {want:g}: the cluster or the launch files have changed"
-    chip = figures.chip
-    if chip is not None and stated.text("chip") and expected.chip and chip.key != expected.chip:
-        return f"its log is of {chip.name}, where the plan is for {expected.chip}: the cluster has changed"
+    chip, planned = figures.chip, expected.text("chip")
+    if chip is not None and stated.text("chip") and planned and chip.key != planned:
+        return f"its log is of {chip.name}, where the plan is for {planned}: the cluster has changed"
     return ""
 
 

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,16 @@ from meshwise.programs.write import export
 from meshwise.run.train import launch as own_launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.report import failure as failures
+from meshwise.runs import table
+from meshwise.runs.run import Run, Stated
+from meshwise.runs.train.planned import planned
 from meshwise.tune.ask import TuneAsk, parse_options
 from meshwise.tune.belief.space import Space
-from meshwise.tune.loop import columns, reading
+from meshwise.tune.loop import reading
 from meshwise.tune.loop.launch import LOG, End, Job, filled, with_markers
-from meshwise.tune.loop.reading import Expected, Outcome
+from meshwise.tune.loop.reading import Outcome, measured
 from meshwise.tune.loop.subject import Candidate, SetupError, Verdict
+from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import read_rows
 
 OWN = "meshwise"
@@ -246,25 +251,23 @@ class Training:
     def read_log(self, row: int, log: Path) -> Outcome:
         return reading.measurement(log, self.expected(row), self.ask.format)
 
-    def expected(self, row: int) -> Expected:
-        """Return the facts of a run that a log may leave out."""
-        q, layout = self.variant(row).question, Layouts.from_row(self.layout(row))
-        d, devices = q.model.decoder, int(layout.devices[0])
-        numbers = {
-            "n_gpus": devices, "dp": int(layout.dp[0]), "tp": int(layout.tp[0]), "pp": int(layout.pp[0]), "cp": int(layout.cp[0]),
-            "micro_batch": int(layout.mbs[0]), "global_batch_seqs": q.work.batch, "seq_len": q.work.seq, "params": q.model.active_params,
-            "n_layers": d.layers, "d_model": d.hidden, "n_heads": d.heads, "n_kv_heads": d.kv_heads, "d_ff": d.ffn, "vocab": d.vocab,
-        }  # fmt: skip
+    def expected(self, row: int) -> Run:
+        """Return the facts of a run that a log may leave out, and must not contradict."""
+        variant = self.variant(row)
+        q = variant.question
+        run = planned(q, self.layout(row), variant.ask.model).adding([Stated("params", q.model.active_params)])
         # the catalogue's CPU stands for any: its peak says nothing about this one
-        known = q.chip.kind != "cpu"
-        texts = {"precision": str(q.work.precision)} | ({"gpu": q.chip.key} if known else {})
-        return Expected({name: float(value) for name, value in numbers.items()}, texts, q.chip.key if known else "")
+        return run.without("chip") if q.chip.kind == "cpu" else run
 
     def table_row(self, row: int, number: int, outcome: Outcome) -> Mapping[str, Any]:
         if outcome.row is not None:
             return outcome.row
-        variant = self.variant(row)
-        return columns.row(variant.ask, variant.question, self.choice(row), number, outcome)
+        variant, choice, now = self.variant(row), self.choice(row), datetime.now(UTC)
+        run = planned(variant.question, self.layout(row), variant.ask.model, variant.ask.on).adding(
+            Run.told("", measured(outcome) | {"source": "meshwise tune", "date": now.date().isoformat()})
+        )
+        predicted = {"predicted_sec_per_iter": choice.step, "predicted_mem_gb": choice.peak / GIB}
+        return {"row_id": now.strftime(f"tune-%Y%m%dT%H%M%S-{number}"), **table.row(run), **predicted}
 
     # The end.
 

@@ -15,28 +15,28 @@ def test_a_german_csv_is_read_in_its_notation():
     text = "Nodes;Size;TP;PP;Sec/it;Mem (GiB)\n48;181B;8;12;1.143,31;29,5\n48;181B;8;6;139,82;38\n"
     assert detect.detect(text) is detect.find_format("csv")
     first, second = read_text(text, "csv").runs
-    assert first.get("seconds") == pytest.approx(1143.31)
-    assert first.get("memory") == pytest.approx(29.5 * 2**30)
-    assert second.get("seconds") == pytest.approx(139.82)
+    assert first.number("seconds") == pytest.approx(1143.31)
+    assert first.number("memory") == pytest.approx(29.5 * 2**30)
+    assert second.number("seconds") == pytest.approx(139.82)
 
 
 def test_a_number_in_a_table_of_two_notations_is_not_guessed():
     text = "gpus;step time (ms);tflops\n8;1,234;100.5\n8;12,5;90,25\n8;1.234,5;80\n"
     reading = read_text(text, "csv")
-    assert [run.get("seconds") for run in reading.runs] == [pytest.approx(math.nan, nan_ok=True), 0.0125, 1.2345]
+    assert [run.number("seconds") for run in reading.runs] == [pytest.approx(math.nan, nan_ok=True), 0.0125, 1.2345]
     assert any("is not an unambiguous number" in line for line in reading.skipped.lines())
 
 
 def test_milliseconds_and_mebibytes_of_a_header_are_si():
     text = "gpus,iteration time (ms),peak memory (MiB)\n8,372.16,1024\n"
     (run,) = read_text(text, "csv").runs
-    assert run.get("seconds") == pytest.approx(0.37216)
-    assert run.get("memory") == 2**30
+    assert run.number("seconds") == pytest.approx(0.37216)
+    assert run.number("memory") == 2**30
 
 
 def test_missing_columns_leave_a_run_with_less():
     reading = read_text("model,tokens_per_sec_per_gpu\nllama-3-8b,5000\n", "csv")
-    assert reading.runs[0].get("tokens_per_second_per_gpu") == 5000
+    assert reading.runs[0].number("tokens_per_second_per_device") == 5000
     assert not report.audit([("t.csv", reading)]).findings
 
 
@@ -53,7 +53,7 @@ def test_bytes_that_are_no_text_are_refused_or_skipped(tmp_path: Path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"gpus,sec_per_iter\n8,1.5\n\xff\xfe\x00,9\n")
     reading = detect.read_file(path, "csv")
-    assert [run.get("n_gpus") for run in reading.runs if run.stated("n_gpus")] == [8]
+    assert [run.number("devices") for run in reading.runs if run.stated("devices")] == [8]
     assert reading.skipped.lines() == ["1 x 'gpus' is not an unambiguous number (line 3)"]
     (tmp_path / "utf16.csv").write_bytes("gpus,sec_per_iter\n8,1.5\n".encode("utf-16"))
     assert len(detect.read_file(tmp_path / "utf16.csv").runs) == 1

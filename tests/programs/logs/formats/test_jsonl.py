@@ -8,10 +8,10 @@ from support.audits import read_text, runs_of
 
 def test_our_own_rows_state_everything():
     first, second, third = runs_of("measurement.jsonl")
-    assert first.get("seq_len") == 64
-    assert second.get("seq_len") == 128
-    assert third.get("dp") == 2
-    assert first.get("memory") == pytest.approx(0.5 * 2**30, rel=0.05)
+    assert first.number("seq") == 64
+    assert second.number("seq") == 128
+    assert third.number("dp") == 2
+    assert first.number("memory") == pytest.approx(0.5 * 2**30, rel=0.05)
 
 
 def test_steps_of_our_own_trainer_are_one_run_in_bytes():
@@ -20,12 +20,12 @@ def test_steps_of_our_own_trainer_are_one_run_in_bytes():
     )
     assert detect.detect(text) is detect.find_format("jsonl")
     (run,) = read_text(text, "jsonl").runs
-    assert (run.get("seconds"), run.get("memory"), run.get("steps")) == (0.5, 480002048, 6)
-    assert (run.get("loss"), run.get("loss_step")) == (6.2, 0)
+    assert (run.number("seconds"), run.number("memory"), run.number("steps_seen")) == (0.5, 480002048, 6)
+    assert (run.number("first_loss"), run.number("loss_step")) == (6.2, 0)
 
 
 def test_lines_that_are_not_objects_of_columns_are_skipped_and_named():
-    reading = read_text('{"n_gpus": 8, "sec_per_iter": 1.5}\n[1, 2]\n{"n_gpus": 8}\nnot json\n', "jsonl")
+    reading = read_text('{"devices": 8, "sec_per_iter": 1.5}\n[1, 2]\n{"devices": 8}\nnot json\n', "jsonl")
     assert len(reading.runs) == 1
     assert reading.skipped.lines() == [
         "1 x a line that is not an object of columns (line 2)",

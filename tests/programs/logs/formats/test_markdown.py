@@ -5,14 +5,14 @@ from support.audits import read_text
 
 def test_a_table_without_bars_at_its_edges_is_a_table():
     (run,) = read_text("Nodes | TP | Sec/it\n--- | ---: | ---:\n4 | 8 | 12.5\n\nwords | more words\n", "markdown").runs
-    assert (run.get("nodes"), run.get("tp"), run.get("seconds")) == (4, 8, 12.5)
+    assert (run.number("nodes"), run.number("tp"), run.number("seconds")) == (4, 8, 12.5)
 
 
 def test_a_table_with_a_rank_a_row_is_one_run():
     text = "# Run\n\n- Total Throughput: 4,000 tokens/sec\n\n| GPU | tok/s | loss |\n|--|--|--|\n| 0 | 1,010 | 10.8 |\n| 1 | 990 | 10.9 |\n"
     (run,) = read_text(text, "markdown").runs
     assert run.ranks == {"tokens_per_second": (1010, 990), "loss": (10.8, 10.9)}
-    assert run.get("tokens_per_second") == 4000
+    assert run.number("tokens_per_second") == 4000
 
 
 def test_a_transposed_table_has_a_run_a_column_and_ranges_are_left_out():
@@ -24,8 +24,8 @@ def test_a_transposed_table_has_a_run_a_column_and_ranges_are_left_out():
     )
     text = "".join(f"| {row} |\n" for row in rows)
     first, second = read_text(text, "markdown").runs
-    assert [(run.get("seq_len"), run.get("tokens_per_second")) for run in (first, second)] == [(128, 15570), (512, 8000)]
-    assert first.get("memory") == 2.5e9
+    assert [(run.number("seq"), run.number("tokens_per_second")) for run in (first, second)] == [(128, 15570), (512, 8000)]
+    assert first.number("memory") == 2.5e9
     assert not second.stated("memory")
 
 

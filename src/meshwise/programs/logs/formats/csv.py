@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from meshwise.programs.logs.lines import Line
-from meshwise.programs.logs.table import decimal_mark, fields_of, run_from_row
+from meshwise.programs.logs.rows import run_of
 from meshwise.runs.reading import Reading
+from meshwise.runs.table import Header, decimal_mark
 
 name = "csv"
 order = 30
@@ -21,7 +22,7 @@ def matches(head: str) -> bool:
     if len(rows) < 2 or rows[0].lstrip().startswith(("{", "[", "|", "#!")):
         return False
     header = split(rows[0], delimiter(rows[0]))
-    known = sum(field is not None for field in fields_of(header))
+    known = sum(column is not None for column in Header(header).columns)
     return len(header) >= 2 and known >= max(2, len(header) // 4)
 
 
@@ -59,21 +60,18 @@ def read(lines: Iterable[Line]) -> Reading:
     if first is None:
         return reading
     by = delimiter(first.text)
-    header = split(first.text, by)
-    fields = fields_of(header)
+    header = Header(split(first.text, by))
     waiting = list(islice(rows, AHEAD))
-    decimal = decimal_mark(
-        [c for line in waiting for c, f in zip(split(line.text, by), fields, strict=False) if f and f.quantity]
-    )
+    decimal = decimal_mark([cell for line in waiting for cell in header.number_cells(split(line.text, by))])
     for line in chain(waiting, rows):
         cells = split(line.text, by)
         if not line.text.strip():
             continue
-        if len(cells) != len(header):
-            reason = "a row cut off" if line.cut else f"{_counted(len(cells))} in a row under a header of {len(header)}"
+        if len(cells) != len(header.names):
+            reason = "a row cut off" if line.cut else f"{_counted(len(cells))} in a row under a header of {len(header.names)}"
             reading.skipped.add(reason, f"line {line.number}")
             continue
-        run = run_from_row(header, fields, cells, f"line {line.number}", decimal, reading.skipped)
+        run = run_of(header, cells, f"line {line.number}", decimal, reading.skipped)
         if run is None:
             reading.skipped.add("a row without a measurement", f"line {line.number}")
         else:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.reading import Reading, Run
 from meshwise.runs.numbers import amount, number_or_nan
+from meshwise.runs.reading import Reading
+from meshwise.runs.run import Run
 from meshwise.units import GIB
 
 name = "deepspeed"
@@ -98,7 +99,5 @@ def _add_profile(reading: Reading, series: Series, profile: dict[str, float], li
     if "seconds" not in profile:
         reading.skipped.add("a profile without a step time", f"line {line.number}")
         return
-    numbers = {**series.facts, **profile, "steps": 1.0}
-    reading.add_run(
-        Run(where=f"line {line.number}", numbers=numbers, texts={"framework": "DeepSpeed", **series.texts}, section="profile")
-    )
+    told = {"framework": "DeepSpeed", **series.texts, **series.facts, **profile, "steps_seen": 1.0}
+    reading.add_run(Run.told(f"line {line.number}", told, section="profile"))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount, number_or_nan
+from meshwise.runs.reading import Reading
 
 name = "hf-trainer"
 order = 70  # after deepspeed, whose lines hold more figures where the Trainer uses it

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from meshwise.programs.logs.lines import Line
+from meshwise.programs.logs.rows import run_of
 from meshwise.programs.logs.series import Series
-from meshwise.programs.logs.table import fields_of, run_from_row
-from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import number_or_nan
+from meshwise.runs.reading import Reading
+from meshwise.runs.table import Header
 
 name = "jsonl"
 order = 20
@@ -24,9 +25,8 @@ def matches(head: str) -> bool:
         values: Any = json.loads(first)
     except (ValueError, RecursionError):
         return False
-    return (
-        isinstance(values, dict) and sum(f is not None for f in fields_of(list(map(str, cast(dict[str, object], values))))) >= 3
-    )
+    names = list(map(str, cast(dict[str, object], values))) if isinstance(values, dict) else []
+    return sum(column is not None for column in Header(names).columns) >= 3
 
 
 def read(lines: Iterable[Line]) -> Reading:
@@ -49,8 +49,7 @@ def read(lines: Iterable[Line]) -> Reading:
             steps.step(*_step(values, where))
             continue
         row = {str(key): "" if value is None else str(value) for key, value in values.items()}
-        header = list(row)
-        run = run_from_row(header, fields_of(header), list(row.values()), where, ".", reading.skipped)
+        run = run_of(Header(list(row)), list(row.values()), where, ".", reading.skipped)
         if run is None:
             reading.skipped.add("a line without a measurement", where)
         else:

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 from meshwise.programs.logs.formats import csv
 from meshwise.programs.logs.lines import Line
-from meshwise.runs.reading import Reading, Run
 from meshwise.runs.numbers import amount, number_or_nan
+from meshwise.runs.reading import Reading
+from meshwise.runs.run import Run
 
 name = "llama-bench"
 order = 10
@@ -143,9 +144,9 @@ def _run(where: str, model: str, numbers: dict[str, float], gpus: list[str], spl
     texts = {
         "model": " ".join(words[:2]),
         "weights": quant,
-        "gpu": gpus[0] if gpus else "",
+        "chip": gpus[0] if gpus else "",
         "split": split,
         "engine": "llama.cpp",
         "backend": backend,
     }
-    return Run(where=where, numbers=numbers | counted, texts={k: v for k, v in texts.items() if v}, section=model)
+    return Run.told(where, {**numbers, **counted, **texts}, section=model)

@@ -6,14 +6,23 @@ from collections.abc import Iterable
 from meshwise.programs.logs import document, prose
 from meshwise.programs.logs.formats import megatron
 from meshwise.programs.logs.lines import Line
-from meshwise.programs.logs.table import MEASURED, decimal_mark, fields_of, read_cell, run_from_row
-from meshwise.runs.reading import Reading, Run
+from meshwise.programs.logs.rows import MEASURED, run_of
 from meshwise.runs.numbers import parse_range
+from meshwise.runs.reading import Reading
+from meshwise.runs.run import Run
+from meshwise.runs.table import Header, decimal_mark, read_cell
 
 name = "markdown"
 order = 40
 MOST_ROWS = 5_000
 """Rows of a table held in memory; a longer one is read in pieces."""
+RANK_FIGURES = {
+    "tokens_per_second": "tokens_per_second",
+    "tokens_per_second_per_device": "tokens_per_second",
+    "first_loss": "loss",
+    "memory": "memory",
+}
+"""Figures of single ranks, by the field of their column."""
 _RULE = re.compile(r"^[|\s:+-]*-[|\s:+-]*$")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*|__([^_]+)__")
 
@@ -92,13 +101,9 @@ def _read_line(reading: Reading, page: document.Page, line: Line, text: str, fen
         text = heading[2]
     elif step is not None:
         number, numbers = step
-        run = Run(
-            where=where,
-            numbers=numbers | {"loss_step": float(number)},
-            texts={"framework": "Megatron-DeepSpeed"},
-            section=page.section,
-        )
-        page.add_log_line(run)
+        loss = {"first_loss": numbers.pop("loss")} if "loss" in numbers else {}
+        told = {**numbers, **loss, "loss_step": float(number), "framework": "Megatron-DeepSpeed"}
+        page.add_log_line(Run.told(where, told, section=page.section))
         return
     else:
         page.read_line(text, where)
@@ -112,21 +117,20 @@ def _add_table(reading: Reading, page: document.Page, table: Table) -> None:
     """Add the runs of a complete table; ignore a table that measures nothing."""
     if not table.rows or not table.ruled:
         return
-    fields = fields_of(table.header)
-    known = {field.name for field in fields if field}
-    if not known & set(MEASURED) or len(known) < 2:
+    header = Header(table.header)
+    if not header.fields & set(MEASURED) or len(header.fields) < 2:
         _add_columns(reading, page, table)
         return
     if _read_ranks(page, table):
         return
-    decimal = decimal_mark([cell for _, cells in table.rows for cell, f in zip(cells, fields, strict=False) if f and f.quantity])
+    decimal = decimal_mark([cell for _, cells in table.rows for cell in header.number_cells(cells)])
     section = f"{page.section} #{table.rows[0][0]}"
     for number, cells in table.rows:
         where = f"line {number}"
         if len(cells) != len(table.header):
             reading.skipped.add("a row with more or fewer cells than its header", where)
             continue
-        run = run_from_row(table.header, fields, cells, where, decimal, reading.skipped)
+        run = run_of(header, cells, where, decimal, reading.skipped)
         if run is None:
             reading.skipped.add("a row without a measurement", where)
         else:
@@ -138,12 +142,12 @@ def _read_ranks(page: document.Page, table: Table) -> bool:
     ranks = [re.fullmatch(r"(?:gpu|rank|device|cuda:?)?\s*(\d{1,4})", cells[0], re.IGNORECASE) for _, cells in table.rows]
     if table.header[0].lower() not in ("gpu", "rank", "device") or len(ranks) < 2 or not all(ranks) or not page.measured:
         return False
-    for field, column in zip(fields_of(table.header)[1:], range(1, len(table.header)), strict=True):
-        name = {"tokens_per_second_per_device": "tokens_per_second"}.get(field.name, field.name) if field else ""
-        if field is None or name not in ("tokens_per_second", "loss", "memory"):
+    for number, column in list(enumerate(Header(table.header).columns))[1:]:
+        name = RANK_FIGURES.get(column.field.name, "") if column else ""
+        if column is None or not name:
             continue
         for rank, (_, cells) in zip(ranks, table.rows, strict=True):
-            value = read_cell(field, cells[column], "") if column < len(cells) else None
+            value = read_cell(column, cells[number], "") if number < len(cells) else None
             if rank and value:
                 page.ranks.setdefault(name, {})[int(rank[1])] = value.value
     return True
@@ -152,17 +156,14 @@ def _read_ranks(page: document.Page, table: Table) -> bool:
 def _add_columns(reading: Reading, page: document.Page, table: Table) -> None:
     """Add the runs of a transposed table, with one metric per row and one run per column."""
     names = [cells[0] for _, cells in table.rows]
-    fields = fields_of(names)
-    if (
-        len({field.name for field in fields if field} & set(MEASURED)) < 1
-        or sum(f is not None for f in fields) < 2
-        or not page.measured
-    ):
+    header = Header(names)
+    known = sum(column is not None for column in header.columns)
+    if not header.fields & set(MEASURED) or known < 2 or not page.measured:
         return
     section = f"{page.section} #{table.rows[0][0]}"
     for column in range(1, len(table.header)):
         cells = [row[column] if column < len(row) else "" for _, row in table.rows]
         single = ["" if parse_range(cell) else cell.replace("/GPU", "").replace("/gpu", "") for cell in cells]
-        run = run_from_row(names, fields, single, f"line {table.rows[0][0]}, {table.header[column]!r}", "", reading.skipped)
+        run = run_of(header, single, f"line {table.rows[0][0]}, {table.header[column]!r}", "", reading.skipped)
         if run is not None:
             page.add_column(run, table.header[column], section)

@@ -9,8 +9,8 @@ from functools import lru_cache
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount, number_or_nan
+from meshwise.runs.reading import Reading
 from meshwise.units import MIB
 
 name = "megatron"

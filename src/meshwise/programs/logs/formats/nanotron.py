@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from meshwise.programs.logs.arguments import read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount
+from meshwise.runs.reading import Reading
 
 name = "nanotron"
 order = 50

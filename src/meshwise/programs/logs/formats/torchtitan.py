@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from meshwise.programs.logs.arguments import pairs, set_argument
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
-from meshwise.runs.reading import Reading
 from meshwise.runs.numbers import amount
+from meshwise.runs.reading import Reading
 
 name = "torchtitan"
 order = 50
@@ -106,7 +106,7 @@ class _Header:
         elif checkpointing := _CHECKPOINTING.search(text):
             series.text("recompute", checkpointing[1].lower())
         else:
-            for key, value in _JSON.findall(text) or (pairs(text) if "--" in text or "seq" in text else []):
+            for key, value in _JSON.findall(text) or (pairs(text) if "--" in text or "seq_len" in text else []):
                 set_argument(series, _ARGUMENTS.get(key, key), value)
                 if key == "dim" and (number := amount(value, "count")):
                     self.dim = number.value
