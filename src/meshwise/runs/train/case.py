@@ -11,7 +11,7 @@ from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
 from meshwise.cost.finetune import FULL, parse
 from meshwise.cost.precision import RECIPES, Precision
-from meshwise.cost.train.parameters import tuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model
@@ -110,7 +110,7 @@ class Case:
             self.cluster.devices,
             self.work.batch,
             self.work.seq,
-            self.work.tuning,
+            self.work.finetune,
             chip,
             framework,
             precision,
@@ -137,8 +137,8 @@ def case_of(row: Row, row_id: str, heads: dict[int, int] | None = None, table: s
     framework = machine.framework_of(row, _stated_zero(row), cluster.chip.kind, assumed)
     layout = _layout(row, framework, cluster, assumed, unstated)
     work = _work(row, framework, layout, cluster.chip.kind, unstated)
-    if work.tuning != FULL:
-        tuned(model, work.tuning)  # refuses targets, ranks and layers that the model lacks
+    if work.finetune != FULL:
+        finetuned(model, work.finetune)  # refuses targets, ranks and layers that the model lacks
     if layout["mbs"] == 0:
         assumed.append("micro-batch not stated: the fastest that fits")
     ran = outcome == "ok"
@@ -256,7 +256,7 @@ def _work(row: Row, framework: Framework, layout: Mapping[str, int], kind: str, 
         precision=precision or "bf16",
         compiled=compiled,
         optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
-        tuning=parse(row["tune"]) if row.get("tune") else FULL,
+        finetune=parse(row["tune"]) if row.get("tune") else FULL,
     )
     return _task(replace(work, imbalance=1.0) if balanced else work)
 
