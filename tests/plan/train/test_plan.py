@@ -257,7 +257,7 @@ def test_a_plan_has_digests_of_its_data(plan: TrainPlan) -> None:
         ("", "not valid JSON"),
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("[]", "not a plan; write one with 'meshwise plan ... --out plan.json'"),
+        ("[]", "not a plan; make one with 'meshwise plan'"),
         ('{"model_type": "llama"}', "not a plan"),
         (f'{{"format": {TrainPlan.format}}}', "a damaged plan"),
         (f'{{"format": {TrainPlan.format}, "ask": {{}}, "choices": []}}', "a damaged plan"),

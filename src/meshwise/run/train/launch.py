@@ -217,7 +217,7 @@ def _device(run: TrainRun, planned: TrainAsk | None) -> str:
     on = run.on or (planned.on if planned else "")
     if run.dry_run and on and not run.device:
         return "cpu" if clusters.find_cluster(on).chip.kind == "cpu" else "cuda"
-    return here.device(run.device)
+    return run.device or here.device()
 
 
 def _hosts(run: TrainRun, layout: Layout, planned: TrainAsk | None) -> Hosts:
