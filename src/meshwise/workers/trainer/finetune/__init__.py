@@ -5,5 +5,5 @@
     sharding.py  how tensor parallelism cuts an adapted layer
     adapter_files.py   adapters in PEFT's format: their values, in and out
 
-contract/finetune has the method, its targets and adapter_config.json, without torch. Imports ops, models and hf. Imported by the trainer.
+Imports contract, ops, models and hf. Imported by the trainer.
 """
