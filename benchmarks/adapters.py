@@ -1,4 +1,4 @@
-"""Count the adapters of peft, the packed bytes of bitsandbytes and the state bytes of DeepSpeed's estimator into tests/fixtures/tuning.
+"""Count the adapters of peft, the packed bytes of bitsandbytes and the state bytes of DeepSpeed's estimator into tests/fixtures/finetune.
 
 python benchmarks/adapters.py    with torch, transformers, peft, bitsandbytes and deepspeed installed; no weights are loaded
 """
@@ -10,8 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "src/meshwise/data/models"
-OUT = ROOT / "tests/fixtures/tuning"
-TUNINGS = (
+OUT = ROOT / "tests/fixtures/finetune"
+METHODS = (
     ("llama-3.2-1b", "lora:16"),
     ("llama-3.1-8b", "lora:16:q_proj,v_proj"),
     ("llama-3.1-8b", "dora:8"),
@@ -42,13 +42,13 @@ SHAPES = ((64, 64), (768, 768), (2304, 768), (4096, 4096), (1024, 4096), (14336,
 
 
 def adapters() -> list[dict[str, object]]:
-    """Return the trained parameters that peft reports for each tuning."""
+    """Return the trained parameters that peft reports for each method."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoConfig, AutoModelForCausalLM
 
     rows: list[dict[str, object]] = []
-    for name, text in TUNINGS:
+    for name, text in METHODS:
         method, rank, *targets = text.split(":")
         listed = GROUPS.get(targets[0], targets[0].split(",")) if targets else "all-linear"
         values = json.loads((MODELS / f"{name}.json").read_text())
@@ -56,9 +56,9 @@ def adapters() -> list[dict[str, object]]:
         config = AutoConfig.for_model(**values)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
-            tuned = get_peft_model(model, LoraConfig(r=int(rank), target_modules=listed, use_dora=method == "dora"))
-        trained, _ = tuned.get_nb_trainable_parameters()
-        rows.append({"model": name, "tune": text, "parameters": trained})
+            adapted = get_peft_model(model, LoraConfig(r=int(rank), target_modules=listed, use_dora=method == "dora"))
+        trained, _ = adapted.get_nb_trainable_parameters()
+        rows.append({"model": name, "finetune": text, "parameters": trained})
         print(rows[-1], flush=True)
     return rows
 

@@ -31,9 +31,9 @@ def measured(name: str, left: float) -> dict[str, Any]:
     label, _, extra = name.partition(":")
     model, batch, seq, options = train.CASES[label]
     options = options | json.loads(extra or "{}")
-    tuned = Path(os.environ.get("OUT", ".")) / "flex.json"
-    if tuned.is_file() and label.startswith("gemma"):
-        options["tiles"] = json.loads(tuned.read_text(encoding="utf-8"))["tiles"]
+    found = Path(os.environ.get("OUT", ".")) / "flex.json"
+    if found.is_file() and label.startswith("gemma"):
+        options["tiles"] = json.loads(found.read_text(encoding="utf-8"))["tiles"]
     batch, seq = options.pop("batch", batch), options.pop("seq", seq)
     command = [sys.executable, train.__file__, "--one", json.dumps([model, batch, seq, options])]
     try:

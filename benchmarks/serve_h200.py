@@ -70,7 +70,7 @@ def same_as_hf() -> None:
         for users, tiled in ((4, False), (1, False), (1, True)):
             blank = torch.zeros(users, 8, 320, 128, dtype=torch.bfloat16)
             cache = [(blank.clone(), blank.clone()) for _ in range(4)]
-            converted.tiles = fused.tune(converted) if tiled else {}
+            converted.tiles = fused.fastest_tiles(converted) if tiled else {}
             first = fused.prefill(converted, tokens[:users, :300], torch.arange(300).repeat(users), cache)
             then = fused.decode(converted, tokens[:users, 300], torch.full((users,), 300), cache, 8)
             scale = reference.abs().max()

@@ -90,7 +90,7 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
     import torch
     import torch.distributed as dist
 
-    from meshwise.workers.trainer.contract.finetune.method import Tune
+    from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
     from meshwise.workers.trainer.contract.settings import Layout, Settings
     from meshwise.workers.trainer.gradients import trained_parameters
     from meshwise.workers.trainer.ops import attention
@@ -110,8 +110,8 @@ def ready(name: str, batch: int, seq: int, options: dict[str, Any]) -> tuple[Any
         fp8.FAST_BACKWARD = "exact" not in options
         fp8.BACKWARD |= {False: torch.float8_e4m3fn} if "e4m3" in options else {}
     layout = Layout(mbs=int(options.get("mbs", batch)), recompute=options.get("recompute", "none"))
-    tune = options.get("tune", {})
-    flags |= {"lr": 3e-4, "tune": Tune(**(tune | {"targets": tuple(tune.get("targets", ()))}))}
+    finetune = options.get("finetune", {})
+    flags |= {"lr": 3e-4, "finetune": FinetuneMethod(**(finetune | {"targets": tuple(finetune.get("targets", ()))}))}
     settings = Settings(name=name, model=config(name), layout=layout, batch=batch, seq=seq, steps=STEPS, device="cuda", **flags)
     if not dist.is_initialized():
         dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)

@@ -164,8 +164,8 @@ def inputs(batch: int, seq: int) -> list[Tensor]:
 def time_all(names: list[str], quiet: bool) -> None:
     for name in names:
         for warps, stages in VARIANTS[name]:
-            kept = linear.TUNING[name]
-            linear.TUNING[name] = replace(kept, warps=warps, stages=stages)
+            kept = linear.LAUNCH_SETTINGS[name]
+            linear.LAUNCH_SETTINGS[name] = replace(kept, warps=warps, stages=stages)
             row: list[str] = []
             try:
                 for batch, seq in SHAPES[:1] if quiet else SHAPES:
@@ -176,7 +176,7 @@ def time_all(names: list[str], quiet: bool) -> None:
                         row.append(f"{seconds(part(name, given)) * 1e6:8.1f}")
             except Exception as error:
                 row.append(f"{type(error).__name__}: {str(error)[:100]}")
-            linear.TUNING[name] = kept
+            linear.LAUNCH_SETTINGS[name] = kept
             if not quiet:
                 print(f"{name:15} warps {warps} stages {stages}  us at 16x128, 16x512, 8x2048:", *row, flush=True)
 

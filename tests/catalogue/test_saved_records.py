@@ -53,8 +53,8 @@ def test_a_value_of_another_type_is_refused(more: dict[str, object]) -> None:
     ("text", "words"),
     [
         ("{", "not valid JSON"),
-        ("[]", "not a plan; write one with"),
-        ('{"a": 1}', "not a plan; write one with"),
+        ("[]", "not a plan; make one with"),
+        ('{"a": 1}', "not a plan; make one with"),
         ('{"format": 9}', "a plan of format 9; this version reads format 1"),
         ('{"format": 1, "kind": "serve"}', "a plan for serving; expected a plan for training"),
     ],

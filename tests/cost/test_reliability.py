@@ -25,14 +25,14 @@ def test_a_number_out_of_range_is_refused_in_one_line() -> None:
     check_every(
         check,
         [
-            ({"mtbf": 0}, "--mtbf 0 is out of range: expected 1 s to"),
-            ({"mtbf": math.nan}, "--mtbf nan is out of range"),
-            ({"checkpoint_bandwidth": 0.0}, "--checkpoint-bandwidth 0 is out of range: expected 1 B/s to"),
-            ({"checkpoint_every": 0.0}, "--checkpoint-every 0 is out of range: expected 1 ms to"),
-            ({"restart": -1.0}, "--restart -1 is out of range: expected 0 to"),
+            ({"mtbf": 0}, "mtbf 0 is out of range: expected 1 s to"),
+            ({"mtbf": math.nan}, "mtbf nan is out of range"),
+            ({"checkpoint_bandwidth": 0.0}, "checkpoint bandwidth 0 is out of range: expected 1 B/s to"),
+            ({"checkpoint_every": 0.0}, "checkpoint every 0 is out of range: expected 1 ms to"),
+            ({"restart": -1.0}, "restart -1 is out of range: expected 0 to"),
             ({"repair": 1e300}, "is out of range: expected 0 to 11574 d"),
-            ({"spares": -1}, "--spares -1 is out of range: expected 0 to 100,000"),
-            ({"spares": 1.5}, "--spares 1.5 is not a whole number of nodes"),
-            ({"straggler": 2.0}, "--straggler 200% is out of range: expected 0 to 99%"),
+            ({"spares": -1}, "spares -1 is out of range: expected 0 to 100,000"),
+            ({"spares": 1.5}, "spares 1.5 is not a whole number of nodes"),
+            ({"straggler": 2.0}, "straggler 200% is out of range: expected 0 to 99%"),
         ],
     )

@@ -15,7 +15,7 @@ from meshwise.models.model import build
 from meshwise.models.modules import adapter_parameters, modules, targeted
 from support.every import check_every
 
-TABLE = Path(__file__).parent.parent / "fixtures/tuning/peft.csv"
+TABLE = Path(__file__).parent.parent / "fixtures/finetune/peft.csv"
 
 
 def counted_by_peft() -> list[dict[str, str]]:
@@ -25,8 +25,8 @@ def counted_by_peft() -> list[dict[str, str]]:
 
 def test_adapters_have_as_many_parameters_as_peft_trains() -> None:
     def check(row: dict[str, str]) -> None:
-        tuning = parse(row["tune"])
-        ours = adapter_parameters(find_model(row["model"]), tuning.targets, tuning.rank, tuning.method == "dora")
+        finetune = parse(row["finetune"])
+        ours = adapter_parameters(find_model(row["model"]), finetune.targets, finetune.rank, finetune.method == "dora")
         assert ours == int(row["parameters"])
 
     rows = counted_by_peft()
@@ -82,7 +82,7 @@ def test_a_rank_above_the_smaller_side_of_a_module_is_refused() -> None:
 
 
 def test_a_type_without_names_is_refused() -> None:
-    with pytest.raises(UserError, match="expected --tune full"):
+    with pytest.raises(UserError, match="expected full or freeze:N"):
         targeted(find_model("gemma-3n-e2b"), ("all-linear",), 8)
 
 

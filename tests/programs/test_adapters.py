@@ -1,4 +1,4 @@
-"""Adapters of a plan are written in the keys of programs on PEFT, and files with such keys are read back as the same tuning."""
+"""Adapters of a plan are written in the keys of programs on PEFT, and files with such keys are read back as the same method."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from meshwise.plan.train.plan import make
 from support.every import check_every
 
 ASK = TrainAsk("llama-3.1-8b", on="1xh100-sxm", batch=8, seq=2048)
-TUNINGS = ("lora:16", "lora:8:q_proj,v_proj", "dora:32", "qlora:64", "qlora:8:attention")
+METHODS = ("lora:16", "lora:8:q_proj,v_proj", "dora:32", "qlora:64", "qlora:8:attention")
 PROGRAMS = {
     "axolotl": "axolotl.yaml",
     "llama-factory": "llama_factory.yaml",
@@ -22,20 +22,20 @@ PROGRAMS = {
 }
 
 
-def written(folder: Path, tune: str, program: str, **change: Any) -> Path:
-    api.export(make(replace(ASK, tune=tune, **change)), to=program).save(folder)
+def written(folder: Path, finetune: str, program: str, **change: Any) -> Path:
+    api.export(make(replace(ASK, finetune=finetune, **change)), to=program).save(folder)
     return folder / PROGRAMS[program]
 
 
-def test_a_file_with_adapters_is_read_back_as_the_same_tuning(tmp_path: Path) -> None:
-    def check(tune: str, program: str) -> None:
-        file = written(tmp_path / f"{tune}-{program}".replace(":", "-"), tune, program)
+def test_a_file_with_adapters_is_read_back_as_the_same_method(tmp_path: Path) -> None:
+    def check(finetune: str, program: str) -> None:
+        file = written(tmp_path / f"{finetune}-{program}".replace(":", "-"), finetune, program)
         verdict = api.check(str(file), on="1xh100-sxm", model="llama-3.1-8b")
-        names = tune.replace("attention", "q_proj,k_proj,v_proj,o_proj")
-        assert f"--tune {names}" in verdict.command
+        names = finetune.replace("attention", "q_proj,k_proj,v_proj,o_proj")
+        assert f"--finetune {names}" in verdict.command
         assert verdict.fits
 
-    check_every(check, ((tune, program) for tune in TUNINGS for program in PROGRAMS))
+    check_every(check, ((finetune, program) for finetune in METHODS for program in PROGRAMS))
 
 
 def test_the_keys_are_those_of_the_programs(tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_a_program_without_adapters_says_which_have_them() -> None:
     with pytest.raises(
         UserError, match="has no setting for adapters; expected --to axolotl or llama-factory or torchtune or trainer"
     ):
-        api.export(make(replace(ASK, tune="lora:16")), to="megatron")
+        api.export(make(replace(ASK, finetune="lora:16")), to="megatron")

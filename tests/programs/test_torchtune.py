@@ -16,7 +16,7 @@ from meshwise.programs.train import torchtune_builders as builders
 from meshwise.programs.write import Exported
 from support.every import check_every
 
-ASK = TrainAsk("llama-3.1-8b", on="1xh100-sxm", batch=8, seq=2048, tune="lora:16")
+ASK = TrainAsk("llama-3.1-8b", on="1xh100-sxm", batch=8, seq=2048, finetune="lora:16")
 NODE: dict[str, Any] = {"on": "8xh100-sxm", "batch": 64, "framework": "fsdp"}
 GOLDEN = """\
 model:
@@ -76,7 +76,11 @@ def without_comments(text: str) -> str:
 
 def test_the_yaml_of_a_qlora_plan_on_one_device() -> None:
     made = exported(
-        tune="qlora:64:q_proj,v_proj", optimizer="adamw-paged-8bit", compile=True, tokens="1M", fix=("mbs=4", "recompute=full")
+        finetune="qlora:64:q_proj,v_proj",
+        optimizer="adamw-paged-8bit",
+        compile=True,
+        tokens="1M",
+        fix=("mbs=4", "recompute=full"),
     )
     assert without_comments(made.files["torchtune.yaml"]) == GOLDEN
     assert "tune run lora_finetune_single_device \\\n    --config torchtune.yaml\n" in made.files["train.sh"]
@@ -85,7 +89,7 @@ def test_the_yaml_of_a_qlora_plan_on_one_device() -> None:
 
 def test_a_node_runs_the_distributed_recipes() -> None:
     lora = exported(**NODE).files
-    full = exported(**NODE | {"tune": "", "fix": ("zero=2",)}).files
+    full = exported(**NODE | {"finetune": "", "fix": ("zero=2",)}).files
     assert "--nproc_per_node 8 lora_finetune_distributed \\\n    --config torchtune.yaml" in lora["train.sh"]
     assert "fsdp_reshard_after_forward: true" in lora["torchtune.yaml"]
     assert "--nproc_per_node 8 full_finetune_distributed \\\n" in full["train.sh"]
@@ -108,11 +112,11 @@ def test_several_nodes_meet_at_an_endpoint_without_which_torchtune_starts_one_no
 
 def test_keys_that_change_a_plan_are_written_and_read_back(tmp_path: Path) -> None:
     cases: dict[str, tuple[dict[str, Any], str, str]] = {
-        "dora": ({"tune": "dora:8"}, "use_dora: true", "--tune dora:8"),
+        "dora": ({"finetune": "dora:8"}, "use_dora: true", "--finetune dora:8"),
         "8-bit AdamW": ({"optimizer": "adamw-8bit"}, "torchao.optim.AdamW8bit", "--optimizer adamw-8bit"),
         "loss": ({"loss": "materialised"}, "torch.nn.CrossEntropyLoss", "--loss materialised"),
         "compile": ({"compile": True}, "compile: true", "--compile"),
-        "qlora of Qwen": ({"model": "qwen2.5-7b", "tune": "qlora:8"}, "quantize_base: true", "--tune qlora:8"),
+        "qlora of Qwen": ({"model": "qwen2.5-7b", "finetune": "qlora:8"}, "quantize_base: true", "--finetune qlora:8"),
         "instruct": ({"model": "Qwen/Qwen2.5-7B-Instruct"}, "qwen2_5.lora_qwen2_5_7b_instruct", "plan qwen2.5-7b"),
     }
 
@@ -142,7 +146,7 @@ def test_offload_and_tensor_parallelism_are_read_back(tmp_path: Path) -> None:
     }
 
     def check(name: str, fix: tuple[str, ...], written: str) -> None:
-        plan = make(replace(ASK, **NODE | {"tune": "", "fix": fix}))
+        plan = make(replace(ASK, **NODE | {"finetune": "", "fix": fix}))
         made = api.export(plan, to="torchtune")
         assert written in made.files["torchtune.yaml"]
         verdict = api.check(*map(str, made.save(tmp_path / name)), on="8xh100-sxm")
@@ -155,20 +159,20 @@ def test_offload_and_tensor_parallelism_are_read_back(tmp_path: Path) -> None:
 def test_what_torchtune_cannot_say_is_refused_with_what_it_can() -> None:
     cases: dict[str, tuple[dict[str, Any], str]] = {
         "model": ({"model": "qwen3-8b"}, r"no model builder for Qwen/Qwen3-8B; it has llama-2-7b, .*qwen2.5-72b$"),
-        "targets": ({"tune": "lora:16:gate_proj,q_proj"}, r"all of gate_proj, up_proj, down_proj; expected .* --tune lora:16$"),
-        "MLP alone": ({"tune": "lora:16:mlp"}, r"attaches adapters to some of q_proj, .* --tune lora:16$"),
-        "fused products": ({"model": "phi-3-mini", "tune": "lora:16:qkv_proj"}, r"attaches adapters to some of q_proj"),
+        "targets": ({"finetune": "lora:16:gate_proj,q_proj"}, r"all of gate_proj, up_proj, down_proj; expected .* --finetune lora:16$"),
+        "MLP alone": ({"finetune": "lora:16:mlp"}, r"attaches adapters to some of q_proj, .* --finetune lora:16$"),
+        "fused products": ({"model": "phi-3-mini", "finetune": "lora:16:qkv_proj"}, r"attaches adapters to some of q_proj"),
         "DoRA": (
-            {"model": "llama-3.1-405b", "on": "64x8xh200", "batch": 512, "tune": "dora:8", "framework": "fsdp"},
-            r"no DoRA for meta-llama/Llama-3.1-405B; expected --tune lora:8",
+            {"model": "llama-3.1-405b", "on": "64x8xh200", "batch": 512, "finetune": "dora:8", "framework": "fsdp"},
+            r"no DoRA for meta-llama/Llama-3.1-405B; expected --finetune lora:8",
         ),
         "objective": ({"objective": "dpo"}, r"dpo is another recipe, .* expected --objective sft"),
         "fused loss": ({"loss": "fused"}, r"has no fused loss; the nearest .*--loss chunked"),
         "paged": (NODE | {"optimizer": "adamw-paged-8bit"}, r"only on one device: .*--optimizer adamw-8bit"),
         "DDP": (NODE | {"framework": "ddp"}, r"only FSDP on several devices, no ZeRO 0; the nearest layout .*zero=3"),
         "HSDP": (NODE | {"fix": ("dp_replicate=2", "zero=3")}, r"without replicas \(dp_replicate 2\); the nearest .*dp_shard=8"),
-        "tp of adapters": (NODE | {"fix": ("tp=2", "sp=0")}, r"tensor parallelism only for full tuning of llama3, .*tp=1"),
-        "pp": (NODE | {"framework": "megatron", "tune": "", "fix": ("pp=2",)}, r"has no pipeline \(pp 2\).*; the nearest"),
+        "tp of adapters": (NODE | {"fix": ("tp=2", "sp=0")}, r"tensor parallelism only for full fine-tuning of llama3, .*tp=1"),
+        "pp": (NODE | {"framework": "megatron", "finetune": "", "fix": ("pp=2",)}, r"has no pipeline \(pp 2\).*; the nearest"),
         "offload": (NODE | {"fix": ("offload=activations", "recompute=none")}, r"only with full recompute; the nearest"),
     }  # fmt: skip
 

@@ -58,7 +58,7 @@ FRAMEWORKS = (
     "meshwise",
 )
 
-TUNINGS = ("full", "full", "full", "lora:16", "dora:8", "qlora:8", "freeze:1")
+METHODS = ("full", "full", "full", "lora:16", "dora:8", "qlora:8", "freeze:1")
 
 found_model = cache(find_model)
 found_cluster = cache(find_cluster)
@@ -87,7 +87,7 @@ def questions(draw: st.DrawFn) -> Question:
         framework,
         batch=draw(st.sampled_from((1, 6, 48, 512))),
         seq=draw(st.sampled_from((512, 2048, 8192))),
-        tuning=parse(draw(st.sampled_from(TUNINGS))),
+        finetune=parse(draw(st.sampled_from(METHODS))),
         objective=OBJECTIVES[draw(st.sampled_from(("sft", "sft", "dpo", "reward")))],
     )
 

@@ -116,7 +116,7 @@ def with_link(cluster: Cluster, bandwidth: str | float) -> Cluster:
     """Return the cluster with another bandwidth between the devices of its nodes."""
     rate = units.parse(bandwidth, "bytes/s")
     if not rate:
-        raise UserError(f"--link {quoted(bandwidth)} is not a bandwidth between devices; expected something like 450GB/s")
+        raise UserError(f"link {quoted(bandwidth)} is not a bandwidth between devices; expected something like 450GB/s")
     nodes = tuple(
         (count, replace(node, link=replace(node.link or Link(name="link", bandwidth=rate), bandwidth=rate)))
         for count, node in cluster.nodes

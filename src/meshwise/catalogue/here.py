@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 from meshwise.catalogue import chips
-from meshwise.errors import one_of
 
 NETWORK = "10Gbps"
 """Assumed between nodes whose network is unknown."""
@@ -14,12 +13,10 @@ NETWORK = "10Gbps"
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Files in which Linux states a container's memory limit: control groups version 2 and version 1."""
 
-DEVICES = ("cpu", "cuda")
 
-
-def device(given: str = "") -> str:
-    """Return the device to run on: the one given by `--device`, else a GPU if this machine has one."""
-    return one_of("--device", given, DEVICES) if given else "cuda" if gpus() else "cpu"
+def device() -> str:
+    """Return the device to run on where none is given: a GPU if this machine has one."""
+    return "cuda" if gpus() else "cpu"
 
 
 def gpus() -> list[str]:

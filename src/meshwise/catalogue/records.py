@@ -216,7 +216,7 @@ def any_table(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(values, dict) or "format" not in values:
-        raise UserError(f"{path}: not a plan; write one with 'meshwise plan ... --out {path.name}'")
+        raise UserError(f"{path}: not a plan; make one with 'meshwise plan'")
     return cast(dict[str, Any], values)
 
 

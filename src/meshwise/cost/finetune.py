@@ -1,4 +1,4 @@
-"""Tuning: which parameters of a model are trained, and how the others are stored: full, lora, dora, qlora, freeze."""
+"""Finetune: which parameters of a model are trained, and how the others are stored: full, lora, dora, qlora, freeze."""
 
 import re
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ EXPECTED = "expected full, lora:RANK[:TARGETS], dora:RANK[:TARGETS], qlora:RANK[
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """A way to tune a model.
+class Finetune:
+    """A way to fine-tune a model.
 
     full    every parameter is trained
     lora    pairs of matrices of rank `rank` beside the `targets`; everything else is frozen in 16 bits (arXiv:2106.09685)
@@ -56,7 +56,7 @@ class Tuning:
         return 2 * self.rank
 
     def write(self) -> str:
-        """Return the text that `parse` reads as this tuning."""
+        """Return the text that `parse` reads as this method."""
         if self.method == "full":
             return "full"
         if self.method == "freeze":
@@ -65,27 +65,27 @@ class Tuning:
         return f"{self.method}:{self.rank}{listed}"
 
 
-FULL = Tuning()
+FULL = Finetune()
 
 
-def parse(text: str) -> Tuning:
+def parse(text: str) -> Finetune:
     """Parse 'full', 'lora:16', 'lora:16:q_proj,v_proj', 'dora:8:attention', 'qlora:64' or 'freeze:24'."""
     word, _, rest = text.strip().partition(":")
     method = word.lower()
     if method not in METHODS:
-        raise UserError(f"unknown tuning {quoted(text)}{nearest(method, METHODS)}; {EXPECTED}")
+        raise UserError(f"unknown fine-tuning method {quoted(text)}{nearest(method, METHODS)}; {EXPECTED}")
     if method == "full":
         if rest or ":" in text:
             raise UserError(f"{quoted(text)}: full trains every parameter and has no options; {EXPECTED}")
         return FULL
     if method == "freeze":
-        return Tuning(method, frozen_layers=_whole(rest, text))
+        return Finetune(method, frozen_layers=_whole(rest, text))
     number, separator, listed = rest.partition(":")
     rank = _whole(number, text)
     targets = tuple(dict.fromkeys(name.strip() for name in listed.split(",")))
     if separator and not all(re.fullmatch(r"[A-Za-z_][\w.\-]*", name) for name in targets):
         raise UserError(f"{quoted(text)}: targets are names of modules joined by commas; {EXPECTED}")
-    return Tuning(cast(Method, method), rank, targets if separator else (ALL_LINEAR,))
+    return Finetune(cast(Method, method), rank, targets if separator else (ALL_LINEAR,))
 
 
 def _whole(digits: str, text: str) -> int:

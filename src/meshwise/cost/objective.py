@@ -1,4 +1,4 @@
-"""Objective: what a step of tuning computes beside one forward and one backward pass: pairs of answers, a reference model, other heads."""
+"""Objective: what a fine-tuning step computes beside a forward and a backward pass: pairs of answers, a reference model, other heads."""
 
 from dataclasses import dataclass
 

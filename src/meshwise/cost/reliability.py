@@ -46,12 +46,10 @@ class Reliability:
         for name, (quantity, least, most) in ACCEPTED.items():
             value = getattr(self, name)
             if value is not None and not least <= value <= most:
-                flag = "--" + name.replace("_", "-")
-                raise UserError(
-                    f"{flag} {_shown(value, quantity)} is out of range: expected {_shown(least, quantity)} to {_shown(most, quantity)}"
-                )
+                given, low, high = (_shown(number, quantity) for number in (value, least, most))
+                raise UserError(f"{name.replace('_', ' ')} {given} is out of range: expected {low} to {high}")
         if self.spares is not None and self.spares != int(self.spares):
-            raise UserError(f"--spares {self.spares} is not a whole number of nodes")
+            raise UserError(f"spares {self.spares} is not a whole number of nodes")
 
 
 def _shown(value: float, quantity: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwise import units
-from meshwise.cost.finetune import FULL, Tuning
+from meshwise.cost.finetune import FULL, Finetune
 from meshwise.cost.objective import SFT, Objective
 from meshwise.cost.precision import RECIPES, Precision, Recipe
 from meshwise.cost.reliability import Reliability
@@ -60,7 +60,7 @@ class Train:
     compiled: bool = False
     """Whether the layers are compiled (torch.compile); only frameworks with `compiled` differ."""
     optimizer: str = "adamw"
-    tuning: Tuning = FULL
+    finetune: Finetune = FULL
     """Which parameters are trained."""
     objective: Objective = SFT
     tokens: float = 0.0

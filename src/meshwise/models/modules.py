@@ -96,7 +96,7 @@ def targeted(model: Model, targets: Iterable[str], rank: int) -> tuple[Module, .
     known = modules(model)
     if not known:
         raise UserError(
-            f"the linear layers of {model.name} (model_type '{model.model_type}') have no names; expected --tune full or freeze:N"
+            f"the linear layers of {model.name} (model_type '{model.model_type}') have no names for adapters; expected full or freeze:N"
         )
     chosen: dict[int, Module] = {}
     for target in targets:

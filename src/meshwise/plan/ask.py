@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.frameworks import LOSSES
-from meshwise.cost import axes
-from meshwise.cost import finetune as tuning
+from meshwise.cost import axes, finetune
 from meshwise.cost.axes import Bounds
 from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.precision import PRECISIONS
@@ -39,7 +38,7 @@ if TYPE_CHECKING:  # help and completion only read the fields and must not wait 
 
 LAYOUT = "Layout"
 MACHINE = "Machine and price"
-TUNING = "Fine-tuning"
+FINETUNE = "Fine-tuning"
 FAILURES = "Failures (with --tokens)"
 SHAPE = "Model shape (instead of MODEL)"
 TARGETS = "Latency targets"
@@ -65,8 +64,8 @@ def _parameters(value: str | float) -> float:
     return number
 
 
-def _tune(value: str) -> str:
-    return tuning.parse(value).write() if value else ""
+def _finetune(value: str) -> str:
+    return finetune.parse(value).write() if value else ""
 
 
 def _batch(value: str | int) -> str | int:
@@ -135,7 +134,7 @@ _LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
 )
 _PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
 _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
-_TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
+_FINETUNE: Kind[str, str] = Kind(_finetune, str, "METHOD[:RANK[:TARGETS]]")
 _TOP = whole(1, 1000)
 _MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS", ordered=True)
 REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, _exact_rate, "RATE", ordered=True, whole=False)
@@ -166,29 +165,29 @@ class TrainAsk(Ask):
     )  # fmt: skip
     precision: str = asked(default="bf16", converter=choice(*PRECISIONS), help="Precision of matrix products.", vary="bf16,fp8")
     optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES), help="Optimizer.", vary="adamw,muon")
-    tune: str = asked(
-        default="", converter=_TUNE, shown="full", vary="lora:8,lora:64", group=TUNING,
+    finetune: str = asked(
+        default="", converter=_FINETUNE, shown="full", vary="lora:8,lora:64", group=FINETUNE,
         help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
     )  # fmt: skip
     objective: str = asked(
         default="sft",
         converter=choice(*OBJECTIVES),
         help="Loss: pairs, a reference model or generated answers add work.",
-        group=TUNING,
+        group=FINETUNE,
     )
     tower: str = asked(
-        default="", converter=choice("frozen", "trained"), shown="not counted", group=TUNING,
+        default="", converter=choice("frozen", "trained"), shown="not counted", group=FINETUNE,
         help="Count the tower for pictures beside the language model.",
     )  # fmt: skip
-    images: int = asked(default=1, converter=whole(1, 10_000), help="Pictures per sequence (with --tower).", group=TUNING)
-    answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo).", group=TUNING)
+    images: int = asked(default=1, converter=whole(1, 10_000), help="Pictures per sequence (with --tower).", group=FINETUNE)
+    answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo).", group=FINETUNE)
     prompt: int = asked(
-        default=512, converter=LENGTH, help="Prompt tokens; the answer is the rest of --seq (ppo, grpo).", group=TUNING
+        default=512, converter=LENGTH, help="Prompt tokens; the answer is the rest of --seq (ppo, grpo).", group=FINETUNE
     )
-    data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=TUNING)
-    epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=TUNING)
+    data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=FINETUNE)
+    epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=FINETUNE)
     packing: bool = asked(
-        default=True, converter=FLAG, help="Rows of --data are packed into whole sequences, instead of padded.", group=TUNING
+        default=True, converter=FLAG, help="Rows of --data are packed into whole sequences, instead of padded.", group=FINETUNE
     )
     ram: float = asked(
         default=0.0, converter=quantity("bytes", positive=True), help="Memory of each host, for offload: 64GB.", shown="the cluster's",

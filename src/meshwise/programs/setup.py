@@ -40,7 +40,7 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     }
     values |= {"loss": plan.ask.loss} if plan.ask.loss else {}
     values |= {"objective": plan.ask.objective} if plan.ask.objective != "sft" else {}
-    values |= adapters.facts_of(q.model, q.work.tuning)
+    values |= adapters.facts_of(q.model, q.work.finetune)
     if plan.ask.tokens:
         steps = -(-int(plan.ask.tokens) // (plan.ask.batch * plan.ask.seq))
         values |= {"tokens": plan.ask.tokens, "steps": steps, "samples": steps * plan.ask.batch}

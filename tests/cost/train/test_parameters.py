@@ -1,4 +1,4 @@
-"""A tuning decides which bytes a device holds: frozen weights, adapters, and the state of what is trained."""
+"""Fine-tuning decides which bytes a device holds: frozen weights, adapters, and the state of what is trained."""
 
 import csv
 from itertools import product
@@ -12,7 +12,7 @@ from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.cost.finetune import parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.memory import host_bytes
-from meshwise.cost.train.parameters import nf4_bytes, tuned
+from meshwise.cost.train.parameters import finetuned, nf4_bytes
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
@@ -22,7 +22,7 @@ from meshwise.plan.ask import TrainAsk
 from support.every import check_every
 from support.train_questions import cost, question
 
-TABLES = Path(__file__).parent.parent.parent / "fixtures/tuning"
+TABLES = Path(__file__).parent.parent.parent / "fixtures/finetune"
 LLAMA = "llama-3-8b"
 
 
@@ -35,17 +35,17 @@ def memory(q: Question, **axes: int) -> dict[str, float]:
     return cost(q, **axes)[1]
 
 
-def tuning(text: str, model: str = LLAMA, framework: str = "accelerate", **more: Any) -> Question:
-    return question(model, "1xh200", framework=framework, tuning=parse(text), batch=4, **more)
+def finetune(text: str, model: str = LLAMA, framework: str = "accelerate", **more: Any) -> Question:
+    return question(model, "1xh200", framework=framework, finetune=parse(text), batch=4, **more)
 
 
 def test_4_bit_weights_are_whole_on_every_rank_where_the_framework_does_not_shard_them() -> None:
     """Llama 3 8B has 6,979,321,856 weights in linear layers: about 3.4 GiB in nf4. Of 2 ranks each has half, or all."""
-    packed = tuned(find_model("llama-3-8b"), parse("qlora:16")).packed
+    packed = finetuned(find_model("llama-3-8b"), parse("qlora:16")).packed
     assert packed == pytest.approx(6_979_321_856 * (0.5 + 1 / 64 + 4 / (64 * 256)), rel=1e-3)
     held: dict[str, float] = {}
     for framework in ("meshwise", "fsdp"):
-        ask = TrainAsk("llama-3-8b", on="2xh200", batch=4, seq=1024, framework=framework, tune="qlora:16")
+        ask = TrainAsk("llama-3-8b", on="2xh200", batch=4, seq=1024, framework=framework, finetune="qlora:16")
         held[framework] = float(evaluate(ask.question(), Layouts.of(dp_shard=2, zero=3, mbs=2)).memory["weights"][0])
     assert held["meshwise"] - held["fsdp"] == pytest.approx(packed / 2 - packed * 2 / 32, rel=0.01)  # two layers are not gathered
 
@@ -78,7 +78,7 @@ def test_states_are_those_of_deepspeeds_estimator() -> None:
 
 
 def test_lora_holds_frozen_weights_in_16_bits_and_16_bytes_per_adapter_weight() -> None:
-    q = tuning("lora:16")
+    q = finetune("lora:16")
     adapters = adapter_parameters(q.model, ("all-linear",), 16)
     held = memory(q, mbs=4)
     assert held["weights"] == pytest.approx(2 * q.model.params + 4 * adapters)
@@ -86,7 +86,7 @@ def test_lora_holds_frozen_weights_in_16_bits_and_16_bytes_per_adapter_weight() 
 
 
 def test_qlora_holds_the_linear_layers_of_the_base_in_nf4() -> None:
-    q = tuning("qlora:16")
+    q = finetune("qlora:16")
     packed = [op for block, op in q.model.placed if block in q.model.times and op.kind == "matmul"]
     left = 2 * (q.model.params - sum(op.params * op.count for op in packed))
     stored = sum(nf4_bytes(op.n * op.k) * op.count for op in packed)
@@ -96,7 +96,7 @@ def test_qlora_holds_the_linear_layers_of_the_base_in_nf4() -> None:
 
 def test_a_frozen_embedding_has_neither_gradient_nor_state() -> None:
     """Llama 3 8B: embedding and head are two tables; only the head's is trained."""
-    whole, frozen = (memory(tuning(text, framework="ddp"), mbs=1) for text in ("full", "freeze:0"))
+    whole, frozen = (memory(finetune(text, framework="ddp"), mbs=1) for text in ("full", "freeze:0"))
     table = 128256 * 4096
     assert whole["weights"] == frozen["weights"]
     assert whole["gradients"] - frozen["gradients"] == pytest.approx(4 * table)
@@ -104,21 +104,21 @@ def test_a_frozen_embedding_has_neither_gradient_nor_state() -> None:
 
 
 def test_frozen_layers_keep_no_activations_and_have_no_backward_pass() -> None:
-    whole, half = (cost(tuning(text), mbs=4) for text in ("full", "freeze:16"))
+    whole, half = (cost(finetune(text), mbs=4) for text in ("full", "freeze:16"))
     assert half[1]["activations"] == pytest.approx(whole[1]["activations"] / 2)
     assert half[0]["attention"] < 0.7 * whole[0]["attention"]
 
 
 def test_the_backward_pass_of_frozen_products_has_no_weight_gradients() -> None:
     """Two products of three are left; the adapters' own are small."""
-    whole, lora = (cost(tuning(text, framework="meshwise"), mbs=4)[0]["matmul"] for text in ("full", "lora:16"))
+    whole, lora = (cost(finetune(text, framework="meshwise"), mbs=4)[0]["matmul"] for text in ("full", "lora:16"))
     assert 0.6 * whole < lora < 0.85 * whole
 
 
 def test_frozen_products_do_not_keep_their_inputs() -> None:
     """With adapters in attention alone, the input of the down product is not needed."""
     everything, attention = (
-        memory(tuning(f"lora:16:{targets}", framework="torchtitan"), mbs=4)["activations"]
+        memory(finetune(f"lora:16:{targets}", framework="torchtitan"), mbs=4)["activations"]
         for targets in ("all-linear", "attention")
     )
     down = 2 * 14336 * 32 * 4 * 2048
@@ -129,7 +129,7 @@ def test_frozen_products_do_not_keep_their_inputs() -> None:
 def test_less_is_trained_the_less_memory_it_takes(framework: str) -> None:
     def check(model: str, recompute: str) -> None:
         peaks = [
-            evaluate(tuning(text, model, framework), Layouts.of(mbs=2, recompute=RECOMPUTE.index(recompute))).peak.item()
+            evaluate(finetune(text, model, framework), Layouts.of(mbs=2, recompute=RECOMPUTE.index(recompute))).peak.item()
             for text in ("full", "freeze:1", "lora:8", "qlora:8")
         ]
         assert peaks == sorted(peaks, reverse=True), peaks
@@ -139,4 +139,4 @@ def test_less_is_trained_the_less_memory_it_takes(framework: str) -> None:
 
 def test_more_layers_cannot_be_frozen_than_the_model_has() -> None:
     with pytest.raises(UserError, match="has 32 layers; expected at most 31"):
-        tuned(find_model(LLAMA), parse("freeze:32"))
+        finetuned(find_model(LLAMA), parse("freeze:32"))

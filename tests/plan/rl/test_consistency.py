@@ -21,7 +21,7 @@ from meshwise.units import GIB
 ASK = TrainAsk("llama-3.2-1b", on="4xrtx3090", batch=8, seq=1024, objective="grpo", answers=4, prompt=256)
 ASKS = {
     "grpo": ASK,
-    "lora": replace(ASK, tune="lora:16"),
+    "lora": replace(ASK, finetune="lora:16"),
     "ppo": replace(ASK, objective="ppo"),
     "long": replace(ASK, seq=4096),
     "large": replace(ASK, model="llama-3.1-8b", on="8xh100-sxm"),
@@ -69,17 +69,17 @@ def test_training_takes_as_long_as_a_plan_of_training_on_as_many_tokens(name: st
         assert split.train_layout == alone.best.name
 
 
-@pytest.mark.parametrize("tune", ["full", "lora:16"])
-def test_two_forward_passes_are_added_to_training_on_plain_text(tune: str) -> None:
+@pytest.mark.parametrize("finetune", ["full", "lora:16"])
+def test_two_forward_passes_are_added_to_training_on_plain_text(finetune: str) -> None:
     """Policy and reference read each answer once more: of 3 passes, 2 backward, 5 remain; of frozen layers 2 become 4."""
     bounds = ("mbs=2", "recompute=none", "dp_shard=2", "tp=1", "pp=1", "cp=1", "zero=3")
-    ask = replace(ASK, on="2xh200", tune=tune, fix=bounds, framework="fsdp")
+    ask = replace(ASK, on="2xh200", finetune=finetune, fix=bounds, framework="fsdp")
     text = replace(
         ask, objective="sft", batch=ask.batch * ask.answers, answers=8, prompt=512
     )  # the defaults, which sft has no use for
     reading, plain = training.make(ask).best, training.make(text).best
     ratio = reading.time["matmul"] / plain.time["matmul"]
-    assert ratio == pytest.approx(5 / 3 if tune == "full" else 2, rel=0.05)
+    assert ratio == pytest.approx(5 / 3 if finetune == "full" else 2, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ASKS)
@@ -134,12 +134,12 @@ def fastest_by_hand(ask: TrainAsk, sync: float) -> float:
     batch=st.sampled_from([4, 8, 16]),
     answers=st.sampled_from([2, 4]),
     seq=st.sampled_from([512, 1024]),
-    tune=st.sampled_from(["full", "lora:8"]),
+    finetune=st.sampled_from(["full", "lora:8"]),
     cards=st.sampled_from(["2xrtx3090", "3xrtx4090", "4xrtx3090"]),
 )
 @settings(max_examples=4, deadline=None)
-def test_no_split_is_faster_than_the_one_that_is_chosen(batch: int, answers: int, seq: int, tune: str, cards: str) -> None:
-    ask = replace(ASK, batch=batch, answers=answers, seq=seq, tune=tune, on=cards, framework="fsdp", fix=("cp=1", "tp=1"))
+def test_no_split_is_faster_than_the_one_that_is_chosen(batch: int, answers: int, seq: int, finetune: str, cards: str) -> None:
+    ask = replace(ASK, batch=batch, answers=answers, seq=seq, finetune=finetune, on=cards, framework="fsdp", fix=("cp=1", "tp=1"))
     best = make(ask).best
     assert best.step == pytest.approx(fastest_by_hand(ask, best.phases["sync"]), rel=0.01)
 
@@ -152,6 +152,6 @@ def test_a_slower_training_phase_that_leaves_the_engine_memory_is_tried() -> Non
 
 def test_what_would_fit_is_told_where_nothing_does() -> None:
     ask = replace(ASK, on="1xrtx3060", batch=2, framework="ddp")
-    with pytest.raises(DoesNotFit, match=r"nor apart; --tune lora:16 would fit$"):
+    with pytest.raises(DoesNotFit, match=r"nor apart; --finetune lora:16 would fit$"):
         make(ask)
-    assert make(replace(ask, tune="lora:16")).splits
+    assert make(replace(ask, finetune="lora:16")).splits

@@ -36,7 +36,7 @@ def test_devices_in_turn_take_the_sum_of_the_phases_and_apart_the_longest(plan: 
 def test_all_weights_cross_the_link_and_adapters_alone_hardly_take_time(plan: RolloutPlan) -> None:
     """8.03 billion weights of 2 bytes over NVLink 4 at 450 GB/s."""
     assert plan.best.phases["sync"] == pytest.approx(2 * 8_030_261_248 / 450e9, rel=0.01)
-    assert make(replace(ASK, tune="lora:16")).best.phases["sync"] < 0.02 * plan.best.phases["sync"]
+    assert make(replace(ASK, finetune="lora:16")).best.phases["sync"] < 0.02 * plan.best.phases["sync"]
 
 
 def test_ppo_has_a_value_and_a_reward_model_beside_policy_and_reference(plan: RolloutPlan) -> None:

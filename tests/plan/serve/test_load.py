@@ -57,6 +57,7 @@ def test_lengths_of_a_file_replace_prompt_and_output(tmp_path: Path) -> None:
         ({"users": 4, "rate": "2/s"}, "exclude each other"),
         ({"draft": 40, "accept": 0.7}, "at most 16"),
         ({"draft": 2}, "needs --accept"),
+        ({"ttft": "5s", "e2e": "1s"}, "contradicts --ttft"),
         ({"tpot": "10ms", "per_user": 100}, "say the same in two ways"),
         ({"engine": "tensorrt-llm", "on": "a100-80gb-sxm"}, "does not run fp8 on A100 SXM 80GB"),
         ({"engine": "tensorrt-llm", "on": "mi300x"}, "runs on chips of NVIDIA only"),

@@ -1,4 +1,4 @@
-"""A plan of tuning says what is trained, what fits, what the data takes, and what would fit where nothing does."""
+"""A plan of fine-tuning says what is trained, what fits, what the data takes, and what would fit where nothing does."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.plan import TrainPlan, make
 
-ASK = TrainAsk("llama-3.1-8b", on="1xrtx3090", batch=8, seq=2048, tune="qlora:16")
+ASK = TrainAsk("llama-3.1-8b", on="1xrtx3090", batch=8, seq=2048, finetune="qlora:16")
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +23,16 @@ def plan() -> TrainPlan:
     return make(ASK)
 
 
-def test_a_card_of_24_gib_tunes_8b_with_qlora(plan: TrainPlan) -> None:
+def test_a_card_of_24_gib_fine_tunes_8b_with_qlora(plan: TrainPlan) -> None:
     assert plan.framework == "Hugging Face Trainer (accelerate)"
-    assert plan.tuning is not None
-    assert plan.tuning.trained == 41_943_040
-    assert plan.tuning.saved_bytes == 4 * 41_943_040
-    assert plan.tuning.free == plan.best.capacity - plan.best.peak > 0
+    assert plan.finetune is not None
+    assert plan.finetune.trained == 41_943_040
+    assert plan.finetune.saved_bytes == 4 * 41_943_040
+    assert plan.finetune.free == plan.best.capacity - plan.best.peak > 0
 
 
 def test_the_largest_batch_and_sequence_are_those_that_just_fit(plan: TrainPlan) -> None:
-    q, found = plan.question(), plan.tuning
+    q, found = plan.question(), plan.finetune
     assert found is not None
     room = q.chip.memory * (1 - q.work.reserve)
 
@@ -50,25 +50,25 @@ def test_hours_and_money_follow_from_the_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"tokens": 1024}) + "\n" for _ in range(1000)))
     made = make(replace(ASK, data=str(path), epochs=3, price=1 / 3600))
-    found = made.tuning
+    found = made.finetune
     assert found is not None
     assert (found.rows, found.packed, found.counted) == (1000, 1.0, True)
     tokens = 3 * 1000 * 1024
     assert found.seconds == pytest.approx(tokens / made.best.tokens_per_second)
     assert found.dollars == pytest.approx(found.seconds / 3600)
     padded = make(replace(ASK, data=str(path), epochs=3, packing=False))
-    assert padded.tuning is not None
-    assert padded.tuning.seconds == pytest.approx(found.seconds)  # equal rows need no padding
+    assert padded.finetune is not None
+    assert padded.finetune.seconds == pytest.approx(found.seconds)  # equal rows need no padding
 
 
-def test_a_plan_of_tuning_is_read_back(plan: TrainPlan, tmp_path: Path) -> None:
+def test_a_plan_of_fine_tuning_is_read_back(plan: TrainPlan, tmp_path: Path) -> None:
     from meshwise.plan.train.plan import read
 
     assert read(plan.save(tmp_path / "plan.json")) == plan
 
 
 def test_another_framework_is_planned_where_the_usual_one_does_not_fit() -> None:
-    made = make(replace(ASK, tune="full", ram=192e9))
+    made = make(replace(ASK, finetune="full", ram=192e9))
     assert made.framework == "PyTorch FSDP2"
     assert made.best.layout["offload"] != "none"
     assert any("planned with PyTorch FSDP2" in note for note in made.notes)
@@ -77,24 +77,24 @@ def test_another_framework_is_planned_where_the_usual_one_does_not_fit() -> None
 
 def test_unequal_cards_hold_what_the_smaller_two_would_not() -> None:
     """As ranks of 12 GiB each, or as stages in proportion to 24 and 12 GiB."""
-    mixed = make(replace(ASK, on="1xrtx3090+1xrtx3060", tune="lora:16"))
-    weak = make(replace(ASK, on="2xrtx3060", tune="lora:16"))
+    mixed = make(replace(ASK, on="1xrtx3090+1xrtx3060", finetune="lora:16"))
+    weak = make(replace(ASK, on="2xrtx3060", finetune="lora:16"))
     assert mixed.best.step <= weak.best.step
     assert any(note.startswith("unequal cards: ") for note in mixed.notes)
 
 
 def test_cards_that_wait_for_a_weaker_one_are_told_that_they_would_be_faster_without_it() -> None:
-    mixed = make(replace(ASK, on="2xrtx3090+1xrtx3060", tune="lora:16"))
-    alone = make(replace(ASK, on="2xrtx3090", tune="lora:16"))
+    mixed = make(replace(ASK, on="2xrtx3090+1xrtx3060", finetune="lora:16"))
+    alone = make(replace(ASK, on="2xrtx3090", finetune="lora:16"))
     assert alone.best.step < mixed.best.step
     assert any(note.endswith("--on 2xrtx3090") and f"{alone.best.step:.3g} s" in note for note in mixed.notes), mixed.notes
     assert not any("without the other cards" in note for note in alone.notes)
 
 
-@pytest.mark.parametrize("tune", ["qlora:16", "lora:16"])
-def test_tensor_parallelism_cuts_no_4_bit_weights(tune: str) -> None:
-    ask = replace(ASK, on="2xrtx3090", tune=tune, fix=("tp=2",))
-    if tune == "lora:16":
+@pytest.mark.parametrize("finetune", ["qlora:16", "lora:16"])
+def test_tensor_parallelism_cuts_no_4_bit_weights(finetune: str) -> None:
+    ask = replace(ASK, on="2xrtx3090", finetune=finetune, fix=("tp=2",))
+    if finetune == "lora:16":
         assert make(ask).best.layout["tp"] == 2
     else:
         with pytest.raises(DoesNotFit, match=r"4-bit weights \(qlora\) are not cut by tp"):
@@ -118,7 +118,7 @@ def test_options_without_effect_and_sequences_beyond_the_model_are_refused(chang
 
 
 def test_the_longest_sequence_is_never_longer_than_the_model_allows() -> None:
-    found = make(replace(ASK, on="1xh200", objective="reward")).tuning
+    found = make(replace(ASK, on="1xh200", objective="reward")).finetune
     assert found is not None
     assert found.longest == 131_072
 
@@ -126,13 +126,13 @@ def test_the_longest_sequence_is_never_longer_than_the_model_allows() -> None:
 def test_a_run_over_few_rows_takes_a_whole_step_and_tells_how_many_are_cut(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"tokens": length}) + "\n" for length in (100, 3000, 5000)))
-    found = make(replace(ASK, data=str(path))).tuning
+    found = make(replace(ASK, data=str(path))).finetune
     assert found is not None
     assert (found.steps, found.cut, found.longest_row) == (1, 2, 5000)
 
 
 def test_stages_of_a_device_map_run_one_after_another() -> None:
-    made = make(replace(ASK, model="qwen2.5-14b", on="2xrtx3090", tune="lora:16", framework="accelerate", fix=("pp=2",)))
+    made = make(replace(ASK, model="qwen2.5-14b", on="2xrtx3090", finetune="lora:16", framework="accelerate", fix=("pp=2",)))
     best = made.best
     assert best.layout["schedule"] == "naive"
     computing = sum(best.time[part] for part in ("matmul", "attention", "elementwise", "recompute"))
@@ -148,8 +148,8 @@ def test_pairs_and_references_take_more_time_than_plain_text(objective: str, pla
 def test_a_reference_is_a_copy_of_the_model_only_where_all_of_it_is_trained() -> None:
     ask = replace(ASK, model="llama-3.2-1b", on="1xh200", framework="ddp", fix=("mbs=2", "recompute=none"))
     whole, lora = (
-        [make(replace(ask, tune=tune, objective=objective)).best.memory["weights"] for objective in ("orpo", "dpo")]
-        for tune in ("full", "lora:16")
+        [make(replace(ask, finetune=finetune, objective=objective)).best.memory["weights"] for objective in ("orpo", "dpo")]
+        for finetune in ("full", "lora:16")
     )
     assert whole[1] - whole[0] == pytest.approx(2 * 1_235_814_400, rel=1e-4)
     assert lora[1] == lora[0]
@@ -166,13 +166,13 @@ def pictured(folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("tune", ["full", "lora:16", "freeze:4"])
-def test_a_tower_is_counted_frozen_or_trained(tmp_path: Path, tune: str) -> None:
+@pytest.mark.parametrize("finetune", ["full", "lora:16", "freeze:4"])
+def test_a_tower_is_counted_frozen_or_trained(tmp_path: Path, finetune: str) -> None:
     ask = replace(
         ASK,
         model=pictured(tmp_path),
         on="8xh200",
-        tune=tune,
+        finetune=finetune,
         framework="ddp",
         fix=("mbs=1", "recompute=none", "tp=2", "pp=1"),
         batch=8,
@@ -182,7 +182,7 @@ def test_a_tower_is_counted_frozen_or_trained(tmp_path: Path, tune: str) -> None
     assert frozen.memory["weights"] - without.memory["weights"] == pytest.approx(2 * parameters, rel=1e-6)
     assert frozen.memory["optimizer"] == without.memory["optimizer"]
     assert trained.memory["optimizer"] - frozen.memory["optimizer"] == pytest.approx(
-        (8 if tune == "lora:16" else 12) * parameters
+        (8 if finetune == "lora:16" else 12) * parameters
     )
     assert trained.time["matmul"] - frozen.time["matmul"] == pytest.approx(2 * (frozen.time["matmul"] - without.time["matmul"]))
     assert trained.memory["activations"] > frozen.memory["activations"] == without.memory["activations"]

@@ -17,10 +17,10 @@ CARD = TrainAsk("llama-3.1-8b", on="1xrtx3090", batch=8, seq=2048)
 ASKS = {
     "host": CARD,
     "lora": replace(CARD, ram=64 * GIB),
-    "qlora": replace(CARD, on="1xrtx3060", tune="lora:16"),
-    "bounded": replace(CARD, tune="lora:16", fix=("recompute=none", "mbs=8")),
+    "qlora": replace(CARD, on="1xrtx3060", finetune="lora:16"),
+    "bounded": replace(CARD, finetune="lora:16", fix=("recompute=none", "mbs=8")),
     "ddp": replace(CARD, model="llama-3.2-1b", on="1xrtx3060", framework="ddp"),
-    "pairs": replace(CARD, model="llama-3.2-3b", tune="full", objective="dpo", framework="accelerate"),
+    "pairs": replace(CARD, model="llama-3.2-3b", finetune="full", objective="dpo", framework="accelerate"),
 }
 
 
@@ -51,10 +51,10 @@ def test_all_changes_together_make_it_fit_and_none_can_be_left_out(name: str, cu
         assert not first_that_fits(fewer, fewer.question(), top=1).fits, (flags, left_out)
 
 
-def test_a_tuning_beyond_the_context_of_a_model_is_advised_with_a_shorter_sequence() -> None:
+def test_fine_tuning_beyond_the_context_of_a_model_is_advised_with_a_shorter_sequence() -> None:
     found = cure(TrainAsk("bloom-176b", on="8xrtx4090", batch=8, seq=4096))
     assert found is not None
-    assert [remedy.flag for remedy in found.remedies] == ["--tune lora:16", "--seq 2048"]
+    assert [remedy.flag for remedy in found.remedies] == ["--finetune lora:16", "--seq 2048"]
 
 
 @pytest.mark.parametrize("name", ASKS)
@@ -94,13 +94,13 @@ def test_host_memory_that_is_said_to_suffice_does() -> None:
 
 def test_what_would_fit_is_told_with_its_layout() -> None:
     with pytest.raises(
-        DoesNotFit, match=r"; --tune lora:16 saves [\d.]+ GiB: then it fits in [\d.]+ GiB \(dp1 tp1 pp1 mbs\d.* DDP\)"
+        DoesNotFit, match=r"; --finetune lora:16 saves [\d.]+ GiB: then it fits in [\d.]+ GiB \(dp1 tp1 pp1 mbs\d.* DDP\)"
     ):
         make(ASKS["ddp"])
 
 
 def test_no_advice_is_printed_where_none_helps() -> None:
-    ask = replace(CARD, model="llama-3-405b", tune="full")
+    ask = replace(CARD, model="llama-3-405b", finetune="full")
     assert cure(ask) is None
     with pytest.raises(DoesNotFit) as refused:
         make(ask)
@@ -109,12 +109,12 @@ def test_no_advice_is_printed_where_none_helps() -> None:
 
 def test_several_changes_are_told_in_one_clause() -> None:
     found = Cure(
-        (Remedy("--loss fused", 2.9 * GIB), Remedy("--tune lora:16", 70.1 * GIB, 3.0 * GIB)),
+        (Remedy("--loss fused", 2.9 * GIB), Remedy("--finetune lora:16", 70.1 * GIB, 3.0 * GIB)),
         "dp1",
         "DDP",
         20 * GIB,
         10 * GIB,
         11 * GIB,
     )
-    told = "--loss fused saves 2.9 GiB, --tune lora:16 70.1 GiB more and 3.0 GiB of host memory: then it fits in 20.0 GiB"
+    told = "--loss fused saves 2.9 GiB, --finetune lora:16 70.1 GiB more and 3.0 GiB of host memory: then it fits in 20.0 GiB"
     assert words(found) == f"{told} and 10.0 of the host's 11.0 (dp1 with DDP)"

@@ -172,13 +172,13 @@ def test_adapters_of_other_weights_or_of_another_rank_are_refused_in_one_line(ru
         models[seed] = tmp_path / f"weights-{seed}"
         assert save([model], models[seed], extra={"config.json": config_json(values, "float32")}) == ""
     out = tmp_path / "run"
-    checkpoint(out, 6, tune="lora:4", weights=str(models[1]))
+    checkpoint(out, 6, finetune="lora:4", weights=str(models[1]))
     kept = sorted(path.name for path in out.rglob("*"))
-    given = ("--checkpoint-every", "3", "--tune", "lora:4", "--weights", str(models[1]))
+    given = ("--checkpoint-every", "3", "--finetune", "lora:4", "--weights", str(models[1]))
     assert "now lora:8 with alpha 16" in asked(run, out, *given[:3], "lora:8", *given[4:])
     assert "now lora:4 with alpha 32" in asked(run, out, *given, "--lora-alpha", "32")
     assert "on 4 layers (q_proj)" in asked(run, out, *given[:3], "lora:4:q_proj", *given[4:])
     assert f"not of {models[2]}: repeat its --weights" in asked(run, out, *given[:5], str(models[2]))
     assert sorted(path.name for path in out.rglob("*") if path.name != ".lock") == kept
     moved = models[1].rename(tmp_path / "moved")
-    previous.check(ready(out, tune="lora:4", weights=str(moved)), out)
+    previous.check(ready(out, finetune="lora:4", weights=str(moved)), out)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
-from meshwise.cost.finetune import FULL, Tuning
+from meshwise.cost.finetune import FULL, Finetune
 from meshwise.runs.train.predict import predict
 from support.every import check_every
 from support.measured_rows import built_in, read, skipped
@@ -238,7 +238,7 @@ def test_accumulation_steps_tell_the_micro_batch(tmp_path: Path) -> None:
     assert case.layout["mbs"] == 2
 
 
-def test_a_tuned_run_is_predicted_as_it_was_tuned(tmp_path: Path) -> None:
+def test_a_fine_tuned_run_is_predicted_as_such(tmp_path: Path) -> None:
     row = {
         "model": "llama-3.2-1b",
         "d_model": "",
@@ -249,15 +249,15 @@ def test_a_tuned_run_is_predicted_as_it_was_tuned(tmp_path: Path) -> None:
         "framework": "meshwise",
     }
     whole, lora = read(tmp_path, row, row | {"tune": "lora:16"})
-    assert whole.work.tuning == FULL
-    assert lora.work.tuning == Tuning("lora", 16, ("all-linear",))
+    assert whole.work.finetune == FULL
+    assert lora.work.finetune == Finetune("lora", 16, ("all-linear",))
     assert whole.group != lora.group
     predicted = predict([whole, lora])
     assert predicted.memory[1] < 0.5 * predicted.memory[0]
     assert predicted.seconds[1] < predicted.seconds[0]
 
 
-def test_a_tuning_that_the_model_lacks_skips_the_row(tmp_path: Path) -> None:
+def test_a_method_that_the_model_lacks_skips_the_row(tmp_path: Path) -> None:
     row = {"model": "llama-3.2-1b", "d_model": "", "n_layers": "", "n_heads": ""}
     assert "has no module 'w_pack'" in skipped(tmp_path, row | {"tune": "lora:16:w_pack"})
-    assert "unknown tuning 'lroa:16'" in skipped(tmp_path, row | {"tune": "lroa:16"})
+    assert "unknown fine-tuning method 'lroa:16'" in skipped(tmp_path, row | {"tune": "lroa:16"})

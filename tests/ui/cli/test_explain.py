@@ -71,7 +71,7 @@ def test_a_layout_that_cannot_run_is_refused_with_the_reason(run: Run, plan: Pat
         ),
         (lambda text: text.replace('"choices"', '"chosen"'), "a damaged plan"),
         (lambda text: "model = 1", "not valid JSON"),
-        (lambda text: '{"model_type": "llama"}', "not a plan; write one with"),
+        (lambda text: '{"model_type": "llama"}', "not a plan; make one with"),
         (lambda text: "\0\0", "plan.json"),
         (lambda text: text.replace('"bloom-176b"', '"blooom-176b"'), "did you mean"),
     ],

@@ -49,6 +49,7 @@ def test_the_table_of_count_is_the_one_people_know(arguments: list[str], golden:
         (["calibrate", "bloom_prequel", "--foo"], "unknown option --foo (meshwise calibrate --help)"),
         (["serve", "gpt2", "--batch", "64"], "unknown option --batch; 'meshwise plan' has it (meshwise serve --help)"),
         (["plan", "gpt2", "--users", "4"], "unknown option --users; 'meshwise serve' has it (meshwise plan --help)"),
+        (["plan", "gpt2", "--tune", "lora:8"], "unknown option --tune; did you mean '--finetune'? (meshwise plan --help)"),
         (["plan", "gpt2", "--serve"], "unknown option --serve; it is a verb: 'meshwise serve' (meshwise plan --help)"),
         (["--nope"], "unknown option --nope (meshwise --help)"),
         (["--versoin"], "unknown option --versoin; did you mean '--version'? (meshwise --help)"),

@@ -172,7 +172,7 @@ def test_steps_go_on_while_a_checkpoint_is_written() -> None:
 # Output for scripts.
 
 KEYS = {
-    "format", "ask", "choices", "priced", "rejected", "calibration", "cluster", "framework", "tuning", "notes", "versions",
+    "format", "ask", "choices", "priced", "rejected", "calibration", "cluster", "framework", "finetune", "notes", "versions",
 }  # fmt: skip
 CHOICE = {
     "layout", "devices", "seconds", "low", "high", "tokens_per_second", "tflops", "mfu", "gradient_accumulation", "memory",

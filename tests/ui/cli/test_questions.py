@@ -35,7 +35,7 @@ RANGES: dict[str, st.SearchStrategy[Any]] = {
     "ramp": st.lists(LENGTHS, max_size=3).map(tuple),
     "users": st.integers(1, 999_999),
     "top": st.integers(1, 1000),
-    "tune": st.sampled_from(("full", "lora:16", "qlora:8:q_proj,v_proj", "freeze:3")),
+    "finetune": st.sampled_from(("full", "lora:16", "qlora:8:q_proj,v_proj", "freeze:3")),
     **{name: st.integers(1, 4096) for name in ("images", "answers", "epochs")},
     "rate": st.floats(1e-6, 1e8),
     "burst": st.floats(0.1, 10),

@@ -42,11 +42,11 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "a misspelt recompute": (["--recompute", "fully"], "did you mean 'full'"),
     "an unsupported precision": (["--precision", "fp8"], "--precision fp8 needs a GPU with 8-bit products"),
     "a target that the model lacks": (
-        ["--tune", "lora:8:wo"],
+        ["--finetune", "lora:8:wo"],
         "the model has no module 'wo'; its linear layers are q_proj, k_proj",
     ),
-    "a method that does not exist": (["--tune", "lra:8"], "unknown tuning 'lra:8'; did you mean 'lora'?"),
-    "a rank above every layer": (["--tune", "lora:4096"], "rank 4096 is above the smallest dimension of k_proj"),
+    "a method that does not exist": (["--finetune", "lra:8"], "unknown fine-tuning method 'lra:8'; did you mean 'lora'?"),
+    "a rank above every layer": (["--finetune", "lora:4096"], "rank 4096 is above the smallest dimension of k_proj"),
     "no such text": (["--data", "nowhere.txt"], "--data 'nowhere.txt': no such file, folder or pattern"),
     "an empty text": (["--data", os.devnull], "no such file, folder or pattern"),
     "a text of another kind": (["--data", __file__], "'.py' is not one of .txt, .jsonl"),
@@ -219,7 +219,19 @@ def test_a_users_own_text_is_tokenized_and_trained_on(tmp_path: Path) -> None:
 def test_conversations_are_packed_and_an_adapter_is_left_for_peft(tmp_path: Path) -> None:
     rows = [{"prompt": f"what is {i} + {i}? ", "completion": f"it is {2 * i}"} for i in range(40)]
     (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    command = [sys.executable, "-m", "meshwise", "run", "--device", "cpu", "--tune", "lora:4", "--data", "chat.jsonl", "--pack"]
+    command = [
+        sys.executable,
+        "-m",
+        "meshwise",
+        "run",
+        "--device",
+        "cpu",
+        "--finetune",
+        "lora:4",
+        "--data",
+        "chat.jsonl",
+        "--pack",
+    ]
     done = subprocess.run(
         [*command, "--batch", "4x64", "--steps", "3", "--merge"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

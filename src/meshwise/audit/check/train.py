@@ -162,7 +162,7 @@ def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.
     return TrainAsk(
         model=model.name,
         on=on,
-        tune=adapters.tune_of(facts, model),
+        finetune=adapters.finetune_of(facts, model),
         batch=facts.whole("batch"),
         seq=facts.whole("seq"),
         framework=str(facts.value("predicted_by") or program.framework),

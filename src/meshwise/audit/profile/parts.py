@@ -14,7 +14,7 @@ from meshwise.models.model import build
 from meshwise.plan.train import own_run
 from meshwise.plan.train.choice import Choice
 from meshwise.units import GIB
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 
 LARGEST_LOG = 1 << 28
@@ -78,7 +78,7 @@ def _settings(path: Path) -> Settings:
         values = cast(dict[str, Any], json.loads(files.text_of(path)))
         known: dict[str, Any] = {f.name: values[f.name] for f in fields(Settings) if f.name in values}
         layout = {f.name: values["layout"][f.name] for f in fields(Layout) if f.name in values["layout"]}
-        known |= {"layout": Layout(**layout), "tune": Tune.of(values.get("tune", {}))}
+        known |= {"layout": Layout(**layout), "finetune": FinetuneMethod.of(values.get("finetune", {}))}
         return Settings(**known)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: not the config.json of a run ({error})") from None

@@ -7,6 +7,6 @@ compute.py   matrix products, attention, kernels that move bytes               s
 chain.py     sequential recurrences (TTT)                                      stages.py    layers of each pipeline stage
 comm.py      bandwidth of communication groups, time of collectives            torus.py     groups on a torus (TPU pods)
 memory.py    weights, gradients, optimizer state, activations, logits          distinct.py  groups of equal layouts
-parameters.py parameters by how they are sharded, and what a tuning makes of them
+parameters.py parameters by how they are sharded, and what fine-tuning makes of them
 question.py  Question: model, cluster, task, calibration                       recompute.py what is kept, and what is repeated
 """

@@ -18,7 +18,7 @@ GLOO_SEGMENT, GLOO_SEGMENTS = 2.0**20, 2
 """Bytes of a segment of an all-reduce with gloo, the backend of CPUs, and segments that are on their way at a time: each takes a step's
 latency before it moves (measured over cables of 10 ms, benchmarks/hosts_with_limits.py)."""
 HOP = 1.5e-6
-"""Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's tuning model: 0.6 to 3.4 us)."""
+"""Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's own model: 0.6 to 3.4 us)."""
 
 
 @dataclass(frozen=True)

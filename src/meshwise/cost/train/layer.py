@@ -6,7 +6,7 @@ from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.comm import Communicators
 from meshwise.cost.train.memory import stored_per_token
-from meshwise.cost.train.parameters import tuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.passes import Passes, backward_bytes
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.recompute import repeated
@@ -31,7 +31,7 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     c, layers = q.calibration, q.model.decoder.layers
     share = np.where(a.sp > 0, a.tp, 1)
     bytewise = p.pointwise + p.norms / share
-    how = tuned(q.model, q.work.tuning)
+    how = finetuned(q.model, q.work.finetune)
     again = repeated(q.work.framework, a.recompute, q.model.decoder.gated, bool(how.adapted))
     products = p.projections * again.projections + p.outputs * again.outputs + (p.matmul - p.projections - p.outputs) * again.mlp
     recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers * how.inputs

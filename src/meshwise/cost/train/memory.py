@@ -10,7 +10,7 @@ from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import scratch_bytes
 from meshwise.cost.train.distinct import Groups
-from meshwise.cost.train.parameters import ADAPTER_BYTES, Parameters, Tuned, tuned
+from meshwise.cost.train.parameters import ADAPTER_BYTES, Finetuned, Parameters, finetuned
 from meshwise.cost.train.recompute import Kept, kept
 from meshwise.cost.work import FUSED_UPDATE, MASTER_BYTES, NATIVE, OPTIMIZER_BYTES, PAGED_BYTES, Train
 from meshwise.models.model import Model
@@ -43,7 +43,7 @@ class ActivationBytes:
     """Attention scores without flash kernels, per token and key."""
 
     @staticmethod
-    def of(model: Model, framework: Framework, element: float = 2.0, how: Tuned | None = None) -> "ActivationBytes":
+    def of(model: Model, framework: Framework, element: float = 2.0, how: Finetuned | None = None) -> "ActivationBytes":
         """Count the inputs that products, norms and activation functions keep; narrow products keep theirs in `element` bytes. A frozen
         product keeps none, its adapter does.
 
@@ -111,7 +111,7 @@ class InputsKept:
     """Inputs of the products that end feed-forward layers."""
 
 
-def _inputs_kept(f: Framework, how: Tuned | None) -> InputsKept:
+def _inputs_kept(f: Framework, how: Finetuned | None) -> InputsKept:
     if how is None or how.weights:
         return InputsKept()
     shared = not f.adapter_input_bytes
@@ -119,7 +119,7 @@ def _inputs_kept(f: Framework, how: Tuned | None) -> InputsKept:
     return InputsKept(norms * shared, float(how.adapts(feeds=True, row=True) and shared))
 
 
-def _adapter_bytes(f: Framework, how: Tuned | None) -> float:
+def _adapter_bytes(f: Framework, how: Finetuned | None) -> float:
     """Return bytes per token that adapters keep in all layers: the narrow product, with DoRA the wide one, and their own copies of their
     inputs where the framework makes such copies."""
     total = 0.0
@@ -148,7 +148,7 @@ class StateMemory:
 
     @staticmethod
     def of(model: Model, work: Train, a: Layouts, layers: tuple[Floats, Floats], microbatches: Floats) -> "StateMemory":
-        f, how = work.framework, tuned(model, work.tuning)
+        f, how = work.framework, finetuned(model, work.finetune)
         states = _states(how, work, a, np.stack(layers), microbatches)
         if work.objective.reference and not how.adapted:
             states["weights"] = states["weights"] + _reference(Parameters.of(model), a, np.stack(layers))
@@ -226,7 +226,7 @@ def _tower_bytes(model: Model) -> float:
 
 def _dequantized(model: Model, work: Train) -> float:
     """Return the 16-bit bytes of the largest matrix that is stored in nf4: one at a time is dequantized."""
-    names = tuned(model, work.tuning).quantized
+    names = finetuned(model, work.finetune).quantized
     return 2.0 * max((op.n * op.k for op in model.ops if op.name in names), default=0)
 
 
@@ -252,7 +252,7 @@ def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, 
     """Return bytes per trained parameter of gradients and of optimizer state: fewer where a single device splits its weights. Adapters are
     their own float32 master copy. The float32 gradients of ZeRO 3 replace its 16-bit ones part by part."""
     f = work.framework
-    if work.tuning.adapts:
+    if work.finetune.adapts:
         none = np.zeros_like(microbatches)
         return none + 4.0 * (work.optimizer != FUSED_UPDATE), none + max(0.0, OPTIMIZER_BYTES[work.optimizer] - ADAPTER_BYTES)
     whole = OPTIMIZER_BYTES[work.optimizer] + f.master_gradient_bytes
@@ -268,7 +268,7 @@ def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, 
     return np.where(pure, 2.0, gradients), np.where(pure, moments, np.where(split, whole - 2.0, whole))
 
 
-def _states(how: Tuned, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> dict[str, Floats]:
+def _states(how: Finetuned, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> dict[str, Floats]:
     """Return bytes of weights, gradients and optimizer state of a stage of `layers` layers (ZeRO, arXiv:1910.02054)."""
     f, sizes = work.framework, how.trained
     per_gradient, per_state = state_bytes(work, a, microbatches)
@@ -309,13 +309,13 @@ def _reference(sizes: Parameters, a: Layouts, layers: Floats) -> Floats:
 
 def weight_bytes(work: Train) -> float:
     """Return bytes per trained weight on a device."""
-    return ADAPTER_BYTES if work.tuning.adapts else float(work.framework.weight_bytes)
+    return ADAPTER_BYTES if work.finetune.adapts else float(work.framework.weight_bytes)
 
 
 def host_bytes(model: Model, work: Train, a: Layouts, layers: Floats, microbatches: Floats) -> Floats:
     """Return bytes per device that offload keeps in host memory: optimizer state and gradients, with `parameters` the weights too; or
     activations."""
-    how, (_, per_state) = tuned(model, work.tuning), state_bytes(work, a, microbatches)
+    how, (_, per_state) = finetuned(model, work.finetune), state_bytes(work, a, microbatches)
     sharded = how.trained.sharded(*how.trained.on_stage(layers, a), a)
     parameters = a.offload == OFFLOAD.index("parameters")
     gradients = 0.0 if work.framework.master_gradient_bytes else 4.0
@@ -336,7 +336,7 @@ def stored_per_token(model: Model, work: Train, a: Layouts) -> Floats:
 def _activations(model: Model, work: Train, a: Layouts) -> tuple[Floats, Floats]:
     """Return bytes per token that a micro-batch keeps in all layers for its backward pass, and bytes per token of the layer that is being
     recomputed."""
-    f, how = work.framework, tuned(model, work.tuning)
+    f, how = work.framework, finetuned(model, work.finetune)
     sizes = ActivationBytes.of(model, f, work.recipe.bytes, how)
     share = np.where(a.sp > 0, a.tp, 1.0)
     left = sizes.left(kept(f, a.recompute), share, a.tp, work.seq)

@@ -1,4 +1,4 @@
-"""Parameters of a model by how they are sharded, and what a tuning makes of them: which are trained, and how the frozen ones are stored."""
+"""Parameters of a model by how they are sharded, and by how it is fine-tuned: which are trained, and how the frozen ones are stored."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.finetune import FULL, Tuning
+from meshwise.cost.finetune import FULL, Finetune
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.errors import UserError
 from meshwise.models.model import Model
@@ -18,7 +18,7 @@ NF4_BLOCK, NF4_GROUP = 64, 256
 """Weights that share a scale, and scales that share a second one (double quantization, arXiv:2305.14314, section 3)."""
 NF4_TABLES = 4 * (1 + 16 + 256)
 """Bytes per matrix: the mean of its scales, the 16 values of nf4 and the 256 of an 8-bit scale, each in float32 (bitsandbytes 0.50,
-functional.quantize_4bit; tests/fixtures/tuning/bitsandbytes.csv)."""
+functional.quantize_4bit; tests/fixtures/finetune/bitsandbytes.csv)."""
 ADAPTER_BYTES = 4.0
 """Bytes per weight of an adapter: PEFT keeps them in float32 (autocast_adapter_dtype), so that no other master copy exists."""
 OUTER = ("embedding", "head")
@@ -77,8 +77,8 @@ class Parameters:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A model under a tuning: the shares of its layers that the backward pass visits, its trained parameters, its frozen bytes."""
+class Finetuned:
+    """A model as it is fine-tuned: the shares of its layers that the backward pass visits, its trained parameters, its frozen bytes."""
 
     trained: Parameters
     frozen: Parameters | None = None
@@ -112,19 +112,19 @@ class Tuned:
         return any((op.part in ("ffw", "experts")) == feeds and (op.shard == "row") == row for op in ops)
 
 
-def tuned(model: Model, tuning: Tuning) -> Tuned:
-    """Return what a tuning makes of a model. UserError where the model lacks what it names."""
-    if tuning == FULL and not any(op.name == FROZEN_TOWER for op in model.ops):
-        return Tuned(Parameters.of(model))
-    return _tuned(model, tuning)
+def finetuned(model: Model, finetune: Finetune) -> Finetuned:
+    """Return what a method of fine-tuning makes of a model. UserError where the model lacks what it names."""
+    if finetune == FULL and not any(op.name == FROZEN_TOWER for op in model.ops):
+        return Finetuned(Parameters.of(model))
+    return _finetuned(model, finetune)
 
 
 @lru_cache(maxsize=32)
-def _tuned(model: Model, tuning: Tuning) -> Tuned:
-    if tuning == FULL:
+def _finetuned(model: Model, finetune: Finetune) -> Finetuned:
+    if finetune == FULL:
         whole = Parameters.of(model)
-        return Tuned(whole, replace(whole, dense=2.0 * _tower(model, FROZEN_TOWER), experts=0.0, table=0.0))
-    found = _adapted(model, tuning) if tuning.adapts else _frozen_below(model, tuning.frozen_layers)
+        return Finetuned(whole, replace(whole, dense=2.0 * _tower(model, FROZEN_TOWER), experts=0.0, table=0.0))
+    found = _adapted(model, finetune) if finetune.adapts else _frozen_below(model, finetune.frozen_layers)
     assert found.frozen is not None
     return replace(found, frozen=replace(found.frozen, dense=found.frozen.dense + 2.0 * _tower(model, FROZEN_TOWER)))
 
@@ -134,35 +134,35 @@ def _tower(model: Model, name: str) -> int:
     return sum(op.params for op in model.ops if op.name == name)
 
 
-def _adapted(model: Model, tuning: Tuning) -> Tuned:
+def _adapted(model: Model, finetune: Finetune) -> Finetuned:
     """Return a frozen model with adapters."""
-    whole, chosen = Parameters.of(model), targeted(model, tuning.targets, tuning.rank)
-    tower, magnitudes = _tower(model, TRAINED_TOWER), tuning.method == "dora"
+    whole, chosen = Parameters.of(model), targeted(model, finetune.targets, finetune.rank)
+    tower, magnitudes = _tower(model, TRAINED_TOWER), finetune.method == "dora"
     own, of_experts = (
-        sum(one.adapter(tuning.rank, magnitudes) * one.count for one in chosen if one.ops[0].expert == expert)
+        sum(one.adapter(finetune.rank, magnitudes) * one.count for one in chosen if one.ops[0].expert == expert)
         for expert in (False, True)
     )
     packed = [
-        op for block, op in model.placed if tuning.quantized and block not in OUTER and op.kind == "matmul" and not op.expert
+        op for block, op in model.placed if finetune.quantized and block not in OUTER and op.kind == "matmul" and not op.expert
     ]
     saved = sum((2 * op.n * op.k - nf4_bytes(op.n * op.k)) * op.count for op in packed)
     frozen = Parameters(
         2.0 * (whole.dense - tower) - saved, 2.0 * whole.experts, 2.0 * whole.table, whole.tables, whole.layers, whole.tensors
     )
-    return Tuned(
+    return Finetuned(
         trained=Parameters(own + tower, of_experts, 0.0, whole.tables, whole.layers, 2.0 * len(chosen)),
         frozen=frozen,
         weights=0.0,
         head=False,
         adapted=chosen,
-        rank=tuning.rank,
+        rank=finetune.rank,
         magnitudes=magnitudes,
         quantized=frozenset(op.name for op in packed),
         packed=sum(nf4_bytes(op.n * op.k) * op.count for op in packed),
     )
 
 
-def _frozen_below(model: Model, layers: int) -> Tuned:
+def _frozen_below(model: Model, layers: int) -> Finetuned:
     """Return a model whose embedding and first `layers` layers are frozen; a tied head is frozen with the embedding."""
     whole, number = Parameters.of(model), model.decoder.layers
     if layers >= number:
@@ -171,7 +171,7 @@ def _frozen_below(model: Model, layers: int) -> Tuned:
     dense += _tower(model, TRAINED_TOWER)
     head = not model.decoder.tied
     share = 1 - layers / number
-    return Tuned(
+    return Finetuned(
         trained=Parameters(dense, experts, whole.table * head, 1, number, whole.tensors),
         frozen=Parameters(
             2.0 * (whole.dense - dense), 2.0 * (whole.experts - experts), 2.0 * whole.table, 1, number, whole.tensors

@@ -9,7 +9,7 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
 from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound, rule_rate
 from meshwise.cost.train.distinct import Groups
-from meshwise.cost.train.parameters import Tuned, dequantized_bytes, tuned
+from meshwise.cost.train.parameters import Finetuned, dequantized_bytes, finetuned
 from meshwise.cost.work import Train
 from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
@@ -83,7 +83,7 @@ def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
 
 def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Train, cut: Cut) -> Passes:
     """Sum over the Ops of the model: the only loop of the cost model."""
-    zero, how = np.zeros_like(cut.tp), tuned(model, work.tuning)
+    zero, how = np.zeros_like(cut.tp), finetuned(model, work.finetune)
     total = Passes(*(zero.copy() for _ in fields(Passes)))
     rows = cut.mbs * work.seq / cut.cp
     for block, op in placed:
@@ -151,7 +151,7 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         if op.expert:
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
             grouped = replace(d, share=d.share * d.calibration.grouped)
-            how = tuned(model, work.tuning)
+            how = finetuned(model, work.finetune)
             forward, inputs, weights = linear(grouped, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
             t.matmul += times * forward
             t.matmul_back += times * (how.inputs * inputs + how.weights * weights)
@@ -173,12 +173,12 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
     elif op.serial:
         forward, backward = chain(d, op, work.seq, cut.mbs, cut.tp, model.decoder.heads)
         t.matmul += times * each * forward
-        t.matmul_back += times * each * backward * tuned(model, work.tuning).inputs
+        t.matmul_back += times * each * backward * finetuned(model, work.finetune).inputs
     elif op.kind in ("scan", "conv"):
         flops = 2 * rows * op.m * op.n * op.k * each / cut.tp
         seconds = flops / (d.peak * d.share * d.calibration.scan * op.k / (op.k + d.calibration.depth))
         t.matmul += times * seconds
-        t.matmul_back += times * 2 * seconds * tuned(model, work.tuning).inputs
+        t.matmul_back += times * 2 * seconds * finetuned(model, work.finetune).inputs
     elif op.kind == "norm":
         t.norms += times * each * memory_bound(d, 2 * d.element * rows * op.n)
 
@@ -215,7 +215,7 @@ def _add_tower(t: Passes, d: Device, placed: Sequence[tuple[str, Op]], cut: Cut)
 
 
 def add_adapters(
-    t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Tuned, cut: Cut, rows: Floats, *, fused: bool
+    t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Finetuned, cut: Cut, rows: Floats, *, fused: bool
 ) -> None:
     """Add the narrow products beside the adapted layers, and what turns weights from nf4 into 16 bits before each use.
 

@@ -29,7 +29,7 @@ from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
 from meshwise.cost.train.layer import head_seconds, host_link, layer_seconds, offloaded_activations, uses_cuda_graph
 from meshwise.cost.train.memory import ActivationMemory, StateMemory, host_bytes, memory, state_bytes, weight_bytes
-from meshwise.cost.train.parameters import Parameters, tuned
+from meshwise.cost.train.parameters import Parameters, finetuned
 from meshwise.cost.train.passes import Cut, Passes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
 from meshwise.cost.train.question import Question
@@ -221,7 +221,7 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
     attention, whose backward pass has no weights.
     """
     none, whole = np.zeros(len(a)), sum(seconds.values(), np.zeros(len(a)))
-    repeated, how = seconds.get("recompute", none), tuned(q.model, q.work.tuning)
+    repeated, how = seconds.get("recompute", none), finetuned(q.model, q.work.finetune)
     forward = (whole - repeated) / (1 + how.inputs + how.weights)
     local = whole - repeated - sum((seconds[name] for name in collectives(q.work.framework) if name in seconds), none)
     products, attention = q.model.matmul_flops(), q.model.attention_flops(1, q.work.seq)
@@ -281,7 +281,7 @@ class PerStep:
 def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerStep:
     """Return the seconds that are spent once per step, before any of them hides behind computation."""
     q, a, m, layers = states.q, states.a, states.m, np.stack([states.slowest, states.last])
-    f, c, how = q.work.framework, q.calibration, tuned(q.model, q.work.tuning)
+    f, c, how = q.work.framework, q.calibration, finetuned(q.model, q.work.finetune)
     parameters = how.trained
     dense, experts = parameters.on_stage(layers, a)
     still = how.frozen.on_stage(layers, a) if how.frozen else (0.0, 0.0)
@@ -336,7 +336,7 @@ def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local
 
 def _update_launches(q: Question, a: Layouts) -> Floats:
     """Return the least seconds of the update kernels where weights are split: one kernel per large tensor."""
-    weights = sum(op.count for op in q.model.ops if np.any(op.params > UPDATED_TOGETHER)) * (not q.work.tuning.adapts)
+    weights = sum(op.count for op in q.model.ops if np.any(op.params > UPDATED_TOGETHER)) * (not q.work.finetune.adapts)
     return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * SHORTEST_KERNEL, 0.0)
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from meshwise.catalogue import records
 from meshwise.cost.objective import OBJECTIVES
-from meshwise.cost.train.parameters import ADAPTER_BYTES, tuned
+from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
@@ -189,7 +189,7 @@ def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, dev
 def _sync(q: Question, together: bool) -> float:
     """Return seconds to bring the trained weights to the engine: adapters alone, or all weights in 16 bits, over the memory of one device,
     the link of a node or the network between nodes."""
-    how = tuned(q.model, q.work.tuning)
+    how = finetuned(q.model, q.work.finetune)
     size = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
     if together and q.cluster.devices == 1:
         return 2 * size / q.chip.bandwidth

@@ -77,8 +77,8 @@ def _fitting(q: Question, bounds: Bounds) -> list[Training]:
     none = np.zeros(len(layouts))
     value = _value(q) if q.work.objective.name == "ppo" else None
     own = evaluate(value, layouts) if value else None
-    reward = _reference(replace(q, work=replace(q.work, tuning=FULL)), layouts) if value else none
-    reference = none if q.work.tuning.adapts else _reference(q, layouts)
+    reward = _reference(replace(q, work=replace(q.work, finetune=FULL)), layouts) if value else none
+    reference = none if q.work.finetune.adapts else _reference(q, layouts)
     extra = sum((own.memory[kind] for kind in STATES), reward) if own else reward
     fits = cost.peak + extra <= q.chip.memory * (1 - q.work.reserve)
     if value:

@@ -10,7 +10,7 @@ from meshwise.cost import goodput, interval
 from meshwise.cost.axes import MINOR, layout_name
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.compute import Device
-from meshwise.cost.train.parameters import tuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost
 from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, search, usable_part
@@ -223,7 +223,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
 
 def _exact_flops(q: Question, tokens: float) -> float:
     """Return the FLOPs of a step without recompute: forward, and backward as far as gradients are needed."""
-    how = tuned(q.model, q.work.tuning)
+    how = finetuned(q.model, q.work.finetune)
     products, attention = q.model.matmul_flops(tokens), q.model.attention_flops(tokens, q.work.seq)
     if how.frozen is None and not q.work.objective.forwards:
         return q.model.flops(tokens, q.work.seq)
@@ -239,7 +239,7 @@ def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
         q.work.reliability,
         devices,
         checkpoint_bytes=q.work.checkpoint_bytes(
-            tuned(q.model, q.work.tuning).trained.total if q.work.tuning.adapts else q.model.params
+            finetuned(q.model, q.work.finetune).trained.total if q.work.finetune.adapts else q.model.params
         ),
         staging=(q.chip.host or q.chip).bandwidth,
         step=seconds,

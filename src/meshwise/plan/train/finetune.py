@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.axes import RECOMPUTE
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.parameters import ADAPTER_BYTES, tuned
+from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import peak
 from meshwise.cost.work import MOST_TOKENS
@@ -21,8 +21,8 @@ MOST_BATCH = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningFacts:
-    """Figures of a tuning on the best layout. Bytes, tokens, seconds and dollars."""
+class FinetuneFacts:
+    """Figures of fine-tuning on the best layout. Bytes, tokens, seconds and dollars."""
 
     trained: int
     """Trained parameters."""
@@ -55,15 +55,15 @@ class TuningFacts:
     dollars: float | None = None
 
 
-def facts(ask: TrainAsk, q: Question, best: Choice) -> TuningFacts | None:
-    """Return the figures of a tuning; None where neither a tuning nor data or another objective than plain text was asked for."""
-    if not (ask.tune or ask.data or q.work.objective.name != "sft"):
+def facts(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
+    """Return the figures of fine-tuning; None where neither a method nor data or another objective than plain text was asked for."""
+    if not (ask.finetune or ask.data or q.work.objective.name != "sft"):
         return None
-    how = tuned(q.model, q.work.tuning)
+    how = finetuned(q.model, q.work.finetune)
     batch, batch_recompute = largest_batch(q, best)
     longest, longest_recompute = longest_sequence(q, best)
     saved = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
-    found = TuningFacts(
+    found = FinetuneFacts(
         trained=round(how.trained.total),
         parameters=q.model.params,
         saved_bytes=saved,
@@ -76,7 +76,7 @@ def facts(ask: TrainAsk, q: Question, best: Choice) -> TuningFacts | None:
     return _with_data(found, ask, q, best) if ask.data else found
 
 
-def _with_data(found: TuningFacts, ask: TrainAsk, q: Question, best: Choice) -> TuningFacts:
+def _with_data(found: FinetuneFacts, ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts:
     data = dataset.read(ask.data, q.work.objective)
     packed, padded = data.packed(ask.seq)[1], data.padded(ask.seq, padded_together(ask))[1]
     seconds = (best.days or 0.0) * 86400

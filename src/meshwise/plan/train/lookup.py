@@ -9,7 +9,7 @@ from meshwise.catalogue.chips import Chip, Cluster, Link
 from meshwise.cost.finetune import parse
 from meshwise.cost.objective import OBJECTIVES, Objective
 from meshwise.cost.reliability import Reliability
-from meshwise.cost.train.parameters import tuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, quoted
@@ -55,14 +55,14 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         loss=ask.loss,
         compiled=ask.compile,
         optimizer=ask.optimizer or "adamw",
-        tuning=parse(ask.tune or "full"),
+        finetune=parse(ask.finetune or "full"),
         objective=objective,
         tokens=_data_tokens(ask, objective) or ask.tokens,
         ramp=ask.ramp,
         imbalance=ask.imbalance,
         reliability=Reliability(**ask.failures),
     )
-    tuned(model, work.tuning)  # refuses targets, ranks and layers that the model lacks
+    finetuned(model, work.finetune)  # refuses targets, ranks and layers that the model lacks
     name = ask.calibration
     calibration = calibrations.named(name) if name else levels.choose_for(cluster, framework)
     return Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))
@@ -91,8 +91,8 @@ def with_tower(model: Model, *, trained: bool, images: int) -> Model:
 
 
 def check_length(ask: TrainAsk, model: Model) -> None:
-    """Refuse to tune a model on sequences beyond its context; what is trained from the start may have any."""
-    if (ask.tune or ask.data) and model.decoder.context and ask.seq > model.decoder.context:
+    """Refuse to fine-tune a model on sequences beyond its context; what is trained from the start may have any."""
+    if (ask.finetune or ask.data) and model.decoder.context and ask.seq > model.decoder.context:
         raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
 
 
@@ -131,7 +131,7 @@ def candidates(ask: TrainAsk, cluster: Cluster, model: Model) -> tuple[str, ...]
     """Return the frameworks to plan with, the usual one on these devices first; only the user's own where one is named."""
     if ask.framework:
         return (ask.framework,)
-    adapts = parse(ask.tune or "full").adapts
+    adapts = parse(ask.finetune or "full").adapts
     return frameworks.usual(cluster.chip.kind, model.model_type, devices=cluster.devices, nodes=cluster.node_count, adapts=adapts)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import cast
 
-from meshwise.cost.finetune import FULL, Method, Tuning
+from meshwise.cost.finetune import FULL, Finetune, Method
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
@@ -17,11 +17,11 @@ OPTIMIZERS = {"fp32": "adamw", "bf16": SHORT_MOMENTS}
 """The planner's names of AdamW, by the format of its moments."""
 
 
-def tune_words(settings: Settings) -> str:
-    """Return the value of `--tune` for a run; '' where everything is trained."""
-    given = settings.tune
-    tuning = Tuning(cast(Method, given.method), given.rank, given.targets, given.frozen_layers)
-    return "" if tuning == FULL else tuning.write()
+def finetune_words(settings: Settings) -> str:
+    """Return the value of `--finetune` for a run; '' where everything is trained."""
+    given = settings.finetune
+    finetune = Finetune(cast(Method, given.method), given.rank, given.targets, given.frozen_layers)
+    return "" if finetune == FULL else finetune.write()
 
 
 def question(settings: Settings, model: Model, on: str) -> Question:
@@ -29,7 +29,7 @@ def question(settings: Settings, model: Model, on: str) -> Question:
     precision = "bf16" if settings.precision == "fp32" else settings.precision  # the planner has no fp32
     ask = TrainAsk(
         model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision,
-        tune=tune_words(settings), optimizer=OPTIMIZERS[settings.moments],
+        finetune=finetune_words(settings), optimizer=OPTIMIZERS[settings.moments],
     )  # fmt: skip
     return ask.question(model)
 

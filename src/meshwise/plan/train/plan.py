@@ -19,10 +19,9 @@ from meshwise.cost.train.step import host_memory
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import fallback, lookup, remedies
-from meshwise.plan.train import finetune as tuning
+from meshwise.plan.train import fallback, finetune, lookup, remedies
 from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
-from meshwise.plan.train.finetune import TuningFacts
+from meshwise.plan.train.finetune import FinetuneFacts
 from meshwise.plan.train.search import check_divides
 
 if TYPE_CHECKING:
@@ -48,8 +47,8 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     cluster: dict[str, str | int | float | None]
     """The cluster that `--on` names: name, chip and its kind, devices, nodes (or pods), dollars per device and hour."""
     framework: str
-    tuning: TuningFacts | None = None
-    """Where a tuning, data or an objective was asked for."""
+    finetune: FinetuneFacts | None = None
+    """Where a method of fine-tuning, data or an objective was asked for."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -145,7 +144,7 @@ def make(ask: TrainAsk) -> TrainPlan:
             *fallback.faster_part(ask, choices[0].step),
             *_host_note(q, choices[0]),
         ),
-        tuning=tuning.facts(ask, q, choices[0]),
+        finetune=finetune.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
     )
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
@@ -183,7 +182,7 @@ def _assumptions(q: Question, asked: str) -> list[str]:
             f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); "
             f"tokens are sent {sent}{behind}{aside}"
         )
-    if f.pure_unsharded and not q.work.tuning.adapts and q.cluster.devices == 1:
+    if f.pure_unsharded and not q.work.finetune.adapts and q.cluster.devices == 1:
         notes.append(f"{f.name}: weights, gradients and moments are in 16 bits, without a float32 copy")
     if q.work.objective.generates:
         notes.append(f"{q.work.objective.name}: the training phase alone; generation is planned with it by meshwise.rollouts")

@@ -87,13 +87,15 @@ def _eight_bits(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
 
 
 def _lora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
-    whole = ask.tune in ("", "full") or ask.tune.startswith("freeze")
-    return (f"--tune lora:{RANK}", replace(ask, tune=f"lora:{RANK}")) if whole else None
+    whole = ask.finetune in ("", "full") or ask.finetune.startswith("freeze")
+    return (f"--finetune lora:{RANK}", replace(ask, finetune=f"lora:{RANK}")) if whole else None
 
 
 def _qlora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
-    method, colon, rest = ask.tune.partition(":")
-    return (f"--tune qlora{colon}{rest}", replace(ask, tune=f"qlora{colon}{rest}")) if method in ("lora", "dora") else None
+    method, colon, rest = ask.finetune.partition(":")
+    return (
+        (f"--finetune qlora{colon}{rest}", replace(ask, finetune=f"qlora{colon}{rest}")) if method in ("lora", "dora") else None
+    )
 
 
 def _offload(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
@@ -178,7 +180,7 @@ def _cured(ask: TrainAsk, changes: tuple[Change, ...]) -> Cure:
     before = _bytes(ask, q, layout)
     for flag, changed in steps:
         after = _bytes(changed, q, layout)
-        option = flag.partition(" ")[0] if flag.startswith(("--seq", "--tune")) else flag
+        option = flag.partition(" ")[0] if flag.startswith(("--seq", "--finetune")) else flag
         earlier = merged.pop(option, Remedy(flag, 0.0))
         merged[option] = Remedy(flag, earlier.saves + before[0] - after[0], earlier.on_host + before[1] - after[1])
         before = after
@@ -206,8 +208,8 @@ def advice(ask: TrainAsk) -> str:
 
 
 def words(found: Cure) -> str:
-    """Return changes in one clause: '--loss fused saves 2.9 GiB, --tune lora:16 70.1 GiB more: then it fits in 21.3 GiB (dp1 tp1 pp1 mbs1
-    with PyTorch DDP)'. Host memory is told where the layout would not fit there without the change."""
+    """Return changes in one clause: '--loss fused saves 2.9 GiB, --finetune lora:16 70.1 GiB more: then it fits in 21.3 GiB (dp1 tp1 pp1
+    mbs1 with PyTorch DDP)'. Host memory is told where the layout would not fit there without the change."""
     listed: list[str] = []
     for remedy in found.remedies:
         number = f"{'' if listed else 'saves '}{{:.1f}} GiB{' more' if listed else ''}"

@@ -1,9 +1,9 @@
-"""Adapters in launch files: the facts of a tuning, the keys that programs on PEFT share, and the tuning that facts say."""
+"""Adapters in launch files: the facts of fine-tuning, the keys that programs on PEFT share, and the method that facts say."""
 
 from collections.abc import Iterable
 from typing import Any, cast
 
-from meshwise.cost.finetune import Tuning
+from meshwise.cost.finetune import Finetune
 from meshwise.models.model import Model
 from meshwise.models.modules import modules, targeted
 from meshwise.models.op import ALL_LINEAR
@@ -38,16 +38,16 @@ TRL_KEYS = (
 """TRL's ModelConfig, 1.16."""
 
 
-def facts_of(model: Model, tuning: Tuning) -> dict[str, Value]:
-    """Return the facts of a tuning; short words for targets become names of modules."""
-    if tuning.method == "freeze":
-        return {"frozen": True, "frozen_layers": tuning.frozen_layers}
-    if not tuning.adapts:
+def facts_of(model: Model, finetune: Finetune) -> dict[str, Value]:
+    """Return the facts of a method of fine-tuning; short words for targets become names of modules."""
+    if finetune.method == "freeze":
+        return {"frozen": True, "frozen_layers": finetune.frozen_layers}
+    if not finetune.adapts:
         return {}
     names = (ALL_LINEAR,)
-    if tuning.targets != names:
-        names = tuple(dict.fromkeys(module.name for module in targeted(model, tuning.targets, tuning.rank)))
-    return {"adapter": tuning.method, "rank": tuning.rank, "alpha": tuning.alpha, "targets": names}
+    if finetune.targets != names:
+        names = tuple(dict.fromkeys(module.name for module in targeted(model, finetune.targets, finetune.rank)))
+    return {"adapter": finetune.method, "rank": finetune.rank, "alpha": finetune.alpha, "targets": names}
 
 
 def wording(setup: Setup) -> dict[str, Value]:
@@ -73,8 +73,8 @@ def meaning(facts: Run) -> list[Stated]:
     return [facts.meaning("adapter", method, stated)]
 
 
-def tune_of(facts: Run, model: Model) -> str:
-    """Return what is trained, in the words of `--tune`: '' for everything."""
+def finetune_of(facts: Run, model: Model) -> str:
+    """Return what is trained, in the words of `--finetune`: '' for everything."""
     if facts.value("frozen"):
         return f"freeze:{max(0, model.decoder.layers - facts.whole('trained_layers', DEFAULT_TRAINED))}"
     method = facts.value("adapter")

@@ -1,4 +1,4 @@
-"""torchtune: the YAML of its recipes for full tuning, LoRA, DoRA and QLoRA, on one device and with FSDP2 on several."""
+"""torchtune: the YAML of its recipes for full fine-tuning, LoRA, DoRA and QLoRA, on one device and with FSDP2 on several."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -212,7 +212,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{TITLE} offloads activations only with full recompute", {"recompute": "full"})
     if setup.whole("tp") > 1 and (setup.text("adapter") or not _family(function).splits):
         which = "llama3, llama3_1 and llama3_3"
-        yield Refusal(f"{TITLE} has tensor parallelism only for full tuning of {which} (tp {setup.whole('tp')})", {"tp": 1})
+        yield Refusal(f"{TITLE} has tensor parallelism only for full fine-tuning of {which} (tp {setup.whole('tp')})", {"tp": 1})
 
 
 def _adapted(setup: Setup) -> Iterable[Refusal]:
@@ -220,11 +220,11 @@ def _adapted(setup: Setup) -> Iterable[Refusal]:
     if not setup.text("adapter"):
         return
     if setup.text("adapter") == "dora" and _function(setup) in builders.NO_DORA:
-        yield Refusal(f"{TITLE} has no DoRA for {setup.model}; expected --tune lora:{setup.whole('rank')}", {})
+        yield Refusal(f"{TITLE} has no DoRA for {setup.model}; expected --finetune lora:{setup.whole('rank')}", {})
     if builders.written(setup.values["targets"]) is None:
-        tune = f"{setup.text('adapter')}:{setup.whole('rank')}"
+        adapter = f"{setup.text('adapter')}:{setup.whole('rank')}"
         why = f"{TITLE} attaches adapters to some of {', '.join(builders.ATTENTION)}, with or without all of {', '.join(builders.MLP)}"
-        yield Refusal(f"{why}; expected such targets or --tune {tune}", {})
+        yield Refusal(f"{why}; expected such targets or --finetune {adapter}", {})
 
 
 def _sharded(setup: Setup) -> Iterable[Refusal]:

@@ -40,7 +40,7 @@ class Session:
 def measure_all(ask: ProbeAsk, progress: Progress) -> dict[str, list[Row]]:
     """Measure this machine; return rows by the name of the chip that they describe."""
     gpus = len(here.gpus())
-    device = here.device(ask.device)
+    device = ask.device or here.device()
     if device == "cuda" and not gpus:
         raise UserError("--device cuda: nvidia-smi lists no GPU; --device cpu measures the CPU")
     count = ask.ranks or usual_ranks(device, gpus)

@@ -4,7 +4,7 @@
     launch.py      TrainRun -> Launch: the trainer's settings, checked before any process starts
     nodes/         the machines of a run, which of them are there, and runs on MIN:MAX of them
     processes.py   start the workers, pass on their output, forward signals
-    data.py        the data of a run, and tune.py: --tune and --adapter, both checked against the model
+    data.py        the data of a run, and finetune.py: --finetune and --adapter, both checked against the model
     start.py       one run, a sweep, or a run with other sequence lengths, from start to report
     submit.py      the same run as a job of Slurm: its script, its log, its measured row
     attempt.py     one start of the workers, from the settings to the measurements

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from meshwise import units
 from meshwise.cost.axes import BY_NAME
-from meshwise.cost.finetune import parse as parse_tuning
+from meshwise.cost.finetune import parse as parse_finetune
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
@@ -25,7 +25,7 @@ from meshwise.workers.trainer.contract.settings import (
 
 LAYOUT = "Layout"
 TRAINING = "Training"
-TUNING = "Fine-tuning"
+FINETUNE = "Fine-tuning"
 DATA = "Data"
 FAILURES = "Failures"
 MACHINES = "Several machines (detected under Slurm, Kubernetes and torchrun)"
@@ -79,8 +79,8 @@ def _track(value: str) -> str:
     return value
 
 
-def _tune(value: str) -> str:
-    return parse_tuning(value).write() if value else ""
+def _finetune(value: str) -> str:
+    return parse_finetune(value).write() if value else ""
 
 
 def _nodes(value: str | int) -> str:
@@ -98,7 +98,7 @@ _BATCH: "Kind[str | int, str | int]" = Kind(_batch, str, "BATCH")
 TIME: Kind[str | float, float] = Kind(_time, lambda value: units.exactly(value, "seconds"), "TIME")
 _PROFILE: Kind[str, str] = Kind(_profile, str, "START:COUNT")
 _TRACK: Kind[str, str] = Kind(_track, str, "NAMES")
-_TUNE: Kind[str, str] = Kind(_tune, str, "METHOD[:RANK[:TARGETS]]")
+_FINETUNE: Kind[str, str] = Kind(_finetune, str, "METHOD[:RANK[:TARGETS]]")
 _SWEEP: Kind[str | None, str | None] = Kind(_sweep, str, "AXIS=VALUES...")
 _AXIS = optional(whole())
 _NODES: "Kind[str | int, str | int]" = Kind(_nodes, str, "N|MIN:MAX")
@@ -192,23 +192,27 @@ class TrainRun(Ask):
         default="", converter=TEXT, help="HF safetensors to start from, a file or a folder.", shown="random", group=TRAINING
     )
 
-    tune: str = asked(
-        default="", converter=_TUNE, shown="every weight is trained", group=TUNING,
+    finetune: str = asked(
+        default="", converter=_FINETUNE, shown="every weight is trained", group=FINETUNE,
         help="lora:16, dora:16, qlora:16, each with targets such as :q_proj,v_proj; freeze:LAYERS; or full.",
     )  # fmt: skip
     lora_alpha: float | None = asked(
         default=None, converter=optional(number(1e-6, 1e6)), help="Adapters are scaled by alpha / rank.", shown="twice the rank",
-        group=TUNING,
+        group=FINETUNE,
     )  # fmt: skip
     lora_dropout: float = asked(
         default=0.0, converter=number(0, 0.99), help="Dropout of the adapters' inputs; their products are then not joined.",
-        group=TUNING,
+        group=FINETUNE,
     )  # fmt: skip
     adapter: str = asked(
-        default="", converter=TEXT, help="Folder with an adapter in PEFT's format to start from.", shown="a new one", group=TUNING
+        default="",
+        converter=TEXT,
+        help="Folder with an adapter in PEFT's format to start from.",
+        shown="a new one",
+        group=FINETUNE,
     )
     merge: bool = asked(
-        default=False, converter=FLAG, help="Write the weights with the adapters added to them at the end.", group=TUNING
+        default=False, converter=FLAG, help="Write the weights with the adapters added to them at the end.", group=FINETUNE
     )
 
     data: str = asked(
@@ -220,7 +224,7 @@ class TrainRun(Ask):
     )
     tokenizer: str = asked(
         default="", converter=TEXT, help="bytes, HF's tokenizer.json or its folder, or bpe:N to learn N tokens.",
-        shown="bytes; with --tune, the one beside the weights",
+        shown="bytes; with --finetune, the one beside the weights",
         group=DATA,
     )  # fmt: skip
     text_key: str = asked(

@@ -46,7 +46,7 @@ def generate(ask: GenerateAsk, *, say: Say = ignore) -> Generated:
     launch.check_weights(values, label, weights)
     tokenizer = _tokenizer(ask.tokenizer, weights, label, int(values["vocab_size"]))
     read = _tokens(tokenizer, ask)
-    answer = _answer(ask, values, read, here.device(ask.device), say)
+    answer = _answer(ask, values, read, ask.device or here.device(), say)
     if ask.text:
         return Generated(loss=answer["loss"], tokens=answer["tokens"])
     return Generated(text=tokenizers.decode(tokenizer, [*read, *answer["generated"]]), tokens=len(answer["generated"]))

@@ -22,12 +22,12 @@ from meshwise.run.text.chat import ChatCorpus
 from meshwise.run.text.fingerprint import fingerprint, weights_fingerprint
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.data import eval_text_of, hides, text_of
-from meshwise.run.train.finetune import check_length, default_rate, trained_note, trained_share, tune_of
+from meshwise.run.train.finetune import check_length, default_rate, finetune_of, trained_note, trained_share
 from meshwise.run.train.nodes import hosts
 from meshwise.run.train.nodes.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.files import expected
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.models.registry import description_of, family_of, sizes_of, unsupported
 from meshwise.workers.trainer.contract.recipe import default_rate as training_rate
 from meshwise.workers.trainer.contract.recipe import default_warm_up
@@ -90,8 +90,8 @@ class Launch:
         """Differences from the model's config, and assumptions about the machines."""
         dropout = family_of(self.settings.model).ignored_dropout(self.settings.model)
         notes = [f"the config has dropout {dropout:g}, which the trainer does not support: it trains without"] if dropout else []
-        if tuned := trained_note(self.settings.tune, self.settings.model, self.model.params):
-            notes.append(tuned)
+        if trained := trained_note(self.settings.finetune, self.settings.model, self.model.params):
+            notes.append(trained)
         window = description_of(self.settings.model).longest_window
         if window >= self.settings.seq:
             notes.append(
@@ -140,8 +140,8 @@ class Launch:
 def prepare(run: TrainRun) -> Launch:
     """Look up and check everything that a run needs."""
     planned, axes = _read_plan(run.what) if _is_plan(run.what) else (None, Axes())
-    if planned and planned.tune and not run.tune:
-        run = replace(run, tune=planned.tune)
+    if planned and planned.finetune and not run.finetune:
+        run = replace(run, finetune=planned.finetune)
     device = _device(run, planned)
     given = planned.model if planned else run.what or DEFAULT
     values, name = buildable(given)
@@ -151,10 +151,10 @@ def prepare(run: TrainRun) -> Launch:
         raise UserError(f"the plan is for {_devices(axes)} devices, but the axes given with it multiply to {layout.devices}")
     nodes = _hosts(run, layout, planned)
     model = build(values, name, "")
-    tune = tune_of(run, values, name)
+    finetune = finetune_of(run, values, name)
     check_length(run, values, seq)
     if not nodes.worker and not run.dry_run:
-        _check_machine(layout, nodes, device, planned if not run.device else None, model, tune)
+        _check_machine(layout, nodes, device, planned if not run.device else None, model, finetune)
     text = text_of(run, run.data, name, sizes_of(values).vocab, seq, run.pack)
     if run.train_on and not isinstance(text, ChatCorpus):
         raise UserError(f"--train-on {run.train_on} applies to conversations with answers, which --data does not hold")
@@ -162,7 +162,7 @@ def prepare(run: TrainRun) -> Launch:
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     defaults |= {
-        "lr": default_rate(run, tune, training_rate(model.active_params)),
+        "lr": default_rate(run, finetune, training_rate(model.active_params)),
         "warmup": default_warm_up(model.active_params, run.options["steps"]),
     }
     settings = Settings(
@@ -170,7 +170,7 @@ def prepare(run: TrainRun) -> Launch:
         precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
         moments=run.moments or (FORMATS[planned.optimizer] if planned else "fp32"),
         text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
-        tokenizer=bool(text and text.has_tokenizer_file), tune=tune, answers=hides(text) or hides(eval_text),
+        tokenizer=bool(text and text.has_tokenizer_file), finetune=finetune, answers=hides(text) or hides(eval_text),
         document_end=text.document_end if isinstance(text, corpus.Corpus) else -1, **(defaults | run.options),
     )  # fmt: skip
     if settings.weights:
@@ -193,7 +193,7 @@ def _with_fingerprints(settings: Settings, text: corpus.Corpus | ChatCorpus | No
     """Return the settings with what tells a checkpoint's text and frozen weights from others, if there will be checkpoints."""
     if not settings.checkpoint_every:
         return settings
-    base = weights_fingerprint(Path(settings.weights)) if settings.weights and settings.tune.freezes else ""
+    base = weights_fingerprint(Path(settings.weights)) if settings.weights and settings.finetune.freezes else ""
     return replace(settings, base=base, fingerprint=fingerprint(text) if text else "")
 
 
@@ -217,7 +217,7 @@ def _device(run: TrainRun, planned: TrainAsk | None) -> str:
     on = run.on or (planned.on if planned else "")
     if run.dry_run and on and not run.device:
         return "cpu" if clusters.find_cluster(on).chip.kind == "cpu" else "cuda"
-    return here.device(run.device)
+    return run.device or here.device()
 
 
 def _hosts(run: TrainRun, layout: Layout, planned: TrainAsk | None) -> Hosts:
@@ -291,13 +291,15 @@ def _layout(axes: Axes, batch: int) -> Layout:
     return replace(layout, mbs=max(1, batch // max(1, layout.dp * rounds)))
 
 
-def _check_machine(layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model, tune: Tune) -> None:
+def _check_machine(
+    layout: Layout, nodes: Hosts, device: str, planned: TrainAsk | None, model: Model, finetune: FinetuneMethod
+) -> None:
     """Refuse a run that this machine cannot hold. `planned`: the plan's question, unless --device was given with it."""
     _check_devices(layout.devices // nodes.nodes, device)
     if device == "cpu":
         if planned:
             _check_kind(planned.on)
-        state = (QUANTIZED if tune.quantized else FROZEN) if tune.adapts else STATE
+        state = (QUANTIZED if finetune.quantized else FROZEN) if finetune.adapts else STATE
         _check_memory(state * model.params, layout, nodes.nodes, model.name)
 
 
@@ -367,10 +369,10 @@ def _check_monitoring(s: Settings) -> None:
 def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]":
     """Return facts that the trainer cannot find out: FLOPs per token, and the peak and memory of the chip."""
     tokens = float(settings.seq)
-    flops = model.flops(tokens, settings.seq) / tokens * trained_share(settings.tune, settings.model)
+    flops = model.flops(tokens, settings.seq) / tokens * trained_share(settings.finetune, settings.model)
     facts: dict[str, float | str] = {"flops_per_token": flops, "params": float(model.params)}
-    if settings.tune.freezes:
-        facts["tune"] = own_run.tune_words(settings)
+    if settings.finetune.freezes:
+        facts["finetune"] = own_run.finetune_words(settings)
     if settings.device == "cuda" and on:
         chip = clusters.find_cluster(on).chip
         peak = chip.flops.get(cast(Any, "fp8" if settings.eight else settings.precision))

@@ -11,7 +11,7 @@ from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
 from meshwise.cost.finetune import FULL, parse
 from meshwise.cost.precision import RECIPES, Precision
-from meshwise.cost.train.parameters import tuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.work import OPTIMIZER_BYTES, Train
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model
@@ -84,7 +84,7 @@ class Case:
     def group(self) -> tuple[object, ...]:
         """Key of runs of one model on the same devices with the same program and batch: a planner chooses among these."""
         _, chip, framework, precision = self.source
-        task = (self.work.batch, self.work.seq, self.work.tuning)
+        task = (self.work.batch, self.work.seq, self.work.finetune)
         return (self.model.name, self.cluster.devices, *task, chip, framework, precision)
 
     @property
@@ -121,8 +121,8 @@ def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table
     framework = machine.framework_of(run, _stated_zero(run), cluster.chip.kind, assumed)
     layout = _layout(run, stated, framework, cluster, assumed, unstated)
     work = _work(run, framework, cluster.chip.kind, unstated)
-    if work.tuning != FULL:
-        tuned(model, work.tuning)  # refuses targets, ranks and layers that the model lacks
+    if work.finetune != FULL:
+        finetuned(model, work.finetune)  # refuses targets, ranks and layers that the model lacks
     if layout["mbs"] == 0:
         assumed.append("micro-batch not stated: the fastest that fits")
     nothing = math.nan
@@ -227,7 +227,7 @@ def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Tra
         precision=precision or "bf16",
         compiled=compiled,
         optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
-        tuning=parse(run.text("finetune")) if run.text("finetune") else FULL,
+        finetune=parse(run.text("finetune")) if run.text("finetune") else FULL,
     )
     return _task(replace(work, imbalance=1.0) if balanced else work)
 

@@ -105,8 +105,9 @@ def _usage(error: Any) -> str:
 
 def _option_hint(given: str, context: Any) -> str:
     """Return a hint for an unknown option: it is a verb, another verb has it, or the nearest option of this verb."""
-    if given.lstrip("-") in EVERY:
-        return f"; it is a verb: 'meshwise {given.lstrip('-')}'"
+    if (verb := given.lstrip("-")) in EVERY:
+        longer = [name for name in _options(context.command) if name.endswith(verb)] if context else []  # --finetune for --tune
+        return _alike(given, longer) or f"; it is a verb: 'meshwise {verb}'"
     if context is None:
         return ""
     other = TWINS.get(context.command.name)

@@ -30,7 +30,7 @@ SHAPE_ONLY = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk)
     examples=(
         "meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M --tokens 15T",
         "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --fix tp=4 --out plan.json",
-        "meshwise plan llama-3.1-8b --on 1xrtx3090 --batch 8 --tune qlora:16",
+        "meshwise plan llama-3.1-8b --on 1xrtx3090 --batch 8 --finetune qlora:16",
     ),
 )
 def plan(

@@ -36,8 +36,8 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
         fitted(columns(plan), plan.choices, width),
         *(wrapped(line, width) for line in below_table(plan)),
         Text(),
-        *bullets(tuning_lines(plan), width),
-        *([Text()] if plan.tuning else []),
+        *bullets(finetune_lines(plan), width),
+        *([Text()] if plan.finetune else []),
     ]
     kind = plan.cluster["kind"]
     if verbose:
@@ -68,9 +68,9 @@ def setting(ask: TrainAsk, framework: str) -> str:
     step = units.show(float(ask.batch * each * ask.seq), "count", digits=3)
     unit = f" prompts x {each} answers" if objective.generates else " pairs x 2" if each == 2 else ""
     training = f", {units.show(ask.tokens, 'count')} in all" if ask.tokens else ""
-    tuned = f", {ask.tune}" if ask.tune else ""
+    finetune = f", {ask.finetune}" if ask.finetune else ""
     loss = f", {ask.objective}" if ask.objective != "sft" else ""
-    how = f"{ask.precision}, {ask.optimizer}{tuned}{loss}"
+    how = f"{ask.precision}, {ask.optimizer}{finetune}{loss}"
     return f"{framework}{assumed}, {how}; batch {ask.batch:,}{unit} x {ask.seq:,} = {step} tokens{training}"
 
 
@@ -144,9 +144,9 @@ def below_table(plan: TrainPlan) -> list[str]:
     return lines
 
 
-def tuning_lines(plan: TrainPlan) -> list[str]:
-    """Return what a tuning trains, what fits, and what the data takes, one sentence per line; nothing for a plan without tuning."""
-    found, best = plan.tuning, plan.best
+def finetune_lines(plan: TrainPlan) -> list[str]:
+    """Return what fine-tuning trains, what fits, and what the data takes, one sentence per line; nothing for a plan without it."""
+    found, best = plan.finetune, plan.best
     if found is None:
         return []
     share = f"{100 * found.trained / found.parameters:.3g}% of {units.show(found.parameters, 'count', digits=3)}"

@@ -154,7 +154,7 @@ def prefill(m: FusedDecoder, tokens: torch.Tensor, positions: torch.Tensor, cach
     return F.linear(kernels.norm(last, m.gain, m.eps), m.head)
 
 
-def tune(m: FusedDecoder) -> dict[str, Tile]:
+def fastest_tiles(m: FusedDecoder) -> dict[str, Tile]:
     """Find the fastest tile of every single-token product, timed over many layers so that no cache holds their weights."""
     layers = m.layers[:16]
     x = torch.randn(1, m.embedding.shape[1], device=m.head.device, dtype=m.head.dtype)

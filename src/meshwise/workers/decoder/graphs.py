@@ -27,7 +27,7 @@ class FusedTimed:
         length = max(cache_length(point) for point in job.points)
         self.model = fused.convert(model, length)
         if job.variant != "library":
-            self.model.tiles = fused.tune(self.model)
+            self.model.tiles = fused.fastest_tiles(self.model)
         self.variant = "fused"
         free, _ = torch.cuda.mem_get_info()
         m = self.model

@@ -292,7 +292,7 @@ def _vector_kernel(
 
 
 TILES = ((2, 2048, 4), (4, 1024, 4), (8, 512, 4), (4, 2048, 8), (8, 1024, 8), (1, 4096, 4), (2, 1024, 2))
-"""Rows, columns and warps of a program; fused.tune chooses among them."""
+"""Rows, columns and warps of a program; fused.fastest_tiles chooses among them."""
 
 
 def matvec(

@@ -11,7 +11,7 @@
     dcp_metadata.py  reads DCP's pickle without running code in it
     weights.py     random weights, HF safetensors in and out
     generate.py    continues a text; shapes.py: prints the shapes on each rank
-    models/ ops/ data/ hf/ ranks/ report/ tuning/
+    models/ ops/ data/ hf/ ranks/ report/ finetune/
 
 Imports nothing else of meshwise. Started by run.train; the launcher imports the torch-free modules.
 """

@@ -73,9 +73,9 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     problems = [checkpoints.end(done, skips.total) if checkpoints and done else ""]
     reach("steps done")
     problems.append(_write_measurements(recorder))
-    if settings.tune.adapts and done == settings.steps:
+    if settings.finetune.adapts and done == settings.steps:
         problems.append(_save_adapter(settings, ranks, passes, parameters, optimizer))
-    if (settings.save or settings.tune.merge) and done == settings.steps:
+    if (settings.save or settings.finetune.merge) and done == settings.steps:
         problems.append(save_weights(settings, ranks, passes))
     _raise_problems(problems, done)
     if done < settings.steps:
@@ -140,7 +140,7 @@ def _save_adapter(settings: Settings, ranks: Ranks, passes: Passes, parameters: 
     for _, parameter in parameters if settings.split_weights else ():
         parameter.data = optimizer.state(parameter)["weight"]
     base = settings.given or settings.name
-    return save_adapter(passes.models, Path(settings.out, "adapter"), settings.model, settings.tune, base, _leads(ranks))
+    return save_adapter(passes.models, Path(settings.out, "adapter"), settings.model, settings.finetune, base, _leads(ranks))
 
 
 def _leads(ranks: Ranks) -> bool:

@@ -113,7 +113,7 @@ def build_stages(settings: Settings, ranks: Ranks) -> list[tuple[int, nn.Module]
     for number in stages_of_rank(layout, ranks.at("pp")):
         with torch.device("meta"):
             model = build(settings.model, all_spans[number], ranks.shard, layout.recompute)
-            attach(model, settings.tune, settings.half)
+            attach(model, settings.finetune, settings.half)
         _parallelize(model, all_spans[number], settings, ranks)
         built.append((number, model))
     return built
@@ -124,16 +124,16 @@ def initialize(settings: Settings, models: list[nn.Module], device: torch.device
     for model in models:
         model.to_empty(device=device)
         cast(Decoder, model).tie()
-        share_again(model, settings.tune)
+        share_again(model, settings.finetune)
     tied = tied_embedding(settings.model)
     if settings.weights:
         weights.load(models, Path(settings.weights), tied)
     else:
         weights.init_random(models, settings.seed, float(settings.model.get("initializer_range", 0.02)), tied)
-    if settings.tune.adapts:
-        start_adapters(models, settings.tune, settings.seed)
-        if settings.tune.adapter:
-            load_adapter(models, Path(settings.tune.adapter))
+    if settings.finetune.adapts:
+        start_adapters(models, settings.finetune, settings.seed)
+        if settings.finetune.adapter:
+            load_adapter(models, Path(settings.finetune.adapter))
     if settings.split_weights:  # only then does this rank hold whole weights, which can be stacked
         fuse_adapters(models)
         for part in (part for model in models for part in model.modules() if isinstance(part, Fusable)):
@@ -154,14 +154,14 @@ def _parallelize(model: nn.Module, span: Span, settings: Settings, ranks: Ranks)
     if ranks.uses("tp"):
         styles = adapted_styles(model, tensor_parallel_styles(settings.model, span))
         parallelize_module(model, ranks.mesh["tp"], styles)
-        share_again(model, settings.tune)
+        share_again(model, settings.finetune)
         decoder.tie()
     stacks = [part for part in model.modules() if isinstance(part, ExpertStack)]
     for stack in stacks if ranks.uses("ep") else ():
         for name, parameter in list(stack.named_parameters()):
             placed = distribute_tensor(parameter, ranks.expert_mesh["ep"], [Shard(0)], src_data_rank=None)
             stack.register_parameter(name, nn.Parameter(placed))
-    mark_trained(model, settings.tune)
+    mark_trained(model, settings.finetune)
     if settings.compile:
         # recompute, not keep, element-wise products that a later matrix product needs: a pass over memory, a third of its bytes
         functorch.ban_recompute_materialized_backward = False

@@ -73,7 +73,7 @@ class Stepper:
         device = self.passes.device
         tokens, targets = (part.to(device, non_blocking=True) for part in (tokens, targets))
         self.optimizer.set_rate(rate_at(self.settings, step))
-        if self.settings.tune.dropout:  # the same after a restart
+        if self.settings.finetune.dropout:  # the same after a restart
             torch.manual_seed(zlib.crc32(f"{self.settings.seed}:{step}:{self.ranks.replica}".encode()))
         numbers = self._replay(tokens, targets) if self.settings.cuda_graph else self._run(tokens, targets)
         self.done += 1

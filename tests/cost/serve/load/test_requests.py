@@ -15,12 +15,10 @@ from meshwise.cost.serve.load.requests import (
     Report,
     Target,
     Targets,
-    check,
     gaps,
     percentiles,
     weighted,
 )
-from meshwise.errors import UserError
 
 
 @given(mean=st.integers(1, 30_000), spread=st.sampled_from((0.0, 0.3, 1.0)), number=st.integers(1, 400))
@@ -88,17 +86,3 @@ def test_the_worst_target_decides() -> None:
     assert targets.missed(report(0.5, 0.02)) == 1
     assert targets.missed(report(2.0, 0.2)) == pytest.approx(5)
     assert Targets().missed(report(9.0, 9.0)) == 1
-
-
-@pytest.mark.parametrize(
-    ("load", "targets", "words"),
-    [
-        ({"users": 2, "rate": 1.0}, Targets(), "exclude each other"),
-        ({"users": 2, "draft": 40, "accept": 0.5}, Targets(), "at most 16"),
-        ({"users": 2, "draft": 3}, Targets(), "needs --accept"),
-        ({"users": 2}, Targets(ttft=Target(5), tpot=Target(1), e2e=Target(1)), "contradicts --ttft"),
-    ],
-)
-def test_loads_that_make_no_sense_are_refused(load: dict[str, float], targets: Targets, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        check(Load(prompt=Lengths(100), output=Lengths(100), **load), targets)  # pyright: ignore[reportArgumentType]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.marker import (
     Marker,
     Trained,
@@ -52,7 +52,7 @@ def test_texts_are_compared_by_description_if_there_is_no_fingerprint() -> None:
     assert "different content in a.txt" in resume_refusal(Path("run"), known, replace(PLAIN, text="a.txt", fingerprint="2"))
 
 
-LORA = replace(PLAIN, tune=Tune(method="lora", rank=4, alpha=8.0, targets=("all-linear",)), weights="hf", base="1")
+LORA = replace(PLAIN, finetune=FinetuneMethod(method="lora", rank=4, alpha=8.0, targets=("all-linear",)), weights="hf", base="1")
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ LORA = replace(PLAIN, tune=Tune(method="lora", rank=4, alpha=8.0, targets=("all-
         ({"method": "full", "targets": ()}, "now full"),
     ],
 )  # fmt: skip
-def test_another_tuning_is_refused(change: dict[str, Any], words: str) -> None:
-    now = replace(LORA, tune=replace(LORA.tune, **change))
+def test_another_method_is_refused(change: dict[str, Any], words: str) -> None:
+    now = replace(LORA, finetune=replace(LORA.finetune, **change))
     told = resume_refusal(Path("run"), Trained.of(LORA, 8), now)
     assert words in told
     assert told.endswith("repeat its settings to resume, or choose another --out")
@@ -76,7 +76,7 @@ def test_another_tuning_is_refused(change: dict[str, Any], words: str) -> None:
 
 def test_the_same_layers_in_other_words_another_dropout_and_moved_weights_resume() -> None:
     names = ("attention", "mlp")
-    now = replace(LORA, weights="/moved/hf", tune=replace(LORA.tune, targets=names, dropout=0.1, merge=True))
+    now = replace(LORA, weights="/moved/hf", finetune=replace(LORA.finetune, targets=names, dropout=0.1, merge=True))
     assert resume_refusal(Path("run"), Trained.of(LORA, 8), now) == ""
 
 
@@ -111,9 +111,9 @@ def test_a_marker_returns_what_was_written_and_no_flipped_bit_is_believed(tmp_pa
     assert believed == []
 
 
-def test_a_checkpoint_from_before_tunings_were_recorded_resumes(tmp_path: Path) -> None:
+def test_a_checkpoint_from_before_methods_were_recorded_resumes(tmp_path: Path) -> None:
     values = json.loads(MARKER.text())
-    del values["checksum"], values["trained"]["tune"], values["trained"]["base"]
+    del values["checksum"], values["trained"]["finetune"], values["trained"]["base"]
     folder = tmp_path / "step-5"
     folder.mkdir()
     checksum = zlib.crc32(json.dumps(values, sort_keys=True).encode())
@@ -133,7 +133,7 @@ def test_values_that_no_run_writes_are_damage_even_with_a_right_checksum(tmp_pat
     before = BEFORE.to_json()
     changes: list[dict[str, Any]] = [
         {"trained": 5}, {"trained": None}, {"trained": {}}, {"trained": before | {"samples": -1}}, {"trained": before | {"lr": "x"}},
-        {"trained": before | {"lr": float("nan")}}, {"trained": before | {"text": 3}}, {"trained": before | {"tune": 3}},
+        {"trained": before | {"lr": float("nan")}}, {"trained": before | {"text": 3}}, {"trained": before | {"finetune": 3}},
         {"trained": before | {"base": None}}, {"trained": before | {"batch": True}},
         {"skipped": "x"}, {"skipped": 6}, {"skipped": -1}, {"skipped": 0.5}, {"step": 4}, {"step": "5"}, {"step": 10**400},
         {"files": []}, {"files": {"../x": [1, 2]}}, {"files": {".metadata": 1}}, {"files": {".metadata": [1, 2, 3]}},

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.library import opcheck
 
-from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK, Tune
+from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK, FinetuneMethod
 from meshwise.workers.trainer.finetune.attach import attach, fuse_adapters, start_adapters
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear
@@ -21,20 +21,20 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-def tuned(config: dict[str, Any], tune: Tune) -> Any:
+def finetuned(config: dict[str, Any], finetune: FinetuneMethod) -> Any:
     model: Any = build(config, Span(0, 2, 2))
-    attach(model, tune, half=False)
+    attach(model, finetune, half=False)
     init_random([model], 0, 0.1)
-    start_adapters([model], tune, 0)
+    start_adapters([model], finetune, 0)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and not name.endswith(("lora_a", "magnitude")):
             parameter.data = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name))) * 0.1
     return model
 
 
-def check_joined(config: dict[str, Any], tune: Tune, fused_parts: int) -> None:
+def check_joined(config: dict[str, Any], finetune: FinetuneMethod, fused_parts: int) -> None:
     """Joined products have the loss and gradients of separate ones, and frozen weights have none."""
-    plain, joined = (tuned(config, tune) for _ in range(2))
+    plain, joined = (finetuned(config, finetune) for _ in range(2))
     fuse_adapters([joined])
     parts: list[Any] = [part for part in joined.modules() if isinstance(part, Fusable)]
     for part in parts:
@@ -53,7 +53,7 @@ def check_joined(config: dict[str, Any], tune: Tune, fused_parts: int) -> None:
         trained += 1
         assert one.grad is not None, name
         assert other.grad is not None, name
-        assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), (tune, name, one.grad.norm())
+        assert (one.grad - other.grad).norm() <= 1e-5 * one.grad.norm(), (finetune, name, one.grad.norm())
     assert trained
 
 
@@ -84,17 +84,19 @@ def check_nf4() -> None:
 
 ALL = ("all-linear",)
 for method in ("lora", "dora", "qlora"):
-    check_joined(LLAMA, Tune(method=method, rank=4, alpha=8.0, targets=ALL), 4)
-check_joined(LLAMA, Tune(method="lora", rank=16, alpha=16.0, targets=("q_proj", "v_proj")), 4)
-check_joined(LLAMA, Tune(method="dora", rank=3, alpha=6.0, targets=("k_proj", "up_proj")), 4)
-check_joined(LLAMA | {"model_type": "phi3"}, Tune(method="dora", rank=4, alpha=8.0, targets=ALL), 4)
-check_joined(LLAMA | {"model_type": "qwen2"}, Tune(method="qlora", rank=4, alpha=8.0, targets=("mlp",)), 4)
-check_joined(LLAMA | {"model_type": "gemma2", "head_dim": 16}, Tune(method="lora", rank=4, alpha=8.0, targets=ALL), 4)
-check_joined(LLAMA, Tune(method="lora", rank=20, alpha=20.0, targets=("mlp",)), 4)
-check_joined(LLAMA | {"intermediate_size": 144}, Tune(method="lora", rank=64, alpha=64.0, targets=("up_proj",)), 4)
+    check_joined(LLAMA, FinetuneMethod(method=method, rank=4, alpha=8.0, targets=ALL), 4)
+check_joined(LLAMA, FinetuneMethod(method="lora", rank=16, alpha=16.0, targets=("q_proj", "v_proj")), 4)
+check_joined(LLAMA, FinetuneMethod(method="dora", rank=3, alpha=6.0, targets=("k_proj", "up_proj")), 4)
+check_joined(LLAMA | {"model_type": "phi3"}, FinetuneMethod(method="dora", rank=4, alpha=8.0, targets=ALL), 4)
+check_joined(LLAMA | {"model_type": "qwen2"}, FinetuneMethod(method="qlora", rank=4, alpha=8.0, targets=("mlp",)), 4)
+check_joined(LLAMA | {"model_type": "gemma2", "head_dim": 16}, FinetuneMethod(method="lora", rank=4, alpha=8.0, targets=ALL), 4)
+check_joined(LLAMA, FinetuneMethod(method="lora", rank=20, alpha=20.0, targets=("mlp",)), 4)
+check_joined(LLAMA | {"intermediate_size": 144}, FinetuneMethod(method="lora", rank=64, alpha=64.0, targets=("up_proj",)), 4)
 check_joined(
-    LLAMA | {"hidden_size": 128, "intermediate_size": 160}, Tune(method="lora", rank=80, alpha=80.0, targets=("mlp",)), 4
+    LLAMA | {"hidden_size": 128, "intermediate_size": 160},
+    FinetuneMethod(method="lora", rank=80, alpha=80.0, targets=("mlp",)),
+    4,
 )
-check_joined(LLAMA, Tune(method="freeze", frozen_layers=1), 2)
+check_joined(LLAMA, FinetuneMethod(method="freeze", frozen_layers=1), 2)
 check_operations()
 check_nf4()

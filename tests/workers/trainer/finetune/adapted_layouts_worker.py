@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.models.registry import sizes_of, tied_embedding
 from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 from meshwise.workers.trainer.data.samples import batch_of, local_batch
@@ -43,11 +43,11 @@ def hide(tokens: torch.Tensor, targets: torch.Tensor, settings: Settings) -> tor
 def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float]:
     layers = sizes_of(settings.model).layers
     model: Any = build(settings.model, Span(0, layers, layers))
-    attach(model, settings.tune, half=False)
+    attach(model, settings.finetune, half=False)
     tied = tied_embedding(settings.model)
     init_random([model], settings.seed, settings.model["initializer_range"], tied)
-    if settings.tune.adapts:
-        start_adapters([model], settings.tune, settings.seed)
+    if settings.finetune.adapts:
+        start_adapters([model], settings.finetune, settings.seed)
         stir([model])
     tokens, targets = batch_of(settings, 0)
     labels = hide(tokens, targets, settings)
@@ -61,7 +61,7 @@ def compare(settings: Settings) -> dict[str, Any]:
     expected, loss = reference(settings)
     ranks = Ranks.of(settings.layout, "cpu")
     passes = Passes(settings, ranks, torch.device("cpu"))
-    if settings.tune.adapts:
+    if settings.finetune.adapts:
         stir(passes.models)
     tokens, targets = local_batch(settings, ranks, 0)
     found = float(passes.run(tokens, hide(tokens, targets, settings)))
@@ -90,8 +90,8 @@ def main(given: str, out: str) -> None:
     cases = json.loads(Path(given).read_text())
     rows: dict[str, Any] = {}
     for name, case in cases.items():
-        case["tune"]["targets"] = tuple(case["tune"].get("targets", ()))
-        settings = Settings(**case | {"layout": Layout(**case["layout"]), "tune": Tune(**case["tune"])})
+        case["finetune"]["targets"] = tuple(case["finetune"].get("targets", ()))
+        settings = Settings(**case | {"layout": Layout(**case["layout"]), "finetune": FinetuneMethod(**case["finetune"])})
         assert broken_rules(settings) == [], name
         every: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(every, compare(settings))

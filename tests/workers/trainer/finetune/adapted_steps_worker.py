@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 from meshwise.workers.trainer.data.samples import batch_of
 from meshwise.workers.trainer.gradients import trained_parameters
@@ -29,10 +29,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def losses(model: dict[str, Any], tune: Tune, **options: Any) -> list[float]:
+def losses(model: dict[str, Any], finetune: FinetuneMethod, **options: Any) -> list[float]:
     layout = Layout(mbs=4, recompute="full" if options.pop("checkpoint", False) else "none")
     settings = Settings(
-        name="tiny", model=model, layout=layout, batch=4, seq=128, steps=8, warmup=1, device="cuda", lr=1e-2, tune=tune, **options
+        name="tiny",
+        model=model,
+        layout=layout,
+        batch=4,
+        seq=128,
+        steps=8,
+        warmup=1,
+        device="cuda",
+        lr=1e-2,
+        finetune=finetune,
+        **options,
     )
     ranks = Ranks.of(layout, "cuda")
     passes = Passes(settings, ranks, torch.device("cuda"))
@@ -45,16 +55,16 @@ def losses(model: dict[str, Any], tune: Tune, **options: Any) -> list[float]:
 
 def main(method: str) -> None:
     dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{29500 + os.getpid() % 500}", rank=0, world_size=1)
-    tune = (
-        Tune(method=method, frozen_layers=1)
+    finetune = (
+        FinetuneMethod(method=method, frozen_layers=1)
         if method == "freeze"
-        else Tune(method=method, rank=16, alpha=32.0, targets=("all-linear",))
+        else FinetuneMethod(method=method, rank=16, alpha=32.0, targets=("all-linear",))
     )
     rows: dict[str, Any] = {}
     for name, model in FAMILIES.items() if method == "lora" else [("llama", FAMILIES["llama"])]:
-        plain = losses(model, tune, compile=False, graph=False)
-        rows[name] = {"plain": plain, "captured": losses(model, tune, compile=True, graph=True)}
-    recomputed = losses(FAMILIES["llama"], tune, compile=True, graph=True, checkpoint=True)
+        plain = losses(model, finetune, compile=False, graph=False)
+        rows[name] = {"plain": plain, "captured": losses(model, finetune, compile=True, graph=True)}
+    recomputed = losses(FAMILIES["llama"], finetune, compile=True, graph=True, checkpoint=True)
     rows["recomputed"] = {"plain": rows["llama"]["plain"], "captured": recomputed}
     print(json.dumps(rows))
 

@@ -59,14 +59,14 @@ def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Call
             name: {
                 "name": "tiny",
                 "model": model,
-                "tune": tune,
+                "finetune": finetune,
                 "layout": {"mbs": 2 if layout.get("pp", 1) * layout.get("dp_shard", 1) == 1 else 1} | layout,
                 "batch": 8,
                 "seq": 16,
                 "precision": "fp32",
                 "answers": "LoRA" in name,
             }
-            for name, (model, tune, layout) in LAYOUTS[processes].items()
+            for name, (model, finetune, layout) in LAYOUTS[processes].items()
         }
         worker = Path(__file__).with_name("adapted_layouts_worker.py")
         return nursery.measure(worker, cases, tmp_path_factory.mktemp("layouts"), processes)

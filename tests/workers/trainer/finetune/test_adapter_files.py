@@ -11,7 +11,7 @@ import transformers
 from meshwise.workers.trainer.contract.files.expected import config_json
 from meshwise.workers.trainer.contract.files.safetensors import WeightsError, table
 from meshwise.workers.trainer.contract.finetune import adapter_config
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.models.registry import sizes_of, tied_embedding
 from meshwise.workers.trainer.finetune.adapter_files import adapter_tensors, load_adapter, write_adapter
 from meshwise.workers.trainer.finetune.attach import attach, start_adapters
@@ -38,13 +38,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-def tuned(config: dict[str, Any], tune: Tune) -> Any:
+def finetuned(config: dict[str, Any], finetune: FinetuneMethod) -> Any:
     """Return a model with random weights and adapters."""
     layers = sizes_of(config).layers
     model: Any = build(config, Span(0, layers, layers))
-    attach(model, tune, half=False)
+    attach(model, finetune, half=False)
     init_random([model], 0, 0.1, tied_embedding(config))
-    start_adapters([model], tune, 0)
+    start_adapters([model], finetune, 0)
     for name, parameter in model.named_parameters():
         if name.endswith("lora_b"):
             torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(len(name)))
@@ -58,12 +58,12 @@ def tuned(config: dict[str, Any], tune: Tune) -> Any:
 def test_peft_computes_the_same_logits_with_a_saved_adapter(family: str, method: str, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="PEFT is not installed")
     config = FAMILIES[family]
-    tune = Tune(method=method, rank=4, alpha=8.0, targets=("all-linear",))
-    plain = tuned(config, Tune(method="freeze"))
+    finetune = FinetuneMethod(method=method, rank=4, alpha=8.0, targets=("all-linear",))
+    plain = finetuned(config, FinetuneMethod(method="freeze"))
     assert save([plain], tmp_path, extra={"config.json": config_json(config, "float32")}) == ""
-    ours = tuned(config, tune)
+    ours = finetuned(config, finetune)
     tensors = adapter_tensors([ours])
-    assert write_adapter(tensors, tmp_path / "adapter", config, tune, str(tmp_path)) == ""
+    assert write_adapter(tensors, tmp_path / "adapter", config, finetune, str(tmp_path)) == ""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float32)
     theirs = peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval()
     if not sizes_of(config).experts:  # all-linear in PEFT names the same layers
@@ -80,10 +80,10 @@ def test_peft_computes_the_same_logits_with_a_saved_adapter(family: str, method:
 
 @pytest.mark.parametrize("family", ["llama", "phi3", "gpt_neox", "gpt2", "bloom"])
 def test_a_saved_adapter_is_loaded_as_it_was_and_merges_into_weights_that_compute_the_same(family: str, tmp_path: Path) -> None:
-    config, tune = FAMILIES[family], Tune(method="dora", rank=4, alpha=8.0, targets=("all-linear",))
-    model = tuned(config, tune)
-    assert write_adapter(adapter_tensors([model]), tmp_path / "adapter", config, tune, "base") == ""
-    again = tuned(config, tune)
+    config, finetune = FAMILIES[family], FinetuneMethod(method="dora", rank=4, alpha=8.0, targets=("all-linear",))
+    model = finetuned(config, finetune)
+    assert write_adapter(adapter_tensors([model]), tmp_path / "adapter", config, finetune, "base") == ""
+    again = finetuned(config, finetune)
     for parameter in again.parameters():
         if parameter.requires_grad:
             parameter.data.zero_()
@@ -99,13 +99,13 @@ def test_a_saved_adapter_is_loaded_as_it_was_and_merges_into_weights_that_comput
 
 def test_the_expected_tensors_of_an_adapter_are_those_that_are_written(tmp_path: Path) -> None:
     for family, config in FAMILIES.items():
-        tune = Tune(method="dora", rank=2, alpha=4.0, targets=("all-linear",))
+        finetune = FinetuneMethod(method="dora", rank=2, alpha=4.0, targets=("all-linear",))
         folder = tmp_path / family
-        assert write_adapter(adapter_tensors([tuned(config, tune)]), folder, config, tune, "base") == ""
+        assert write_adapter(adapter_tensors([finetuned(config, finetune)]), folder, config, finetune, "base") == ""
         stored = {name: entry.shape for name, entry in table(folder / adapter_config.TENSORS).items()}
-        assert stored == adapter_config.expected(config, tune), family
-        adapter_config.check(config, tune, family, folder)
-        read = adapter_config.read_tune(folder)
+        assert stored == adapter_config.expected(config, finetune), family
+        adapter_config.check(config, finetune, family, folder)
+        read = adapter_config.read_finetune(folder)
         assert (read.method, read.rank, read.alpha) == ("dora", 2, 4.0)
 
 
@@ -120,8 +120,8 @@ def test_the_expected_tensors_of_an_adapter_are_those_that_are_written(tmp_path:
     ],
 )
 def test_an_adapter_that_the_trainer_cannot_continue_is_refused(change: dict[str, Any], says: str, tmp_path: Path) -> None:
-    tune = Tune(method="lora", rank=2, alpha=4.0, targets=("q_proj",))
-    values = json.loads(adapter_config.config_text(SHORT, tune, "base")) | change
+    finetune = FinetuneMethod(method="lora", rank=2, alpha=4.0, targets=("q_proj",))
+    values = json.loads(adapter_config.config_text(SHORT, finetune, "base")) | change
     (tmp_path / adapter_config.CONFIG).write_text(json.dumps(values))
     with pytest.raises(WeightsError, match=says):
-        adapter_config.read_tune(tmp_path)
+        adapter_config.read_finetune(tmp_path)

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from meshwise.errors import UserError
-
 QUANTILES = (0.5, 0.95, 0.99)
-MOST_DRAFT = 16
-STRICTNESS = {"mean": 0, "p50": 0, "p95": 1, "p99": 2}
-"""Quantiles of targets by how much they demand."""
 
 
 @dataclass(frozen=True)
@@ -231,32 +226,3 @@ class Targets:
         """Return the factor by which a report misses its worst target; 1 where it meets all."""
         values = (getattr(report, name).at(target.quantile) / target.seconds for name, target in self.named.items())
         return max(1.0, *values) if self else 1.0
-
-
-def check(load: Load, targets: Targets) -> None:
-    """Raise UserError for a load or targets that make no sense together."""
-    if load.users and load.rate:
-        raise UserError("--users and --rate exclude each other: users wait for their answers, a rate does not")
-    if load.draft > MOST_DRAFT:
-        raise UserError(f"--draft {load.draft}: expected at most {MOST_DRAFT} tokens; later ones are hardly ever accepted")
-    if load.draft and not 0 < load.accept < 1:
-        raise UserError("--draft needs --accept: the share of proposed tokens that are accepted, such as 0.7")
-    if load.accept and not load.draft:
-        raise UserError("--accept needs --draft: the number of tokens that are proposed per step, such as 3")
-    if load.draft >= load.output.mean:
-        raise UserError(f"--draft {load.draft}: an output has {load.output.mean:g} tokens; expected a shorter draft")
-    if load.prefix >= 1:
-        raise UserError("--prefix 100%: expected less; an engine always computes the last token of a prompt")
-    if load.burst != 1 and not load.rate:
-        raise UserError(f"--burst {load.burst:g} needs --rate: users who wait for their answer do not come in bursts")
-    _check_targets(targets)
-
-
-def _check_targets(targets: Targets) -> None:
-    """Raise UserError for a target that another one contradicts: no answer ends before its first token."""
-    whole, first = targets.e2e, targets.ttft
-    if whole and first and whole.seconds < first.seconds and STRICTNESS[whole.quantile] >= STRICTNESS[first.quantile]:
-        raise UserError(
-            f"--e2e {whole.seconds:g}s at {whole.quantile} contradicts --ttft {first.seconds:g}s at {first.quantile}: an answer ends after "
-            "its first token; raise --e2e or lower --ttft"
-        )

@@ -11,7 +11,7 @@ from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import TIE, Choice, choice
 from meshwise.plan.train.explain import differences
-from meshwise.plan.train.own_run import tune_words
+from meshwise.plan.train.own_run import finetune_words
 from meshwise.plan.train.search import Found, search
 from meshwise.run.train.launch import Launch
 from meshwise.units import GIB
@@ -119,7 +119,7 @@ def command(settings: Settings, layout: Layout, batch: int) -> str:
     words = [f"--{name.replace('_', '-')} {value}" for name, value in axes if value != getattr(plain, name) or name == "mbs"]
     default = settings.device == "cuda"
     more = [] if settings.compile == default else ["--compile" if settings.compile else "--no-compile"]
-    more += [f"--tune {tune_words(settings)}"] if settings.tune.freezes else []
+    more += [f"--finetune {finetune_words(settings)}"] if settings.finetune.freezes else []
     model = shlex.quote(settings.given or settings.name)
     return " ".join(["meshwise run", model, *words, f"--batch {batch}x{settings.seq}", *more])
 

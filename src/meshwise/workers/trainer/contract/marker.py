@@ -37,7 +37,7 @@ class Trained:
     seed: int
     text: str
     fingerprint: str
-    tune: str
+    finetune: str
     """What is trained, as `described`; empty in checkpoints that were written before this was recorded."""
     base: str
     """Fingerprint of the weights that are not trained; empty where there are none, or where they are random."""
@@ -47,8 +47,8 @@ class Trained:
 
     @staticmethod
     def of(settings: Settings, samples: int) -> "Trained":
-        same = {f.name: getattr(settings, f.name) for f in fields(Trained) if f.name not in ("samples", "tune")}
-        return Trained(samples=samples, tune=described(settings.model, settings.tune), **same)
+        same = {f.name: getattr(settings, f.name) for f in fields(Trained) if f.name not in ("samples", "finetune")}
+        return Trained(samples=samples, finetune=described(settings.model, settings.finetune), **same)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -104,7 +104,8 @@ def _marker(values: dict[str, Any]) -> Marker:
 def _trained(values: dict[str, Any]) -> Trained:
     least = {"samples": 0, "batch": 1, "seq": 1, "seed": 0, "warmup": 0, "steps": 1}
     numbers = {name: _whole(values[name], low) for name, low in least.items()}
-    words = {name: values[name] for name in ("text", "fingerprint")} | {name: values.get(name, "") for name in ("tune", "base")}
+    words = {name: values.get(name, "") for name in ("finetune", "base")}
+    words |= {name: values[name] for name in ("text", "fingerprint")}
     rate = values["lr"]
     if not isinstance(rate, int | float) or not math.isfinite(rate) or not all(isinstance(word, str) for word in words.values()):
         raise ValueError("settings of a wrong type")
@@ -162,14 +163,14 @@ def resume_refusal(folder: Path, before: Trained, now: Settings) -> str:
 
 def _other_weights(folder: Path, before: Trained, now: Settings) -> str:
     """Return why the weights of a checkpoint are not those of a run; empty if they are."""
-    tuned = described(now.model, now.tune)
-    if not before.tune:  # not recorded; the shapes of the weights are compared when they are read
+    trained = described(now.model, now.finetune)
+    if not before.finetune:  # not recorded; the shapes of the weights are compared when they are read
         return ""
-    if before.tune != tuned:
-        return f"{folder} holds a run of {before.tune}, now {tuned}: repeat its settings to resume, or choose another --out"
-    if now.tune.freezes and before.base != now.base:
+    if before.finetune != trained:
+        return f"{folder} holds a run of {before.finetune}, now {trained}: repeat its settings to resume, or choose another --out"
+    if now.finetune.freezes and before.base != now.base:
         old, new = ("other weights" if before.base else "random weights"), (now.weights or "random ones")
-        return f"{folder} holds {now.tune.method} of {old}, not of {new}: repeat its --weights to resume, or choose another --out"
+        return f"{folder} holds {now.finetune.method} of {old}, not of {new}: repeat its --weights to resume, or choose another --out"
     return ""
 
 
@@ -193,7 +194,7 @@ def resume_changes(before: Trained, now: Settings, step: int) -> list[str]:
     """Describe how a run that resumes after `step` differs from before, one line per change."""
     if step >= now.steps:
         return []
-    whole = bool(now.weights) and not now.tune.freezes  # frozen weights are not in a checkpoint
+    whole = bool(now.weights) and not now.finetune.freezes  # frozen weights are not in a checkpoint
     lines = [f"--weights {now.weights} is not used: the run resumes from its checkpoint"] if whole else []
     if before.batch != now.batch:
         lines.append(

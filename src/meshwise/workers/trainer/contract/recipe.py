@@ -5,7 +5,7 @@ import math
 from meshwise.workers.trainer.contract.settings import Settings
 
 HIGHEST = 3e-3
-ADAPTER_RATE, TUNING_RATE = 2e-4, 2e-5
+ADAPTER_RATE, FINETUNE_RATE = 2e-4, 2e-5
 """Peak rates of fine-tuning with adapters (arXiv:2305.14314, table 9) and of all weights (arXiv:2307.09288, section 3.1)."""
 LONGEST_WARM_UP = 2000
 LAST_RATE = 0.1

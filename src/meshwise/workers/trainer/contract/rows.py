@@ -136,7 +136,7 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
         "interleave": a.chunks,
         "compiled": "yes" if settings.compile else "no",
         "schedule": a.schedule,
-        **({"tune": settings.facts["tune"]} if "tune" in settings.facts else {}),
+        **({"tune": settings.facts["finetune"]} if "finetune" in settings.facts else {}),
         "date": now.date().isoformat(),
         **{name: settings.facts[name] for name in PREDICTED if name in settings.facts},
     }

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from meshwise.workers.trainer.contract.finetune.method import FULL, Tune
+from meshwise.workers.trainer.contract.finetune.method import FULL, FinetuneMethod
 from meshwise.workers.trainer.contract.models.registry import family_of, sizes_of
 
 SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "zbv")
@@ -125,7 +125,7 @@ class Settings:
     """Steps between validation losses; 0: only after the last."""
     tokenizer: bool = False
     """Whether the data was tokenized with tokenizer.json in the run's folder."""
-    tune: Tune = FULL
+    finetune: FinetuneMethod = FULL
     """What is trained, and what is frozen."""
     weights: str = ""
     """HF safetensors to start from, a file or a folder; empty: random weights."""
@@ -191,7 +191,7 @@ class Settings:
         parts = {
             "layout": Layout(**values["layout"]),
             "track": tuple(values.get("track", ())),
-            "tune": Tune.of(values.get("tune", {})),
+            "finetune": FinetuneMethod.of(values.get("finetune", {})),
         }
         return Settings(**(values | parts | files))
 
@@ -200,7 +200,7 @@ def broken_rules(settings: Settings) -> list[str]:
     """List the rules that this layout breaks for its model and batch, each with its numbers."""
     if min(_counts(settings)) < 1:
         return ["every axis, the micro-batch, batch, sequence and steps must be at least 1"]
-    a, m, tune = settings.layout, sizes_of(settings.model), settings.tune
+    a, m, finetune = settings.layout, sizes_of(settings.model), settings.finetune
     stages, each = a.pp * a.chunks, a.dp * a.mbs
     recurrent = family_of(settings.model).recurrent
     rules = {
@@ -232,12 +232,12 @@ def broken_rules(settings: Settings) -> list[str]:
         or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
         f"moments in bf16 need precision bf16 or fp8 and one GPU (given: {settings.precision} on {a.devices} x {settings.device}); "
         "use moments in fp32": settings.moments == "fp32" or settings.split_weights,
-        f"{tune.method} trains in bf16 or fp32, not in {settings.precision}": not tune.freezes or not settings.eight,
-        f"{tune.method} has weights without gradients, which schedule {a.schedule} cannot split": not tune.freezes
+        f"{finetune.method} trains in bf16 or fp32, not in {settings.precision}": not finetune.freezes or not settings.eight,
+        f"{finetune.method} has weights without gradients, which schedule {a.schedule} cannot split": not finetune.freezes
         or a.schedule not in SPLIT_BACKWARD,
-        f"qlora has whole 4-bit weights on every rank: it needs tp 1 (tp is {a.tp})": not tune.quantized or a.tp == 1,
-        f"dropout of adapters needs tp 1 (tp is {a.tp})": not tune.dropout or a.tp == 1,
-        f"freeze:{tune.frozen_layers} needs pp 1 (pp is {a.pp}): a stage without gradients has no backward pass": tune.method
+        f"qlora has whole 4-bit weights on every rank: it needs tp 1 (tp is {a.tp})": not finetune.quantized or a.tp == 1,
+        f"dropout of adapters needs tp 1 (tp is {a.tp})": not finetune.dropout or a.tp == 1,
+        f"freeze:{finetune.frozen_layers} needs pp 1 (pp is {a.pp}): a stage without gradients has no backward pass": finetune.method
         != "freeze"
         or a.pp == 1,
         f"ep ({a.ep}) must divide the experts ({m.experts})": m.experts % a.ep == 0 if m.experts else True,

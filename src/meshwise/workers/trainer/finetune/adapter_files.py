@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from meshwise.workers.trainer.contract.files.safetensors import TensorEntry, WeightsError, table
 from meshwise.workers.trainer.contract.finetune.adapter_config import CONFIG, MAGNITUDE, PREFIX, TENSORS, A, B, config_text
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.finetune.targets import Target, linear_layers
 from meshwise.workers.trainer.contract.models.registry import Config
 from meshwise.workers.trainer.finetune.attach import fill_parameter
@@ -53,7 +53,7 @@ def adapter_tensors(models: Iterable[nn.Module]) -> dict[str, Tensor]:
     return found
 
 
-def write_adapter(tensors: dict[str, Tensor], folder: Path, config: Config, tune: Tune, base: str) -> str:
+def write_adapter(tensors: dict[str, Tensor], folder: Path, config: Config, finetune: FinetuneMethod, base: str) -> str:
     """Write an adapter that PEFT opens; return why it could not be written, empty on success."""
     partial = folder / f"{TENSORS}.part"
     problem = try_write(partial, tensors)
@@ -62,13 +62,15 @@ def write_adapter(tensors: dict[str, Tensor], folder: Path, config: Config, tune
         return problem.replace("the weights", "the adapter")
     try:
         partial.replace(folder / TENSORS)
-        (folder / CONFIG).write_text(config_text(config, tune, base), encoding="utf-8")
+        (folder / CONFIG).write_text(config_text(config, finetune, base), encoding="utf-8")
     except OSError as error:
         return f"the adapter could not be written in {folder}: {error.strerror}"
     return ""
 
 
-def save_adapter(models: Iterable[nn.Module], folder: Path, config: Config, tune: Tune, base: str, lead: bool) -> str:
+def save_adapter(
+    models: Iterable[nn.Module], folder: Path, config: Config, finetune: FinetuneMethod, base: str, lead: bool
+) -> str:
     """Write an adapter on rank 0; the `lead` ranks of all pipeline stages send theirs. Every rank calls it.
 
     Returns why it could not be written; empty on success and on other ranks.
@@ -78,7 +80,7 @@ def save_adapter(models: Iterable[nn.Module], folder: Path, config: Config, tune
     dist.gather_object(held if lead else {}, parts)
     if parts is None:
         return ""
-    return write_adapter({name: tensor for part in parts for name, tensor in part.items()}, folder, config, tune, base)
+    return write_adapter({name: tensor for part in parts for name, tensor in part.items()}, folder, config, finetune, base)
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.contract.finetune.method import Tune, is_adapter
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod, is_adapter
 from meshwise.workers.trainer.contract.finetune.targets import Target, chosen, linear_layers
 from meshwise.workers.trainer.finetune.linear import AdaptedLinear, adapted_layers, row_lengths, whole_of
 from meshwise.workers.trainer.weights import local_part
@@ -18,16 +18,16 @@ from meshwise.workers.trainer.weights import local_part
 LAYER = "model.layers."
 
 
-def attach(model: Any, tune: Tune, half: bool) -> None:
+def attach(model: Any, finetune: FinetuneMethod, half: bool) -> None:
     """Replace the linear layers of a model that get adapters or become nf4, and freeze what does not train; in 16 bits if `half`."""
-    if not tune.freezes:
+    if not finetune.freezes:
         return
-    if tune.adapts:
-        adapted = {target.module for target in chosen(model.config, tune.targets)}
+    if finetune.adapts:
+        adapted = {target.module for target in chosen(model.config, finetune.targets)}
         for target in linear_layers(model.config):
-            if tune.quantized or target.module in adapted:
-                _replace(model, target, tune, target.module in adapted)
-    mark_trained(model, tune)
+            if finetune.quantized or target.module in adapted:
+                _replace(model, target, finetune, target.module in adapted)
+    mark_trained(model, finetune)
     if half:
         for part in model.modules():
             for name, parameter in list(part.named_parameters(recurse=False)):
@@ -36,7 +36,7 @@ def attach(model: Any, tune: Tune, half: bool) -> None:
         model.tie()
 
 
-def _replace(model: nn.Module, target: Target, tune: Tune, adapted: bool) -> None:
+def _replace(model: nn.Module, target: Target, finetune: FinetuneMethod, adapted: bool) -> None:
     """Replace the layers of a target, as far as this stage has them; all of them are in one layer of the model."""
     first: AdaptedLinear | None = None
     for name in target.parts:
@@ -45,32 +45,32 @@ def _replace(model: nn.Module, target: Target, tune: Tune, adapted: bool) -> Non
             parent = model.get_submodule(path)
         except AttributeError:
             return  # on another pipeline stage
-        layer = AdaptedLinear(cast(nn.Linear, getattr(parent, last)), tune, adapted)
+        layer = AdaptedLinear(cast(nn.Linear, getattr(parent, last)), finetune, adapted)
         setattr(parent, last, layer)
         if first is not None:
             layer.lora_a = first.lora_a
         first = first or layer
 
 
-def mark_trained(model: nn.Module, tune: Tune) -> None:
+def mark_trained(model: nn.Module, finetune: FinetuneMethod) -> None:
     """Set which parameters train; parameters that were replaced since forget it."""
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(trains(name, tune))
+        parameter.requires_grad_(trains(name, finetune))
 
 
-def trains(name: str, tune: Tune) -> bool:
+def trains(name: str, finetune: FinetuneMethod) -> bool:
     """Return whether a parameter trains."""
-    if tune.adapts:
+    if finetune.adapts:
         return is_adapter(name)
-    if tune.method == "freeze":
+    if finetune.method == "freeze":
         if name.startswith(LAYER):
-            return int(name.removeprefix(LAYER).partition(".")[0]) >= tune.frozen_layers
+            return int(name.removeprefix(LAYER).partition(".")[0]) >= finetune.frozen_layers
         return not name.startswith("model.embed_")
     return True
 
 
 @torch.no_grad()
-def start_adapters(models: Iterable[nn.Module], tune: Tune, seed: int) -> None:
+def start_adapters(models: Iterable[nn.Module], finetune: FinetuneMethod, seed: int) -> None:
     """Initialize adapters as PEFT does: `a` uniform within 1 / sqrt(inputs), `b` zero, magnitudes the lengths of the weights' rows.
 
     Each has its own seed, derived from its name, so that every layout starts from the same ones.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, weight_of
 from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quantize
 
@@ -26,19 +26,19 @@ ALIGNED = 16
 class AdaptedLinear(nn.Linear):
     """Replaces a linear layer. Adapters of layers that HF packs into one share `lora_a`, the same parameter."""
 
-    def __init__(self, replaced: nn.Linear, tune: Tune, adapted: bool) -> None:
+    def __init__(self, replaced: nn.Linear, finetune: FinetuneMethod, adapted: bool) -> None:
         bias = cast("Tensor | None", replaced.bias)
         super().__init__(replaced.in_features, replaced.out_features, bias=bias is not None)
-        self.scale, self.dropout = tune.scale if adapted else 0.0, tune.dropout
+        self.scale, self.dropout = finetune.scale if adapted else 0.0, finetune.dropout
         self.fused = False
         """Whether products are those of `ops.adapted`: one GPU holds whole weights, and there is no dropout."""
         self.lora_a = self.lora_b = self.lora_magnitude = None
         if adapted:
-            self.lora_a = nn.Parameter(torch.empty(tune.rank, self.in_features))
-            self.lora_b = nn.Parameter(torch.empty(self.out_features, tune.rank))
-            self.lora_magnitude = nn.Parameter(torch.empty(self.out_features)) if tune.magnitudes else None
-        self.quantized = tune.quantized
-        if tune.quantized:
+            self.lora_a = nn.Parameter(torch.empty(finetune.rank, self.in_features))
+            self.lora_b = nn.Parameter(torch.empty(self.out_features, finetune.rank))
+            self.lora_magnitude = nn.Parameter(torch.empty(self.out_features)) if finetune.magnitudes else None
+        self.quantized = finetune.quantized
+        if finetune.quantized:
             self.weight = None  # pyright: ignore[reportAttributeAccessIssue]
             for name, part in empty(self.out_features, self.in_features)._asdict().items():
                 self.register_buffer(f"nf4_{name}", part)

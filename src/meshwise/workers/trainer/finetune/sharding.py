@@ -10,7 +10,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.distributed.tensor.placement_types import Placement
 
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.finetune.targets import chosen
 from meshwise.workers.trainer.finetune.linear import AdaptedLinear
 
@@ -62,9 +62,9 @@ def adapted_styles(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[s
     return found
 
 
-def share_again(model: Any, tune: Tune) -> None:
+def share_again(model: Any, finetune: FinetuneMethod) -> None:
     """Let packed layers share `lora_a` again, which was cut for each of them."""
-    for target in chosen(model.config, tune.targets) if tune.adapts else ():
+    for target in chosen(model.config, finetune.targets) if finetune.adapts else ():
         try:
             layers = [model.get_submodule(part) for part in target.parts]
         except AttributeError:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from meshwise.workers.trainer.contract.files.safetensors import WeightsError, format_shape, table
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.finetune.targets import Target, chosen, linear_layers
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -17,30 +17,30 @@ LARGEST = 1 << 20
 """Bytes of an adapter_config.json, at most."""
 
 
-def expected(config: Mapping[str, Any], tune: Tune) -> dict[str, tuple[int, ...]]:
+def expected(config: Mapping[str, Any], finetune: FinetuneMethod) -> dict[str, tuple[int, ...]]:
     """Return the tensors of an adapter by PEFT's names, with their shapes."""
     found: dict[str, tuple[int, ...]] = {}
-    for target in chosen(config, tune.targets):
-        found[f"{PREFIX}{target.module}.{A}"] = (tune.rank, target.inputs)
-        found[f"{PREFIX}{target.module}.{B}"] = (target.outputs, tune.rank)
-        if tune.magnitudes:
+    for target in chosen(config, finetune.targets):
+        found[f"{PREFIX}{target.module}.{A}"] = (finetune.rank, target.inputs)
+        found[f"{PREFIX}{target.module}.{B}"] = (target.outputs, finetune.rank)
+        if finetune.magnitudes:
             found[f"{PREFIX}{target.module}.{MAGNITUDE}"] = (target.outputs,)
     return found
 
 
-def config_text(config: Mapping[str, Any], tune: Tune, base: str) -> str:
+def config_text(config: Mapping[str, Any], finetune: FinetuneMethod, base: str) -> str:
     """Return the adapter_config.json with which PEFT opens an adapter; `base` is the model it belongs to."""
-    targets = chosen(config, tune.targets)
+    targets = chosen(config, finetune.targets)
     values: dict[str, Any] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
-        "r": tune.rank,
-        "lora_alpha": int(tune.alpha) if tune.alpha == int(tune.alpha) else tune.alpha,
-        "lora_dropout": tune.dropout,
+        "r": finetune.rank,
+        "lora_alpha": int(finetune.alpha) if finetune.alpha == int(finetune.alpha) else finetune.alpha,
+        "lora_dropout": finetune.dropout,
         "target_modules": _words(linear_layers(config), targets),
         "fan_in_fan_out": any(target.stored.transposed for target in targets),
-        "use_dora": tune.magnitudes,
+        "use_dora": finetune.magnitudes,
         "use_rslora": False,
         "bias": "none",
         "init_lora_weights": True,
@@ -56,7 +56,7 @@ def _words(every: list[Target], targets: list[Target]) -> list[str]:
     return words if sum(target.word in words for target in every) == len(targets) else [target.module for target in targets]
 
 
-def read_tune(folder: Path) -> Tune:
+def read_finetune(folder: Path) -> FinetuneMethod:
     """Return the method, rank, scale and targets of an adapter. WeightsError if it is none that the trainer can continue."""
     path = folder / CONFIG
     try:
@@ -77,23 +77,23 @@ def read_tune(folder: Path) -> Tune:
     if other or given.get("bias", "none") != "none":
         raise WeightsError(f"{path}: {other or 'bias'} is not supported; the trainer has plain LoRA and DoRA")
     method = "dora" if given.get("use_dora") else "lora"
-    return Tune(method=method, rank=rank, alpha=float(cast(float, alpha)), targets=tuple(cast("list[str]", words)))
+    return FinetuneMethod(method=method, rank=rank, alpha=float(cast(float, alpha)), targets=tuple(cast("list[str]", words)))
 
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float) and 0 < cast(float, value) < 1e9
 
 
-def check(config: Mapping[str, Any], tune: Tune, label: str, folder: Path) -> None:
-    """Refuse an adapter whose tensors are not those of this model and tuning, by the header of its file."""
-    stored, needed = table(folder / TENSORS), expected(config, tune)
+def check(config: Mapping[str, Any], finetune: FinetuneMethod, label: str, folder: Path) -> None:
+    """Refuse an adapter whose tensors are not those of this model and method, by the header of its file."""
+    stored, needed = table(folder / TENSORS), expected(config, finetune)
     for name, shape in needed.items():
         if name not in stored:
-            raise WeightsError(f"{folder / TENSORS}: lacks {name}, which {tune.method} of {label} needs")
+            raise WeightsError(f"{folder / TENSORS}: lacks {name}, which {finetune.method} of {label} needs")
         if stored[name].shape != shape:
             raise WeightsError(
                 f"{folder / TENSORS}: {name} is {format_shape(stored[name].shape)}, but {label} needs {format_shape(shape)}"
             )
     other = next((name for name in stored if name not in needed), "")
     if other:
-        raise WeightsError(f"{folder / TENSORS}: holds {other}, which {tune.method} of {label} does not have")
+        raise WeightsError(f"{folder / TENSORS}: holds {other}, which {finetune.method} of {label} does not have")

@@ -13,7 +13,7 @@ LORA = "lora_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tune:
+class FinetuneMethod:
     """The trained part of a model: everything (full), adapters of linear layers (lora, dora, qlora), or all above frozen ones (freeze)."""
 
     method: str = "full"
@@ -32,11 +32,11 @@ class Tune:
     """Write the weights with the adapters added to them at the end."""
 
     @staticmethod
-    def of(values: Mapping[str, Any]) -> "Tune":
+    def of(values: Mapping[str, Any]) -> "FinetuneMethod":
         """Return the method that a config.json describes, without keys of other versions."""
-        known: dict[str, Any] = {f.name: values[f.name] for f in fields(Tune) if f.name in values}
+        known: dict[str, Any] = {f.name: values[f.name] for f in fields(FinetuneMethod) if f.name in values}
         known["targets"] = tuple(known.get("targets", ()))
-        return Tune(**known)
+        return FinetuneMethod(**known)
 
     @property
     def adapts(self) -> bool:
@@ -61,7 +61,7 @@ class Tune:
         return self.alpha / self.rank
 
 
-FULL = Tune()
+FULL = FinetuneMethod()
 
 
 def is_adapter(name: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK, Tune
+from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK, FinetuneMethod
 from meshwise.workers.trainer.contract.models.registry import family_of, sizes_of, stored_of
 from meshwise.workers.trainer.contract.models.tensors import Part, Stored
 
@@ -73,41 +73,40 @@ def _names(word: str, target: Target) -> bool:
     return word == ALL_LINEAR or target.module == word or target.module.endswith(f".{word}")
 
 
-def described(config: Mapping[str, Any], tune: Tune) -> str:
+def described(config: Mapping[str, Any], finetune: FinetuneMethod) -> str:
     """Return what a run trains, so that runs whose checkpoints hold the same tensors are described alike: 'full', 'freeze:4', 'lora:16 with
     alpha 32 on 64 layers (q_proj, v_proj)'."""
-    if not tune.adapts:
-        return f"freeze:{tune.frozen_layers}" if tune.method == "freeze" else tune.method
-    targets = chosen(config, tune.targets)
+    if not finetune.adapts:
+        return f"freeze:{finetune.frozen_layers}" if finetune.method == "freeze" else finetune.method
+    targets = chosen(config, finetune.targets)
     words = ", ".join(dict.fromkeys(target.word for target in targets))
-    return f"{tune.method}:{tune.rank} with alpha {tune.alpha:g} on {len(targets)} layers ({words})"
+    return f"{finetune.method}:{finetune.rank} with alpha {finetune.alpha:g} on {len(targets)} layers ({words})"
 
 
-def problem_of(config: Mapping[str, Any], tune: Tune) -> str:
-    """Return why a model cannot be tuned so; empty if it can."""
-    if tune.method == "freeze":
+def problem_of(config: Mapping[str, Any], finetune: FinetuneMethod) -> str:
+    """Return why a model cannot be fine-tuned so; empty if it can."""
+    if finetune.method == "freeze":
         layers = sizes_of(config).layers
-        return "" if tune.frozen_layers < layers else f"freeze:{tune.frozen_layers} leaves none of the {layers} layers to train"
-    if not tune.adapts:
+        frozen = finetune.frozen_layers
+        return "" if frozen < layers else f"freeze:{frozen} leaves none of the {layers} layers to train"
+    if not finetune.adapts:
         return ""
     if family_of(config).recurrent:
-        return (
-            f"{tune.method} needs a model with softmax attention; {config['model_type']} can be tuned with full or freeze:LAYERS"
-        )
+        return f"{finetune.method} needs a model with softmax attention; {config['model_type']} can be trained with full or freeze:LAYERS"
     experts = sizes_of(config).experts > 0
-    if tune.quantized and experts:
+    if finetune.quantized and experts:
         return "qlora is not supported for a model with experts, which stay in 16 bits; use lora"
     every = linear_layers(config)
-    for word in tune.targets:
+    for word in finetune.targets:
         if not any(_names(word, target) for target in every):
             existing = ", ".join(dict.fromkeys(target.word for target in every))
             less = ", and layers of experts have no adapters" if experts else ""
             return f"the model has no module {word!r}; its linear layers are {existing}{less}"
-    targets = chosen(config, tune.targets)
+    targets = chosen(config, finetune.targets)
     smallest = min(targets, key=lambda target: min(target.inputs, target.outputs))
-    if tune.rank > min(smallest.inputs, smallest.outputs):
-        return f"rank {tune.rank} is above the smallest dimension of {smallest.word}, {smallest.outputs} x {smallest.inputs}"
-    if tune.quantized:
+    if finetune.rank > min(smallest.inputs, smallest.outputs):
+        return f"rank {finetune.rank} is above the smallest dimension of {smallest.word}, {smallest.outputs} x {smallest.inputs}"
+    if finetune.quantized:
         odd = next((t for t in targets for part in t.stored.parts if part.shape[0] * part.shape[1] % NF4_BLOCK), None)
         if odd is not None:
             return f"qlora stores blocks of {NF4_BLOCK} weights, which do not divide {odd.word}, {odd.outputs} x {odd.inputs}"

@@ -21,34 +21,34 @@ READY, LINES = int(linear_forward.READY.value), int(linear_forward.LINES.value)
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """Launch settings of a kernel: warps per program, and mini-batches of a chain whose reads are in flight at once."""
+class LaunchSettings:
+    """A kernel with its warps per program, and mini-batches of a chain whose reads are in flight at once."""
 
     kernel: Any
     warps: int
     stages: int = 0
 
 
-TUNING = {
-    "prepare": Tuning(linear_forward.prepare, 1),
-    "forward_chain": Tuning(linear_forward.forward_chain, 4, 2),
-    "forward_out": Tuning(linear_forward.forward_out, 1),
-    "backward_each": Tuning(linear_backward.backward_each, 2),
-    "backward_chain": Tuning(linear_backward.backward_chain, 4, 2),
-    "backward_finish": Tuning(linear_backward.backward_finish, 1),
-    "decode": Tuning(linear_decode.decode, 8),
+LAUNCH_SETTINGS = {
+    "prepare": LaunchSettings(linear_forward.prepare, 1),
+    "forward_chain": LaunchSettings(linear_forward.forward_chain, 4, 2),
+    "forward_out": LaunchSettings(linear_forward.forward_out, 1),
+    "backward_each": LaunchSettings(linear_backward.backward_each, 2),
+    "backward_chain": LaunchSettings(linear_backward.backward_chain, 4, 2),
+    "backward_finish": LaunchSettings(linear_backward.backward_finish, 1),
+    "decode": LaunchSettings(linear_decode.decode, 8),
 }
 """The fastest settings on an H200 (docs/ttt-kernels.md)."""
 
 
 def launch(name: str, programs: int, packed: Tensor) -> Callable[..., None]:
     """Look up a kernel by name and bind its launch settings."""
-    tuning = TUNING[name]
-    options: dict[str, Any] = {"num_warps": tuning.warps} | ({"STAGES": tuning.stages} if tuning.stages else {})
-    if "PRECISION" in tuning.kernel.arg_names:
+    settings = LAUNCH_SETTINGS[name]
+    options: dict[str, Any] = {"num_warps": settings.warps} | ({"STAGES": settings.stages} if settings.stages else {})
+    if "PRECISION" in settings.kernel.arg_names:
         # float32 means float32: TF32, the tensor cores' short form, would lose three digits
         options["PRECISION"] = "ieee" if packed.dtype == torch.float32 else "tf32"
-    return partial(tuning.kernel[(programs,)], **options)
+    return partial(settings.kernel[(programs,)], **options)
 
 
 def columns(width: int, heads: int) -> int:

@@ -1,4 +1,4 @@
-"""Compare predictions of tuning with the table of benchmarks/tuning_on_gpu.py: python benchmarks/tuning_memory.py FILE [--parts]"""
+"""Compare predictions with the table of benchmarks/finetune_on_gpu.py: python benchmarks/finetune_memory.py FILE [--parts]"""
 
 import json
 import sys
@@ -20,9 +20,7 @@ def main(path: Path, on: str = "1xh200") -> None:
         method = next(text for word, text in METHODS.items() if f"-{word}" in name)
         if "-qlora" in name:
             method = METHODS["qlora"]
-        ask = TrainAsk(
-            row["model"], on=on, batch=row["batch"], seq=row["seq"], framework="meshwise", tune=row.get("tune", method)
-        )
+        ask = TrainAsk(row["model"], on=on, batch=row["batch"], seq=row["seq"], framework="meshwise", finetune=method)
         way = "full" if "checkpointing" in name else "none"
         cost = evaluate(ask.question(), Layouts.of(mbs=row["batch"], recompute=RECOMPUTE.index(way)))
         peak, step = float(cost.peak[0]) / GIB, float(cost.step[0])

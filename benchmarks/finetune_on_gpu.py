@@ -1,7 +1,7 @@
-"""Fine-tuning on one GPU in one command: `python benchmarks/tuning_on_gpu.py [CASE...]` on the GPU machine.
+"""Fine-tuning on one GPU in one command: `python benchmarks/finetune_on_gpu.py [CASE...]` on the GPU machine.
 
 Every case is a process of its own with a timeout: the trainer's step, timed by benchmarks/train.py. Prints a line per case and a JSON of
-all at the end, also if a case fails or the time is up; $OUT/tuning.json has it too. NAME:profile lists the longest kernels of a step.
+all at the end, also if a case fails or the time is up; $OUT/finetune.json has it too. NAME:profile lists the longest kernels of a step.
 """
 
 import json
@@ -21,10 +21,10 @@ EACH = float(os.environ.get("EACH", "110"))
 
 
 def adapters(method: str, rank: int = 16) -> dict[str, Any]:
-    return {"tune": {"method": method, "rank": rank, "alpha": 2.0 * rank, "targets": ["all-linear"]}}
+    return {"finetune": {"method": method, "rank": rank, "alpha": 2.0 * rank, "targets": ["all-linear"]}}
 
 
-FROZEN_EMBEDDING: dict[str, Any] = {"tune": {"method": "freeze", "frozen_layers": 0}}
+FROZEN_EMBEDDING: dict[str, Any] = {"finetune": {"method": "freeze", "frozen_layers": 0}}
 CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "8b-lora": ("llama-3-8b", 4, 2048, adapters("lora")),
     "8b-lora-checkpointing": ("llama-3-8b", 4, 2048, adapters("lora") | {"recompute": "full"}),
@@ -69,7 +69,7 @@ def main() -> None:
         left = LIMIT - (time.monotonic() - began)
         row: dict[str, Any] = measured(name, left) if left > 0 else {"failed": "no time left"}
         rows[name] = row
-        (out / "tuning.json").write_text(json.dumps(rows), encoding="utf-8")
+        (out / "finetune.json").write_text(json.dumps(rows), encoding="utf-8")
         if "failed" in row:
             print(f"{name:<28} failed: {row['failed']}", flush=True)
             continue

@@ -1,8 +1,8 @@
-"""`meshwise run --tune` as a user types it, on this machine's GPU: `python benchmarks/tuned_runs_on_gpu.py FOLDER [MODEL] [RUN OPTION...]`.
+"""`meshwise run --finetune` as typed, on this machine's GPU: `python benchmarks/finetune_runs_on_gpu.py FOLDER [MODEL] [RUN OPTION...]`.
 
-Writes conversations, a tokenizer with a chat template and random weights to FOLDER, tunes them by LoRA and by QLoRA with dropout,
+Writes conversations, a tokenizer with a chat template and random weights to FOLDER, fine-tunes them by LoRA and by QLoRA with dropout,
 both with packed conversations, and lists what each run left. Fails if a run fails, its loss does not fall, or a file of its adapter is
-missing. The two tunings run at the same time: this shows that they work, not how fast they are.
+missing. The two runs go at the same time: this shows that they work, not how fast they are.
 """
 
 import json
@@ -20,9 +20,9 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-TUNINGS = {
-    "lora": ["--tune", "lora:16"],
-    "qlora": ["--tune", "qlora:16", "--lora-dropout", "0.05", "--merge"],
+METHODS = {
+    "lora": ["--finetune", "lora:16"],
+    "qlora": ["--finetune", "qlora:16", "--lora-dropout", "0.05", "--merge"],
 }
 
 
@@ -93,7 +93,7 @@ def main(folder: Path, model: str, options: list[str]) -> None:
     weights = base / "weights"
     write_tokenizer(weights)
     data = ["--weights", str(weights), "--data", str(folder / "chat.jsonl"), "--pack", "--steps", str(STEPS), *options]
-    running = {name: started(model, folder / name, [*tuning, *data]) for name, tuning in TUNINGS.items()}
+    running = {name: started(model, folder / name, [*method, *data]) for name, method in METHODS.items()}
     for name, process in running.items():
         ended(process, folder / name, began + LIMIT)
         print(described(name, folder / name), f"\n  after {time.monotonic() - began:.0f} s", flush=True)

@@ -15,7 +15,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 
 from meshwise.workers.trainer.contract.files.expected import config_json
 from meshwise.workers.trainer.contract.files.safetensors import table
-from meshwise.workers.trainer.contract.finetune.method import Tune
+from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.recipe import rate_at
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 from meshwise.workers.trainer.data.samples import batch_of
@@ -28,9 +28,9 @@ from support.nursery import Nursery
 from support.tiny_runs import LLAMA, losses
 
 STEPS = 20
-TUNE = Tune(method="lora", rank=4, alpha=8.0, targets=("all-linear",), merge=True)
+FINETUNE = FinetuneMethod(method="lora", rank=4, alpha=8.0, targets=("all-linear",), merge=True)
 RUN = Settings(
-    name="tiny", model=LLAMA, layout=Layout(mbs=4), batch=8, seq=16, steps=STEPS, lr=1e-2, warmup=3, precision="fp32", tune=TUNE,
+    name="tiny", model=LLAMA, layout=Layout(mbs=4), batch=8, seq=16, steps=STEPS, lr=1e-2, warmup=3, precision="fp32", finetune=FINETUNE,
     checkpoint_every=10,
 )  # fmt: skip
 
@@ -54,16 +54,16 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model: Any = build(LLAMA, Span(0, 4, 4))
     init_random([model], 3, 0.1)
     assert save([model], folder, extra={"config.json": config_json(LLAMA, "float32")}) == ""
-    attach(model, TUNE, half=False)
-    start_adapters([model], TUNE, 7)
-    assert write_adapter(adapter_tensors([model]), folder / "adapter", LLAMA, TUNE, str(folder)) == ""
+    attach(model, FINETUNE, half=False)
+    start_adapters([model], FINETUNE, 7)
+    assert write_adapter(adapter_tensors([model]), folder / "adapter", LLAMA, FINETUNE, str(folder)) == ""
     return folder
 
 
 @pytest.fixture(scope="module")
 def run(base: Path, nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[Settings, Path, dict[int, float]]:
-    out = tmp_path_factory.mktemp("tuned") / "run"
-    settings = replace(RUN, weights=str(base), tune=replace(TUNE, adapter=str(base / "adapter")))
+    out = tmp_path_factory.mktemp("finetuned") / "run"
+    settings = replace(RUN, weights=str(base), finetune=replace(FINETUNE, adapter=str(base / "adapter")))
     return settings, out, losses(nursery, settings, out)
 
 
@@ -75,7 +75,7 @@ def plain(base: Path) -> tuple[Any, list[nn.Parameter]]:
         if isinstance(part, nn.Linear) and name != "lm_head":
             a, b = (read(stored[f"base_model.model.{name}.lora_{kind}.weight"]) for kind in "AB")
             parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, PlainLora(part, a, b, TUNE.scale))
+            setattr(model.get_submodule(parent), last, PlainLora(part, a, b, FINETUNE.scale))
     return model, [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
@@ -129,15 +129,15 @@ def test_merged_weights_compute_what_peft_does_with_the_adapter(base: Path, run:
 
 def test_dora_has_the_gradients_of_peft(base: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="PEFT is not installed")
-    tune = replace(TUNE, method="dora")
+    finetune = replace(FINETUNE, method="dora")
     model: Any = build(LLAMA, Span(0, 4, 4))
-    attach(model, tune, half=False)
+    attach(model, finetune, half=False)
     init_random([model], 3, 0.1)
-    start_adapters([model], tune, 7)
+    start_adapters([model], finetune, 7)
     for name, parameter in model.named_parameters():
         if name.endswith("lora_b"):
             torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(len(name)))
-    assert write_adapter(adapter_tensors([model]), tmp_path, LLAMA, tune, str(base)) == ""
+    assert write_adapter(adapter_tensors([model]), tmp_path, LLAMA, finetune, str(base)) == ""
     theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(base, attn_implementation="eager")
     theirs = peft.PeftModel.from_pretrained(theirs, tmp_path, is_trainable=True)
     tokens, targets = batch_of(RUN, 0)
