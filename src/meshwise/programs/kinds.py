@@ -111,16 +111,3 @@ def word(values: Mapping[Any, str], also: Mapping[str, Value | None] | None = No
         return by_word[text]
 
     return Kind(read, lambda known: values.get(known), f"one of {', '.join(dict.fromkeys(values.values()))}")
-
-
-def number_words(values: Mapping[Value, Any]) -> Kind:
-    """Return the kind of a key whose values are numbers or other scalars, mapped one to one to values of the fact."""
-    back = {str(text).lower(): value for value, text in values.items()}
-
-    def read(given: Any) -> Value | None:
-        text = str(given).strip().lower()
-        if text not in back:
-            raise ValueError(given)
-        return back[text]
-
-    return Kind(read, lambda known: values.get(known), f"one of {', '.join(str(text) for text in values.values())}")

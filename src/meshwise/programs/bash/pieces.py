@@ -145,18 +145,6 @@ class Source:
         self.text = "".join(piece.text for piece in self._pieces)
         self._end = end
 
-    @classmethod
-    def of_file(cls, name: str, text: str) -> "Source":
-        """Return the source of a file, one piece a line, so that places are found without counting lines again."""
-        pieces: list[Piece] = []
-        at = 0
-        for number, line in enumerate(text.split("\n"), start=1):
-            written = line + "\n" if at + len(line) < len(text) else line
-            if written:
-                pieces.append(Piece(written, Place(name, number, at, at + len(written))))
-            at += len(written)
-        return cls(pieces, end=Place(name, max(1, len(pieces)), at, at))
-
     def pieces(self, start: int, end: int) -> tuple[Piece, ...]:
         """Return the pieces of a range."""
         found: list[Piece] = []
