@@ -88,7 +88,7 @@ def _on_one_host(ask: ServeAsk, chip: Chip, model: Model | None) -> ServeQuestio
 
 
 def _point(ask: ServeAsk, chip: Chip, devices: int, host: int = HOST, refusal: str = "") -> ServePoint:
-    """Return a point of the answer without a layout: so many devices, in hosts of `host` if there are more."""
+    """Return a point of the answer without a layout, on this many devices in hosts of `host`."""
     hosts = -(-devices // host)
     on = f"{hosts}x{host}x{chip.key}" if hosts > 1 else f"{devices}x{chip.key}"
     values: dict[str, Value] = {"chip": chip.key, "gpus": devices}
@@ -132,7 +132,7 @@ def _with_fewest_copies(q: ServeQuestion, option: Option, least: int, most: int)
 
 
 def _copied(q: ServeQuestion, option: Option, copies: int) -> Option:
-    """Return so many copies of a layout, each with its share of the load."""
+    """Return a layout with this many replicas, each with its share of the load."""
     return with_speed(q, with_memory(q, replace(option.layout, replicas=copies), option))
 
 

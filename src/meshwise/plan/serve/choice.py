@@ -166,7 +166,7 @@ def _rent(q: ServeQuestion, layout: ServeLayout) -> float | None:
 
 
 def _watts(q: ServeQuestion, layout: ServeLayout) -> float | None:
-    """Return the rated power of all devices of a layout; None where it is not known of one."""
+    """Return the rated power of all devices of a layout; None if a chip does not state it."""
     rated = [q.cards[i].chip.tdp for i in layout.cards]
     return sum(power or 0.0 for power in rated) * layout.devices / len(rated) if all(rated) else None
 

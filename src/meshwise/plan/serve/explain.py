@@ -232,7 +232,8 @@ def compute_bound(option: Option) -> int:
 
 
 def _computes(option: Option, users: int) -> bool:
-    """Return whether products take longer than reading in a step of so many requests to one copy: a share of them shows before that."""
+    """Return whether a decode step of one replica at this batch is compute-bound: products show once they take half as long as
+    reading."""
     if option.cost is None:
         return False
     weights, _, compute, *_ = option.cost.parts(Batch(users, (0.0,) * len(option.cost.d.windows)))

@@ -19,7 +19,7 @@ LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPoint:
-    """One layout with so many users of each copy."""
+    """One layout at one number of concurrent users."""
 
     name: str
     users: int
@@ -33,7 +33,7 @@ class FrontPoint:
     part: str
     """The largest part of a decode step, by its name in SERVE_PARTS."""
     bound: str
-    """The same in words."""
+    """`part` in words."""
     share: float
     """Its share of the step."""
     dollars_per_million_in: float | None

@@ -31,9 +31,9 @@ class TuningFacts:
     parameters: int
     """Parameters of the model, without adapters."""
     saved_bytes: float
-    """Of the adapters' file, or of the whole model in 16 bits."""
+    """Size of the adapters' file, or of the whole model in 16 bits."""
     free: float
-    """Of a device's memory."""
+    """Bytes free on a device."""
     largest_batch: int
     """Sequences that a device can compute at once."""
     largest_batch_recompute: str
@@ -45,7 +45,7 @@ class TuningFacts:
     """Share of the computed tokens that are not padding, as the rows are planned."""
     packed: float = 0.0
     padded: float = 0.0
-    """The same where rows are packed, and where they are padded."""
+    """`real` if rows are packed, and if they are padded."""
     longest_row: int = 0
     cut: int = 0
     """Sequences of the data that are longer than `--seq`, and end there."""

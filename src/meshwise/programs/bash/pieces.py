@@ -38,7 +38,7 @@ class Piece:
     filled: bool = False
     """Unknown, but certainly not empty: the number of a job."""
     choices: tuple[str, ...] = ()
-    """What an unknown piece can be, where a test that cannot be decided chooses between known texts."""
+    """Possible texts of an unknown piece, if an undecided test chooses between known ones."""
 
     def cut(self, start: int, end: int) -> "Piece":
         """Return a part of a known piece, at its own place if the piece is exact."""
@@ -84,7 +84,7 @@ class Value:
 
     @property
     def given_text(self) -> str | None:
-        """The text if nothing is given from outside; None where another piece is unknown."""
+        """Text with outside variables taken as empty; None if another piece is unknown."""
         if any(piece.unknown and not piece.outside for piece in self.pieces):
             return None
         return "".join(piece.text for piece in self.pieces if not piece.unknown)
@@ -123,7 +123,7 @@ def not_known(spelled: str, why: str, place: Place | None = None, *, outside: bo
 
 
 def joined(values: Iterable[Value], separator: str = "") -> Value:
-    """Return values one after the other, with a separator between them."""
+    """Return the values joined by a separator."""
     parts: list[Piece] = []
     for i, value in enumerate(values):
         if i and separator:

@@ -46,11 +46,11 @@ class Script:
     directives: tuple[Setting, ...]
     """`#SBATCH --nodes=4` as Setting('--nodes', '4', span)."""
     files: tuple[Source, ...]
-    """Files that it writes with known text, by the name it writes them to."""
+    """Files with known text that the script writes, by name."""
     variables: Mapping[str, Word]
     """Every variable at the end of the script, exported or not; an array as one word."""
     unknown: Mapping[str, str]
-    """What only running the script would tell, with the reason: {'$1': 'an argument of the script'}."""
+    """Values known only at run time, with the reason: {'$1': 'an argument of the script'}."""
     notes: tuple[str, ...] = ()
 
 

@@ -62,7 +62,7 @@ def drafted(facts: Facts, name: str = "speculation") -> Iterable[Stated]:
 
 
 def unknown(facts: Facts, name: str, own: str) -> list[Stated]:
-    """Return that a fact is as unknown as the program's own one that says it; nothing where that is not stated."""
+    """State a fact as unknown, for the reason that the program's `own` fact gives; empty if that is not stated."""
     stated = facts.get(own)
     return [] if stated is None else [facts.derived(name, None, stated.note, own)]
 

@@ -18,12 +18,12 @@ class Server:
 
     role: Role
     number: int
-    """Among the servers of both pools, from 0."""
+    """Index among the servers of both pools, from 0."""
     host: int
-    """From 0."""
+    """Index of its host, from 0."""
     given: Setup
     devices: tuple[int, ...]
-    """Of its host."""
+    """Device numbers on its host."""
 
     @property
     def name(self) -> str:

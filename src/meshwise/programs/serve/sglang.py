@@ -79,7 +79,7 @@ def meaning(facts: Facts) -> Facts:
 
 
 def _chunks(facts: Facts) -> list[Stated]:
-    """Return that no limit is known where a chunk of -1 tokens says so."""
+    """Return an unknown limit if chunking is off (-1 tokens)."""
     tokens = facts.value("batched_tokens")
     whole = isinstance(tokens, int) and tokens < 1
     return [facts.derived("batched_tokens", None, "prompts are not cut into chunks", "batched_tokens")] if whole else []

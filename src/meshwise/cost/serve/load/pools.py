@@ -12,7 +12,7 @@ from meshwise.cost.serve.load.requests import Lengths, Limits, Load, Percentiles
 from meshwise.cost.serve.passes.speed import PassCost
 
 ROUNDS = 24
-"""Steps of the bisection for the rate at which so many users ask."""
+"""Steps of the bisection for the request rate of a closed loop."""
 NEARLY = 0.995
 """Share of the highest rate that a closed loop is taken to reach: its users wait, so that no queue grows without end."""
 
