@@ -23,7 +23,7 @@ class FrontPoint:
 
     name: str
     users: int
-    """Users of all copies."""
+    """Users of all replicas."""
     devices: int
     per_user: float
     """Tokens per second of one request after its first token."""
@@ -88,7 +88,7 @@ def nondominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def _points(q: ServeQuestion, found: Found) -> Iterator[FrontPoint]:
-    """Yield every layout of one copy at every number of users that it runs at once. Copies neither raise nor lower either figure."""
+    """Yield every layout of one replica at every number of users that it runs at once. Replicas neither raise nor lower either figure."""
     price = q.cluster.rent / q.cluster.devices if q.cluster.rent is not None else None
     for option in found.options:
         if option.layout.replicas == 1:

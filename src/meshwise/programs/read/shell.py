@@ -1,7 +1,7 @@
 """Read a shell or Slurm script without running it: which commands it would start, with which words, and where each word was written.
 
 Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed
-(`export.read.bash`). A value
+(`programs.bash`). A value
 that only running the script would tell (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. Where a test
 cannot be
 decided, both branches are followed, and what they disagree on is unknown.

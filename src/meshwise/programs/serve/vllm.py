@@ -83,7 +83,7 @@ def _speculation(given: Setup) -> str:
 
 
 def meaning(facts: Facts) -> Facts:
-    """Return the facts that vLLM's words mean. With expert parallelism, data-parallel ranks share the experts and are one copy."""
+    """Return the facts that vLLM's words mean. With expert parallelism, data-parallel ranks share the experts and are one replica."""
     copies, tp = facts.whole("copies", 1), facts.whole("tensor", 1)
     more = [*lengths.cache_type(facts), *lengths.weight_format(facts), *lengths.drafted(facts)]
     ranks = copies if facts.value("expert_parallel") is True else 1
