@@ -1,9 +1,7 @@
 """Read a shell or Slurm script without running it: which commands it would start, with which words, and where each word was written.
 
-Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed
-(`programs.bash`). A value
-that only running the script would tell (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. Where a test
-cannot be
+Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed (`programs.bash`).
+A value known only at run time (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. If a test cannot be
 decided, both branches are followed, and what they disagree on is unknown.
 """
 
