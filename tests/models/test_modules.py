@@ -12,7 +12,8 @@ from meshwise.errors import UserError
 from meshwise.models.families.description import describe
 from meshwise.models.find import find_model
 from meshwise.models.model import build
-from meshwise.models.modules import adapter_parameters, modules, targeted
+from meshwise.models.modules import modules, targeted
+from support.adapters import adapter_parameters
 from support.every import check_every
 
 TABLE = Path(__file__).parent.parent / "fixtures/finetune/peft.csv"

@@ -58,7 +58,7 @@ def test_the_weights_of_a_gguf_file_have_its_own_bytes(tmp_path: Path) -> None:
         ),
         ({"fix": ("cards=5",)}, "--fix needs 5 cards, but 4xrtx4060ti-16gb has 4"),
         ({"fix": ("replicas=2",)}, "2 replicas need as many concurrent requests; give --users 2 or more"),
-        ({"fix": ("replicas=2",), "users": 4, "engine": "ollama"}, "ollama cannot run several copies of a model"),
+        ({"fix": ("replicas=2",), "users": 4, "engine": "ollama"}, "ollama cannot run several replicas of a model"),
         ({"fix": ("tensor=2",)}, "expected split, cards, tp, pp, ep, replicas, hosts, prefill and a value"),
         ({"fix": ("cards=x",)}, "cards is a whole number, 1 or more"),
         ({"on": "tpu-v5e:4x4"}, "no supported engine serves on TPU v5e"),

@@ -16,7 +16,7 @@ from meshwise.units import Bytes, Count, Seconds
 
 FittedTo = Literal["speed", "memory", "probed"]
 Level = Literal["chip", "framework", "fabric"]
-"""What a coefficient belongs to: the silicon and its libraries, the training program, or the network between nodes."""
+"""Owner of a coefficient: the silicon and its libraries, the training program, or the network between nodes."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ class Calibration(Record):
     measured: tuple[str, ...] = ()
     """Coefficients that a probe measured on the machine itself, so that a fit to runs moves them less."""
     learned: tuple[str, ...] = field(default=(), metadata={"derived": True})
-    """Coefficients that were fitted to other machines or programs of the same level (catalogue/levels.py), so that a few rows move them
-    less."""
+    """Coefficients fitted to other machines or programs of the same level (catalogue/levels.py), with narrower priors."""
 
     matmul: Count = coefficient(0.75, width=0.1, most=1)
     """Fraction of the peak in a product of ideal shape. A100: 0.8 in Korthikanti et al. 2022; H200: 0.77 over 1,029 shapes measured."""
@@ -87,7 +86,7 @@ class Calibration(Record):
     """Fraction of `matmul` in 8-bit products, without their casts (H200, torch 2.11: 0.93 to 1.0 of the 16-bit share in Llama 8B's
     shapes)."""
     fp4: Count = coefficient(0.65, width=0.2, most=1)
-    """The same in 4-bit products."""
+    """Fraction of `matmul` in 4-bit products, without their casts."""
     grouped: Count = coefficient(0.75, width=0.2, most=1)
     """Fraction of `matmul` in grouped products of experts, which are of unequal size."""
     memory: Count = coefficient(0.75, width=0.12, most=1)
@@ -211,7 +210,7 @@ class ServeCalibration(Record):
     tile: Count = coefficient(0.2)
     """Loss of a smaller tile in these products: efficiency is (area / 256x128) to this power. The same as in training."""
     exposed: Count = coefficient(0.0, width=0.4, most=1)
-    """Of reading weights and multiplying by them, the fraction of the shorter that does not overlap the longer."""
+    """Share of min(read time, compute time) that the other does not hide."""
     narrow: Count = coefficient(0.72, width=0.2)
     """Speed of these products with quantised weights, relative to 16-bit weights."""
     expert_product: Count = coefficient(1.0, width=0.3, most=1.2)

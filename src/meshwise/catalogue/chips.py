@@ -55,7 +55,7 @@ class Link:
 
     name: str
     bandwidth: BytesPerSecond
-    """Of all links of one device; of one torus axis if there are several `axes`; of a whole node for a cluster's network."""
+    """Sum over the links of a device; of one torus axis if there are several `axes`; of a whole node for a cluster's network."""
     latency: Seconds | None = None
     axes: int = 1
     joins: int = 0
@@ -209,7 +209,7 @@ class Cluster:
     name: str
     nodes: tuple[tuple[int, Node], ...]
     network: Link | None = None
-    """Of a whole node (or pod), one direction."""
+    """Bandwidth of a whole node (or pod), one direction."""
     tiers: tuple[Tier, ...] = ()
     """Levels above that network, from the inside out. Empty: every node reaches every other at full speed."""
     torus: tuple[int, ...] = ()

@@ -97,10 +97,10 @@ def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[st
 
 
 def similar(given: str, names: Iterable[str]) -> list[str]:
-    """Return the names that `given` may stand for, closest first; none where nothing is close.
+    """Return the names that `given` may stand for, closest first; empty if nothing is close.
 
-    An incomplete name stands for all that contain it. Another one stands for the closest that is CLOSE, else for the one with the
-    longest common start that is RELATED and has the same leading word: 'glm-4.5-air' does not stand for 'llama-4-maverick'.
+    An incomplete name stands for all that contain it. A misspelt one stands for the closest with a similarity above CLOSE, else, above
+    RELATED, for the one with the same leading word and the longest common start: 'glm-4.5-air' does not stand for 'llama-4-maverick'.
     """
     plain, word = squeeze(given), leading_word(given)
     matcher = SequenceMatcher(b=plain, autojunk=False)

@@ -51,7 +51,7 @@ class Framework:
     unfused: Count = 1.0
     """Bytes moved by its norms, rotary positions and activation functions, over those moved by fused kernels."""
     compiled: Count = 0.0
-    """The same where its layers are compiled (torch.compile); 0: compiling is not an option."""
+    """`unfused` with compiled layers (torch.compile); 0: compiling is not an option."""
     compiles_narrow: bool = False
     """Runs in 8 bits are compiled unless they say otherwise, since its documentation asks for that."""
     casts: Count = 1.0
@@ -68,7 +68,7 @@ class Framework:
     gradient_bytes: int = 4
     """Bytes per element of the buffers in which gradients are computed and accumulated."""
     fp16_gradient_bytes: int = 0
-    """The same in fp16, where it differs; 0: as `gradient_bytes`."""
+    """`gradient_bytes` in fp16, where it differs; 0: the same."""
     master_gradient_bytes: Count = 0.0
     """Bytes per element of a float32 gradient copy that is sharded with the optimizer state, if the buffer itself is not float32."""
     reduced_bytes: int = 4
@@ -99,7 +99,7 @@ class Framework:
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Values of the axis `recompute` that it offers."""
     selective: Literal["core_attn", "operations"] = "core_attn"
-    """What it recomputes selectively: attention without its projections, or every second product and all that is not a product."""
+    """Selective recomputation: attention without its projections, or every second product and all that is not a product."""
     stops_early: bool = False
     """Recomputes a layer only up to its last product, whose result no gradient needs: XLA removes it, PyTorch's checkpoint stops there."""
     unstated: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ class Quality:
     title: str
     url: str
     measure: str = ""
-    """What `changes` are differences of."""
+    """Name of the score, such as perplexity, that `changes` are differences of."""
     changes: dict[str, Count] = field(default_factory=dict[str, Count])
     """By format, the value minus that of 16-bit weights."""
     words: dict[str, str] = field(default_factory=dict[str, str])

@@ -32,11 +32,11 @@ OPTIMIZER_BYTES: dict[str, float] = {
 that its name states (bf16: arXiv:2412.19437, section 3.3). GaLore's moments have a quarter of the rank of its matrices (arXiv:2403.03507,
 section 5.1), and a projector of about half a byte per weight; LOMO has neither moments nor a master copy."""
 MASTER_BYTES = 4.0
-"""Of these, the bytes of the float32 master copy."""
+"""Bytes of the float32 master copy in OPTIMIZER_BYTES."""
 NATIVE = ("adamw", "muon", "sgd-momentum", "galore")
 """Optimizers whose moments have the dtype of the weights: half of the float32 bytes above where weights have 16 bits."""
 PAGED_BYTES = {"adamw-paged": 8.0, "adamw-paged-8bit": 2.0}
-"""Of these, the bytes that a paged optimizer keeps in host memory when the device is full (bitsandbytes, CUDA unified memory)."""
+"""Bytes of OPTIMIZER_BYTES that a paged optimizer moves to host memory when the device is full (bitsandbytes, CUDA unified memory)."""
 SHORT_MOMENTS = "adamw-bf16"
 FUSED_UPDATE = "lomo"
 """The optimizer that updates each weight as soon as its gradient exists, so that gradients are never all in memory (arXiv:2306.09782)."""

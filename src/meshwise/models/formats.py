@@ -247,11 +247,6 @@ class Weights:
         """Bytes of each layer; the last entry is the head, even if it is tied."""
         return tuple(total(layer) for layer in self.by_layer)
 
-    @cached_property
-    def layer_read(self) -> tuple[float, ...]:
-        """Bytes read for one token in each layer; the last entry is the head."""
-        return tuple(read(layer) for layer in self.by_layer)
-
 
 def total(weights: Iterable[Weight]) -> int:
     """Return the bytes of these tensors."""

@@ -39,7 +39,7 @@ class Tower:
     hidden: int
     layers: int
     patches: int
-    """Of one picture."""
+    """Patches of one picture."""
 
 
 @dataclass(frozen=True)

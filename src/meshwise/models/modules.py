@@ -115,8 +115,3 @@ def targeted(model: Model, targets: Iterable[str], rank: int) -> tuple[Module, .
             )
         chosen |= found
     return tuple(module for _, module in sorted(chosen.items()))
-
-
-def adapter_parameters(model: Model, targets: Iterable[str], rank: int, magnitudes: bool = False) -> int:
-    """Return the parameters of all adapters, as `peft` counts them."""
-    return sum(module.adapter(rank, magnitudes) * module.count for module in targeted(model, targets, rank))

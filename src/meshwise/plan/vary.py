@@ -38,7 +38,7 @@ class Axis(Generic[Asked]):
     ordered: bool = True
     """Whether values are numbers, which a range can list."""
     settles: str = ""
-    """The quantity that it sets, in words: two axes that set the same quantity contradict each other."""
+    """Quantity that it sets, in words. Two axes of one quantity are refused."""
     whole: bool = True
     """Whether values are whole numbers."""
     step: float = 0.0

@@ -16,13 +16,13 @@ class Kind:
     """How values of one key are read and written."""
 
     read: Callable[[Any], Value | None]
-    """Return the value of the fact; None where this value says nothing about it. ValueError for a value of another kind."""
+    """Parse a value into the fact's value; None if it carries no information. ValueError if it is malformed."""
     write: Callable[[Any], Any]
     """Return the value of the file; True for a flag without a value, None where the key is not written."""
     expects: str
-    """What a value must be, for messages: 'a whole number'."""
+    """Expected value, for messages: 'a whole number'."""
     open: str = ""
-    """What a value that says nothing leaves open, such as '-1: what is left of the devices'; '' where it means that the key is absent."""
+    """Meaning of a value such as -1 that leaves the fact open: '-1: what is left of the devices'; '' if it only means "unset"."""
     takes: int = 1
     """Words that a flag of this kind takes: 0, 1, or -1 for all up to the next flag."""
 
@@ -81,7 +81,7 @@ WORDS = Kind(_list, list, "words", takes=-1)
 
 
 def flag(value: Value = True) -> Kind:
-    """Return the kind of a flag without a value, which says `value`; written where the fact has that value."""
+    """Return the kind of a flag without a value, which sets the fact to `value` and is written if the fact has it."""
 
     def read(given: Any) -> Value | None:
         return value if given is True or _truth(given) else None
@@ -90,7 +90,7 @@ def flag(value: Value = True) -> Kind:
 
 
 def switch(on: Value = True, off: Value | None = None) -> Kind:
-    """Return the kind of a key that is true or false, each of which says a value of the fact; None: it says nothing."""
+    """Return the kind of a boolean key: the fact's value for true and for false (None: no information)."""
     return Kind(
         lambda given: on if _truth(given) else off,
         lambda known: True if known == on else False if known == off else None,
@@ -111,16 +111,3 @@ def word(values: Mapping[Any, str], also: Mapping[str, Value | None] | None = No
         return by_word[text]
 
     return Kind(read, lambda known: values.get(known), f"one of {', '.join(dict.fromkeys(values.values()))}")
-
-
-def number_words(values: Mapping[Value, Any]) -> Kind:
-    """Return the kind of a key whose values are numbers or other scalars, mapped one to one to values of the fact."""
-    back = {str(text).lower(): value for value, text in values.items()}
-
-    def read(given: Any) -> Value | None:
-        text = str(given).strip().lower()
-        if text not in back:
-            raise ValueError(given)
-        return back[text]
-
-    return Kind(read, lambda known: values.get(known), f"one of {', '.join(str(text) for text in values.values())}")

@@ -22,7 +22,7 @@ Form = Literal["flags", "yaml", "toml", "json", "text"]
 
 @dataclass(frozen=True)
 class Key:
-    """One row of a program's table: a fact and the key that says it."""
+    """One row of a program's table: a fact and the key that sets it."""
 
     fact: str
     """A name of FACTS, or a name of the program's own that `meaning` and `wording` translate."""
@@ -32,19 +32,19 @@ class Key:
     also: tuple[str, ...] = ()
     """Other spellings that are read but never written."""
     default: Value | None = None
-    """The value in this version where the key is absent; None where there is none."""
+    """Default of an absent key in this version; None if it has none."""
     write: Literal["always", "changed", "never"] = "changed"
     """Whether it is written always, only where it differs from the default, or never."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A fact that a program cannot say, and the nearest that it can."""
+    """A fact that a program cannot express, and the nearest value that it can."""
 
     why: str
     """A sentence: 'nanotron has no ZeRO 3'."""
     instead: Mapping[str, int | str]
-    """Axes of the nearest layout that it can say."""
+    """Axes of the nearest layout that the program can express."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Setup:
     header: tuple[str, ...] = ()
     """Lines for the comment at the top of a file."""
     plan: Any = field(default=None, repr=False)
-    """The TrainPlan or ServePlan, for what the facts do not say."""
+    """The TrainPlan or ServePlan, for details that no fact holds."""
 
     def whole(self, name: str, default: int = 1) -> int:
         value = self.values.get(name, default)
@@ -134,7 +134,7 @@ class Program:
     write: Callable[[Setup], Written] | None
     """Return the files and the command of a plan; None: the program is only read."""
     refuse: Callable[[Setup], Iterable[Refusal]] = _none
-    """Return what the program cannot say about a plan, with the nearest that it can."""
+    """Return what the program cannot express of a plan, with the nearest that it can."""
     wording: Callable[[Setup], Mapping[str, Value]] = _plain
     """Turn facts of FACTS into the program's own words, for the table `keys`."""
     meaning: Callable[[Run], Run] = _same
@@ -151,8 +151,8 @@ class Program:
     """The command with which a user checks the files by the program's own parser."""
 
     def read(self, settings: Iterable[Setting], companions: Iterable[Run] = ()) -> Run:
-        """Return the facts that settings say, those of companion files where the settings say nothing, the defaults of this version for the
-        others, and their meaning."""
+        """Return the facts of the settings, with gaps filled from companion files, then from this version's defaults, and their
+        meaning."""
         rows = self.table()
         said: list[Stated] = []
         for setting in settings:
@@ -196,12 +196,12 @@ class Program:
 
 
 def plain_key(key: str) -> str:
-    """Return a key without the differences that programs ignore: '-' and '_' in flags are the same."""
+    """Normalize a key as programs do: '-' and '_' in flags are the same."""
     return key.replace("_", "-") if key.startswith("-") else key
 
 
 def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
-    """Parse one setting into facts. Empty if its value means "unset" (null, -1)."""
+    """Parse one setting into facts; empty if its value means "unset" (null, -1)."""
     if setting.value is None:
         return []  # an explicit null is as good as no key
     if auto and setting.value == "auto":

@@ -18,7 +18,7 @@ class Source:
     """The name of the file, as the user gave it."""
     text: str
     name: str = ""
-    """The name under which other files mean this text, where it is not the file's own: a heredoc's target."""
+    """Name by which other files refer to this text, if not the file's own: a heredoc's target."""
     line: int = 1
     """Number of the text's first line in the file."""
     starts: tuple[int, ...] | None = field(default=None, repr=False)
@@ -59,7 +59,7 @@ class Unknown:
     """A value that only running the file would tell: `$1`, `$(nvidia-smi ...)`, 'auto'."""
 
     text: str
-    """What the file writes there."""
+    """The expression as written in the file."""
     why: str = ""
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Word:
 
     text: str
     span: Span
-    """Where its text is literally; not writable where it is joined from several places."""
+    """Place of its literal text; not writable if it is joined from several places."""
     unknown: str = ""
     """The expansions in it that cannot be known without running the script, such as '$1'; '' where the text is exact."""
 

@@ -140,7 +140,7 @@ def _check_adapters(program: Program, setup: Setup) -> None:
 
 
 def _refused(program: Program, setup: Setup, refusals: list[Refusal]) -> str:
-    """Return the message for a layout that a program cannot say, with the nearest one that it can."""
+    """Return the error for a layout that a program cannot express, with the nearest one that it can."""
     why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals))
     start = (
         f"{program.title} cannot say {layout_name(_row(setup))}: {why}" if program.kind == "train" else f"{program.title}: {why}"
@@ -157,7 +157,7 @@ def _row(setup: Setup) -> dict[str, int | str]:
 
 
 def nearest(program: Program, setup: Setup, refusals: list[Refusal]) -> Setup | None:
-    """Return the nearest layout that a program can say, on the same devices; None where no layout helps."""
+    """Return the nearest layout on the same devices that a program can express; None if no layout helps."""
     for _ in range(ROUNDS):
         if not refusals:
             return setup

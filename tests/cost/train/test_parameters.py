@@ -17,8 +17,8 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
-from meshwise.models.modules import adapter_parameters
 from meshwise.plan.ask import TrainAsk
+from support.adapters import adapter_parameters
 from support.every import check_every
 from support.train_questions import cost, question
 

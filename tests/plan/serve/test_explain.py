@@ -60,7 +60,7 @@ def test_the_other_engine_answers_tensor_or_layer() -> None:
 
 def test_copies_are_compared_with_one_instance() -> None:
     text = text_of("llama-3-8b:bf16", "8xh100-sxm", users=64, context=4096)
-    assert re.search(r"gives [\d,]+ tokens/s, prompts included, .* [\d,]+: (cards that share|each copy reads)", text)
+    assert re.search(r"gives [\d,]+ tokens/s, prompts included, .* [\d,]+: (cards that share|each replica reads)", text)
 
 
 def test_other_links_and_networks_are_evaluated() -> None:

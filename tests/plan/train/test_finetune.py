@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from meshwise.cost.axes import RECOMPUTE
-from meshwise.cost.layout import Layouts
+from meshwise.cost.layout import Floats, Layouts
+from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import peak
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import finetune
 from meshwise.plan.train.plan import TrainPlan, make
 
 ASK = TrainAsk("llama-3.1-8b", on="1xrtx3090", batch=8, seq=2048, finetune="qlora:16")
@@ -117,10 +119,17 @@ def test_options_without_effect_and_sequences_beyond_the_model_are_refused(chang
         make(replace(ASK, **change))
 
 
-def test_the_longest_sequence_is_never_longer_than_the_model_allows() -> None:
+def test_no_sequence_longer_than_the_model_allows_is_reported_or_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def watched(q: Question, layouts: Layouts) -> Floats:
+        tried.append(q.work.seq)
+        return peak(q, layouts)
+
+    monkeypatch.setattr(finetune, "peak", watched)
     found = make(replace(ASK, on="1xh200", objective="reward")).finetune
     assert found is not None
-    assert found.longest == 131_072
+    assert found.longest == max(tried) == 131_072
 
 
 def test_a_run_over_few_rows_takes_a_whole_step_and_tells_how_many_are_cut(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class ServeLayout:
     """Whether the `tp` devices share the experts only and compute attention for requests of their own."""
     replicas: int = 1
     prefill: "ServeLayout | None" = None
-    """The layout and the number of copies that compute prompts, where the replicas of this one only generate."""
+    """The layout and the number of replicas that compute prompts, where the replicas of this one only generate."""
     unit: str = "card"
     """The word for one of its devices."""
 

@@ -90,7 +90,7 @@ class Group:
     size: Floats
     bandwidth: Floats
     latency: Floats
-    """Of a reduce-scatter or an all-gather: a ring of size - 1 steps, for which NCCL has no tree."""
+    """Latency of a reduce-scatter or an all-gather: a ring of size - 1 steps, for which NCCL has no tree."""
     tree: Floats
     """Half of the latency of an all-reduce over a tree between nodes."""
     gloo: Floats = field(default_factory=lambda: np.zeros(1))
@@ -305,11 +305,11 @@ class DataParallel:
     for each shard between the replicas of that group."""
 
     reduction: Floats
-    """Of gradients, after backward passes."""
+    """Reducing gradients after backward passes."""
     gather: Floats
-    """Of weights: after the optimizer, or with ZeRO 3 before the forward and the backward pass of every layer."""
+    """Gathering weights: after the optimizer, or with ZeRO 3 before the forward and the backward pass of every layer."""
     replicas: Floats
-    """Of gradients, between replicas."""
+    """Summing gradients between replicas."""
     pieces: Floats
     """Collectives that one reduction of all gradients is cut into."""
 

@@ -41,6 +41,9 @@ EVEN = 32
 SHORTEST_KERNEL = 2.8e-6
 """Seconds of an almost empty kernel: on an H200, AdamW took 1.02 ms for the 110 weights of Llama 125M, one kernel each, whose bytes take
 0.71 (docs/ttt-kernels.md)."""
+DEFAULT_FLOPS, VECTOR_SHARE, DEFAULT_SMS = 1e12, 1 / 16, 100
+"""Rates of a chip whose file states none: FLOP/s of its products, FLOP/s without matrix units over those in 16 bits (A100: 19.5 of 312),
+and multiprocessors. The first and the last are assumptions, near a CPU and an A100."""
 
 
 @dataclass(frozen=True)
@@ -70,22 +73,22 @@ class Device:
 
     @staticmethod
     def of(chip: Chip, calibration: Calibration, precision: str) -> "Device":
+        """Return the rates of a chip for products in this precision; in 16 bits where the chip has no units for it."""
         rates, recipe = chip.flops, RECIPES[precision]
-        wide = rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or max(rates.values(), default=1e12)
+        wide = rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or max(rates.values(), default=DEFAULT_FLOPS)
         peak, share, cast, narrow = wide, calibration.matmul, 0.0, 2.0
         if is_narrow(precision, chip):
             peak, cast, narrow = rates[recipe.rate], recipe.cast, recipe.bytes
             share *= recipe.scaling * (calibration.fp4 if recipe.rate == "fp4" else calibration.fp8)
         elif precision == "fp16":
             peak = rates.get("fp16") or wide
-        vector = rates.get("fp32") or wide / 16
-        held = chip.sustained
+        vector = rates.get("fp32") or wide * VECTOR_SHARE
         return Device(
-            peak=peak * held,
-            wide=wide * held,
+            peak=peak * chip.sustained,
+            wide=wide * chip.sustained,
             vector=vector,
             bandwidth=chip.bandwidth * calibration.memory,
-            sms=chip.sms or 100,
+            sms=chip.sms or DEFAULT_SMS,
             element=2.0,
             calibration=calibration,
             share=share,

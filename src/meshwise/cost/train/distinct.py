@@ -92,7 +92,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class LayoutGroups:
-    """The groupings of one block of layouts, each by the axes that one formula reads."""
+    """Groupings of one block of layouts, one per formula, by the axes that it reads."""
 
     layouts: Layouts
     extra: tuple[Ints, ...]

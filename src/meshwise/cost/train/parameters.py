@@ -39,7 +39,7 @@ class Parameters:
     """In all layers, without experts."""
     experts: float
     table: float
-    """Of one vocabulary table: the embedding, or the head."""
+    """Parameters of one vocabulary table: the embedding, or the head."""
     tables: int
     """Vocabulary tables: 1 where embedding and head are tied, otherwise 2."""
     layers: int
@@ -130,7 +130,7 @@ def _finetuned(model: Model, finetune: Finetune) -> Finetuned:
 
 
 def _tower(model: Model, name: str) -> int:
-    """Return the parameters of a tower that is trained, or of one that stays as it is."""
+    """Return the parameters of towers whose ops have this name: trained, or frozen."""
     return sum(op.params for op in model.ops if op.name == name)
 
 

@@ -50,9 +50,9 @@ class Passes:
     matmul: Floats
     matmul_back: Floats
     projections: Floats
-    """Of `matmul`: products before attention or another mixer."""
+    """Part of `matmul`: products before attention or another mixer."""
     outputs: Floats
-    """Of `matmul`: products after it."""
+    """Part of `matmul`: products after it."""
     core: Floats
     """Attention without its projections."""
     core_back: Floats

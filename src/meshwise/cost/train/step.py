@@ -263,7 +263,7 @@ class PerStep:
     reduction: Floats
     """Reducing gradients; with ZeRO 3, gathering weights too."""
     least: Floats
-    """Of `reduction`, what follows the last backward pass in any case: its last piece."""
+    """Last piece of `reduction`, which follows the last backward pass in any case."""
     hidden_by: Floats
     """Micro-batches of compute that the reduction can hide behind."""
     gather: Floats

@@ -146,7 +146,7 @@ class Ends:
 
 
 def is_plain(body: Body) -> bool:
-    """Return whether a model is what its Decoder says and nothing else, so that other sizes of it can be made from the Decoder alone."""
+    """Return whether the Decoder describes the whole model, so that other sizes can be built from it."""
     d = body.decoder
     plain = blocks.assemble(d, blocks.attentions(d), [blocks.mlp(d, d.ffn)] * d.layers)
     return frozenset(plain.ops) == frozenset(body.ops)

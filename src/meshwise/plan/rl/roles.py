@@ -19,7 +19,7 @@ VALUE = Objective("value", forwards=2, vocabulary=False)
 model, which is as large."""
 STATES = ("weights", "gradients", "optimizer")
 TRIED = 64
-"""Layouts that the search is asked for; it keeps many near-ties of each, and those that fit beside the other models are few."""
+"""Layouts to ask the search for: many are near-ties, and few fit beside the other models."""
 LESS = 0.98
 """A slower training phase is worth trying where it leaves at least 2% more memory to the engine."""
 RESIDENT = ("weights", "optimizer", "context")
@@ -32,7 +32,7 @@ class Training:
 
     layout: str
     seconds: float
-    """Of a step over all answers, the passes of reference and value model included."""
+    """Seconds of a step over all answers, the passes of reference and value model included."""
     roles: dict[str, float]
     """Bytes of a device by role: policy, reference, value, reward, activations, other."""
     resident: float
@@ -56,8 +56,8 @@ def part_of(q: Question, devices: int) -> Question | None:
 
 
 def trainings(ask: TrainAsk, q: Question) -> list[Training]:
-    """Return training phases whose models all fit, the fastest first, and then only such that leave more memory while answers are
-    generated. State is offloaded where nothing fits otherwise; empty where that does not suffice."""
+    """Return the training phases that fit, fastest first; each slower one leaves more memory for generation. State is offloaded only if
+    nothing fits otherwise; empty if that does not suffice."""
     found = _fitting(q, dict(ask.bounds))
     if not found and q.work.framework.offload and "offload" not in ask.bounds:
         found = _fitting(q, {**ask.bounds, "offload": (0, len(OFFLOAD) - 1)})

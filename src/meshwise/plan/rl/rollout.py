@@ -48,7 +48,7 @@ def _halved(number: int) -> Iterator[int]:
 
 
 def _fastest(ask: TrainAsk, cluster: Cluster, devices: int, users: int, taken: float) -> Option | None:
-    """Return the fastest way to serve so many requests at once; None where none fits."""
+    """Return the fastest way to serve this many concurrent users; None if none fits."""
     q = _question(ask, cluster, devices, users, taken)
     return next((one for one in search(q).options if one.speed), None) if q else None
 

@@ -10,7 +10,7 @@ MOST_USERS = 1 << 16
 
 
 def max_rate(q: ServeQuestion, option: Option) -> float:
-    """Return the most requests per second that all copies of a layout serve, whatever their latency."""
+    """Return the most requests per second that all replicas of a layout serve, whatever their latency."""
     return option.highest(replace(q.load, users=0, rate=1.0)) * option.layout.replicas
 
 

@@ -1,4 +1,4 @@
-"""The fewest and cheapest devices that serve a load: of each chip, as many copies of its best layout as the load and the targets need; the
+"""The fewest and cheapest devices that serve a load: per chip, as many replicas of its best layout as the load and the targets need; the
 cheapest chip first."""
 
 import math
@@ -17,7 +17,7 @@ from meshwise.plan.vary import Value
 from meshwise.units import GIB
 
 HOST = 8
-"""Devices of one host: a copy has at most as many, and copies may be on any number of hosts."""
+"""Devices of one host: a replica has at most as many, and replicas may be on any number of hosts."""
 MOST_DEVICES = 4096
 
 
@@ -77,7 +77,7 @@ def _fewest(ask: ServeAsk, chip: Chip, model: Model | None) -> tuple[ServePoint,
 
 
 def _on_one_host(ask: ServeAsk, chip: Chip, model: Model | None) -> ServeQuestion:
-    """Return the question of one copy on one host: of HOST devices, or of one where the chip is a host of its own (GH200)."""
+    """Return the question of one replica on one host: of HOST devices, or of one where the chip is a host of its own (GH200)."""
     one = replace(ask, fix=(*ask.fix, "replicas=1"))
     try:
         return replace(one, on=f"{HOST}x{chip.key}").question(model)
@@ -88,7 +88,7 @@ def _on_one_host(ask: ServeAsk, chip: Chip, model: Model | None) -> ServeQuestio
 
 
 def _point(ask: ServeAsk, chip: Chip, devices: int, host: int = HOST, refusal: str = "") -> ServePoint:
-    """Return a point of the answer without a layout: so many devices, in hosts of `host` if there are more."""
+    """Return a point of the answer without a layout, on this many devices in hosts of `host`."""
     hosts = -(-devices // host)
     on = f"{hosts}x{host}x{chip.key}" if hosts > 1 else f"{devices}x{chip.key}"
     values: dict[str, Value] = {"chip": chip.key, "gpus": devices}
@@ -96,7 +96,7 @@ def _point(ask: ServeAsk, chip: Chip, devices: int, host: int = HOST, refusal: s
 
 
 def _smallest(q: ServeQuestion, options: list[Option]) -> Option | None:
-    """Return the layout whose copies serve the load within the targets on the fewest devices; the fastest of those. None: none does."""
+    """Return the layout whose replicas serve the load within the targets on the fewest devices; the fastest of those. None: none does."""
     best: Option | None = None
     least = {id(option): _least(q, option) for option in options}
     for option in sorted(options, key=lambda option: least[id(option)] * len(option.layout.cards)):
@@ -109,12 +109,12 @@ def _smallest(q: ServeQuestion, options: list[Option]) -> Option | None:
 
 
 def _least(q: ServeQuestion, option: Option) -> int:
-    """Return a number of copies below which a layout cannot serve the rate, whatever its latency."""
+    """Return a number of replicas below which a layout cannot serve the rate, whatever its latency."""
     return math.floor(q.load.rate / max_rate(q, option)) + 1 if q.load.rate else 1
 
 
 def _with_fewest_copies(q: ServeQuestion, option: Option, least: int, most: int) -> Option | None:
-    """Return a layout in as few copies as meet the targets, from `least` to `most`, by bisection; None where no number does."""
+    """Return a layout in as few replicas as meet the targets, from `least` to `most`, by bisection; None where no number does."""
     if least > most:
         return None
     first = _copied(q, option, least)
@@ -132,12 +132,12 @@ def _with_fewest_copies(q: ServeQuestion, option: Option, least: int, most: int)
 
 
 def _copied(q: ServeQuestion, option: Option, copies: int) -> Option:
-    """Return so many copies of a layout, each with its share of the load."""
+    """Return a layout with this many replicas, each with its share of the load."""
     return with_speed(q, with_memory(q, replace(option.layout, replicas=copies), option))
 
 
 def _too_slow(q: ServeQuestion, options: list[Option]) -> str:
-    """Return in a few words that no number of copies meets the targets, and how close the best layout comes with one user."""
+    """Return in a few words that no number of replicas meets the targets, and how close the best layout comes with one user."""
     light = replace(q, load=replace(q.load, users=1, rate=0.0), work=replace(q.work, users=1))
     alone = [with_speed(light, with_memory(light, option.layout, option), detailed=True) for option in options]
     best = min(alone, key=lambda option: q.targets.missed(option.report) if option.report else math.inf)

@@ -20,7 +20,7 @@ INTERVAL = 1.6449
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Bytes on one device of a copy."""
+    """Bytes on one device of a replica."""
 
     card: int
     chip: str
@@ -37,12 +37,12 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeChoice:
-    """One layout with its predicted memory and speed. Rates are for all copies together; times are for a step of one copy."""
+    """One layout with its predicted memory and speed. Rates are for all replicas together; times are for a step of one replica."""
 
     name: str
     split: str
     cards: int
-    """Devices of one copy."""
+    """Devices of one replica."""
     replicas: int
     hosts: int
     tp: int
@@ -51,11 +51,11 @@ class ServeChoice:
     gpu_layers: int | None
     expert_layers: int
     prefill_replicas: int
-    """Copies that compute prompts only, where the others only generate; 0: every copy does both."""
+    """Replicas that compute prompts only, where the others only generate; 0: every replica does both."""
     prefill_cards: int
     """Devices of each of these."""
     transfer: float
-    """Seconds in which the cache of a prompt moves from them to a copy that generates."""
+    """Seconds in which the cache of a prompt moves from them to a replica that generates."""
     spare: float
     """Free bytes on the fullest device."""
     host_bytes: float
@@ -166,7 +166,7 @@ def _rent(q: ServeQuestion, layout: ServeLayout) -> float | None:
 
 
 def _watts(q: ServeQuestion, layout: ServeLayout) -> float | None:
-    """Return the rated power of all devices of a layout; None where it is not known of one."""
+    """Return the rated power of all devices of a layout; None if a chip does not state it."""
     rated = [q.cards[i].chip.tdp for i in layout.cards]
     return sum(power or 0.0 for power in rated) * layout.devices / len(rated) if all(rated) else None
 

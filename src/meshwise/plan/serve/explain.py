@@ -1,4 +1,4 @@
-"""Explain why a layout serves best: memory, and the effect of another device, link or copy."""
+"""Explain why a layout serves best: memory, and the effect of another device, link or replica."""
 
 import math
 from collections.abc import Iterator
@@ -149,7 +149,7 @@ def _tensor_sizes(q: ServeQuestion) -> str:
     )
 
 
-# Splits and copies.
+# Splits and replicas.
 
 
 def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
@@ -175,7 +175,7 @@ def _splits(q: ServeQuestion, found: Found) -> Iterator[str]:
 
 
 def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
-    """Compare several copies with one larger instance."""
+    """Compare several replicas with one larger instance."""
     options = found.options
     several = next((option for option in options if option.layout.replicas > 1), None)
     single = next((option for option in options if option.layout.replicas == 1 and len(option.layout.cards) > 1), None)
@@ -184,9 +184,9 @@ def _copies(q: ServeQuestion, found: Found) -> Iterator[str]:
     first, second = (several, single) if worth(q, several) >= worth(q, single) else (single, several)
     communicating = (single.speed.decode["reduce"] + single.speed.decode["hops"]) / single.speed.step
     why = (
-        f"cards that share a model communicate for {100 * communicating:.0f}% of a step, copies do not"
+        f"cards that share a model communicate for {100 * communicating:.0f}% of a step, replicas do not"
         if first is several
-        else f"each copy reads all weights for its {several.speed.users} requests, one instance reads them once for {single.speed.users}"
+        else f"each replica reads all weights for its {several.speed.users} requests, one instance reads them once for {single.speed.users}"
     )
     rates = [tokens(option.throughput) for option in (first, second)]
     yield f"{first.layout.name} gives {rates[0]} tokens/s, prompts included, {second.layout.name} {rates[1]}: {why}."
@@ -232,7 +232,8 @@ def compute_bound(option: Option) -> int:
 
 
 def _computes(option: Option, users: int) -> bool:
-    """Return whether products take longer than reading in a step of so many requests to one copy: a share of them shows before that."""
+    """Return whether a decode step of one replica at this batch is compute-bound: products show once they take half as long as
+    reading."""
     if option.cost is None:
         return False
     weights, _, compute, *_ = option.cost.parts(Batch(users, (0.0,) * len(option.cost.d.windows)))

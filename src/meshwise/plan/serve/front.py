@@ -19,11 +19,11 @@ LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPoint:
-    """One layout with so many users of each copy."""
+    """One layout at one number of concurrent users."""
 
     name: str
     users: int
-    """Users of all copies."""
+    """Users of all replicas."""
     devices: int
     per_user: float
     """Tokens per second of one request after its first token."""
@@ -33,7 +33,7 @@ class FrontPoint:
     part: str
     """The largest part of a decode step, by its name in SERVE_PARTS."""
     bound: str
-    """The same in words."""
+    """`part` in words."""
     share: float
     """Its share of the step."""
     dollars_per_million_in: float | None
@@ -88,7 +88,7 @@ def nondominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
 
 
 def _points(q: ServeQuestion, found: Found) -> Iterator[FrontPoint]:
-    """Yield every layout of one copy at every number of users that it runs at once. Copies neither raise nor lower either figure."""
+    """Yield every layout of one replica at every number of users that it runs at once. Replicas neither raise nor lower either figure."""
     price = q.cluster.rent / q.cluster.devices if q.cluster.rent is not None else None
     for option in found.options:
         if option.layout.replicas == 1:

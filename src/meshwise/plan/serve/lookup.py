@@ -277,7 +277,7 @@ def check(q: ServeQuestion) -> None:
     if needed > q.cluster.devices:
         raise UserError(f"--fix needs {needed} cards, but {q.cluster.name} has {q.cluster.devices}")
     if int(q.bounds.get("replicas", 1)) > 1 and not q.engine.copies:
-        raise UserError(f"{q.engine.name} cannot run several copies of a model; llama.cpp and vllm can")
+        raise UserError(f"{q.engine.name} cannot run several replicas of a model; llama.cpp and vllm can")
     if not q.load.rate and int(q.bounds.get("replicas", 1)) > q.work.users:
         raise UserError(
             f"{q.bounds['replicas']} replicas need as many concurrent requests; give --users {q.bounds['replicas']} or more"

@@ -14,7 +14,7 @@ from meshwise.cost.serve.passes.speed import PassCost, Speed
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One layout with its memory needs and its speed. Memory is for one copy; requests and throughput are for all copies."""
+    """One layout with its memory needs and its speed. Memory is for one replica; requests and throughput are for all replicas."""
 
     layout: ServeLayout
     placement: Placement
@@ -23,11 +23,11 @@ class Option:
     rooms: tuple[float, ...]
     """Bytes available on each device."""
     users: int
-    """Concurrent requests to all copies."""
+    """Concurrent requests to all replicas."""
     limits: Limits
-    """Limits of one copy."""
+    """Limits of one replica."""
     most_users: int
-    """Requests that all copies run at once."""
+    """Requests that all replicas run at once."""
     fits: bool
     """Whether weights, buffers and the cache of what must run fit: of a paged engine, one request with its whole context."""
     cost: PassCost | None = None
@@ -35,12 +35,12 @@ class Option:
     speed: Speed | None = None
     """A decode step and a prompt by part; None where it does not fit."""
     pool: PromptPool | None = None
-    """The copies that compute prompts, where those of the layout only generate (layout.prefill)."""
+    """The replicas that compute prompts, where those of the layout only generate (layout.prefill)."""
     report: Report | None = None
-    """One copy at its share of the load; None where it does not fit or cannot serve the rate."""
+    """One replica at its share of the load; None where it does not fit or cannot serve the rate."""
 
     def at(self, load: Load, *, limits: Limits | None = None, detailed: bool = True) -> Report | None:
-        """Return throughput and latency of one copy at this load, with its share of the copies for prompts."""
+        """Return throughput and latency of one replica at this load, with its share of the replicas for prompts."""
         assert self.cost
         limits = limits or self.limits
         if self.pool:
@@ -48,7 +48,7 @@ class Option:
         return estimate(self.cost, load, limits, detailed=detailed)
 
     def highest(self, load: Load) -> float:
-        """Return the most requests per second of one copy."""
+        """Return the most requests per second of one replica."""
         assert self.cost
         if self.pool:
             return highest_pooled_rate(self.cost, load, self.limits, self.pool)
@@ -73,17 +73,17 @@ class Option:
 
     @property
     def throughput(self) -> float:
-        """Output tokens per second of all copies at the load, prompts included."""
+        """Output tokens per second of all replicas at the load, prompts included."""
         return self.report.output_rate * self.layout.replicas if self.report else 0.0
 
     @property
     def input_rate(self) -> float:
-        """Prompt tokens per second of all copies at the load."""
+        """Prompt tokens per second of all replicas at the load."""
         return self.report.input_rate * self.layout.replicas if self.report else 0.0
 
     @property
     def requests(self) -> float:
-        """Requests per second of all copies at the load."""
+        """Requests per second of all replicas at the load."""
         return self.report.requests * self.layout.replicas if self.report else 0.0
 
     @property

@@ -1,4 +1,4 @@
-"""Layouts with pools of their own for prompts and for outputs (xPyD), out of layouts of single copies."""
+"""Layouts with pools of their own for prompts and for outputs (xPyD), out of layouts of single replicas."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,9 +17,9 @@ BEST = 6
 
 def pooled_options(q: ServeQuestion, singles: Sequence[Option]) -> Iterator[Option]:
     """Yield the most promising pairs of pools. They are tried where latencies have targets, which prompts beside outputs may miss, and
-    where --fix prefill asks for them: without targets, a copy that computes both wastes no device on the slower pool.
+    where --fix prefill asks for them: without targets, a replica that computes both wastes no device on the slower pool.
 
-    `singles`: options of one copy, with their costs.
+    `singles`: options of one replica, with their costs.
     """
     wanted = int(q.bounds.get("prefill", 0))
     if not q.engine.disaggregates or not (q.targets or wanted) or not q.load.prompt.mean or len(q.cards) < 2:
@@ -38,14 +38,14 @@ def pooled_options(q: ServeQuestion, singles: Sequence[Option]) -> Iterator[Opti
 
 
 def _rates(q: ServeQuestion, option: Option) -> tuple[float, float]:
-    """Return the most prompts and the most outputs per second of one copy."""
+    """Return the most prompts and the most outputs per second of one replica."""
     assert option.cost
     prompts = most_prompts(option.cost, q.load, option.limits)
     return prompts, highest_rate(option.cost, outputs_of(q.load, 1.0), option.limits)
 
 
 def _counts(q: ServeQuestion, prompts: int, outputs: int) -> Iterator[tuple[int, int]]:
-    """Yield numbers of copies of both pools that use as many devices as there are; a copy does not span hosts."""
+    """Yield numbers of replicas of both pools that use as many devices as there are; a replica does not span hosts."""
     hosts = [sum(card.host == host for card in q.cards) for host in range(q.cards[-1].host + 1)]
     if len(hosts) > 1:
         hosts = [size for size in hosts if size % prompts == 0 and size % outputs == 0]
@@ -57,7 +57,7 @@ def _counts(q: ServeQuestion, prompts: int, outputs: int) -> Iterator[tuple[int,
 
 
 def _pair(q: ServeQuestion, prompts: Option, outputs: Option, x: int, y: int) -> Option:
-    """Return an option of `x` copies for prompts and `y` copies for outputs."""
+    """Return an option of `x` replicas for prompts and `y` replicas for outputs."""
     assert prompts.cost
     first = replace(prompts.layout, replicas=x)
     pool = PromptPool(prompts.cost, prompts.limits, x / y, _transfer(q, prompts, outputs))

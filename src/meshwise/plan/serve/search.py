@@ -44,7 +44,7 @@ STEP = 256
 
 
 def search(q: ServeQuestion) -> Found:
-    """Evaluate every layout of the engine, as a single copy and in as many copies as devices and requests allow."""
+    """Evaluate every layout of the engine, as a single replica and in as many replicas as devices and requests allow."""
     tried: list[Option] = []
     for layout in _bounded(
         q, chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
@@ -81,7 +81,7 @@ def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
 
 
 def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:
-    """Yield the layouts that the engine runs and that match --fix; the number of copies is checked later."""
+    """Yield the layouts that the engine runs and that match --fix; the number of replicas is checked later."""
     return (
         layout
         for layout in candidates
@@ -110,17 +110,17 @@ def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
         "replicas": layout.replicas,
         "hosts": layout.hosts,
     }
-    apart = "prefill" in q.bounds  # pools are made of single copies, whose number is not that of --fix
+    apart = "prefill" in q.bounds  # pools are made of single replicas, whose number is not that of --fix
     return all(axes[axis] == value for axis, value in q.bounds.items() if axis in axes and not (apart and axis == "replicas"))
 
 
 def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
-    """Return the requests of the busiest copy."""
+    """Return the requests of the busiest replica."""
     return math.ceil(q.work.users / layout.replicas)
 
 
 def load_of(q: ServeQuestion, layout: ServeLayout) -> Load:
-    """Return the load of the busiest copy."""
+    """Return the load of the busiest replica."""
     if q.load.rate:
         return replace(q.load, rate=q.load.rate / layout.replicas)
     return replace(q.load, users=users_of(q, layout))
@@ -173,7 +173,7 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
 
 
 def _place(q: ServeQuestion, layout: ServeLayout, caches: Sequence[LayerCache]) -> Placement:
-    """Return the weights, adapters and cache of each device of one copy."""
+    """Return the weights, adapters and cache of each device of one replica."""
     placement = place(layout, q.model, q.weights, caches)
     return with_adapters(placement, q.model, q.work.adapters, q.work.rank) if q.work.adapters else placement
 

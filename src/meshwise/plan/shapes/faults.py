@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.compute import EVEN, Device, product
+from meshwise.cost.train.compute import DEFAULT_SMS, EVEN, Device, product
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.models.model import Model
@@ -111,7 +111,7 @@ def _products(q: Question, layout: Layouts) -> list[Fault]:
         why = f"{' and '.join(ragged[128])}, not a multiple of 128: " if ragged[128] else ""
         found.append(Fault(f"{why}tiles at the edges of matrix products are partly empty", tiles * share))
     if waves * share >= NOTABLE:
-        found.append(Fault(f"the last wave of tiles does not fill the {q.chip.sms or 100} SMs", waves * share))
+        found.append(Fault(f"the last wave of tiles does not fill the {q.chip.sms or DEFAULT_SMS} SMs", waves * share))
     return found
 
 

@@ -25,8 +25,8 @@ class Attempt(NamedTuple):
 
 
 def first_that_fits(ask: TrainAsk, q: Question, nodes: tuple[int, ...] = (), top: int = 0) -> Attempt:
-    """Return the first framework with which a layout fits; the one that comes nearest where none does. `top`: layouts to keep, instead of
-    those that the question asks for."""
+    """Return the first framework with a layout that fits, else the one that comes nearest. `top`: layouts to keep, instead of the
+    question's."""
     if lookup.mixed(ask):
         return _unequal(ask, q, top or ask.top)
     tried: list[Attempt] = []
@@ -56,7 +56,7 @@ def _unequal(ask: TrainAsk, q: Question, top: int) -> Attempt:
 
 
 def usual_note(usual: Question, chosen: Question) -> tuple[str, ...]:
-    """Return the note of a framework that is not the usual one; none where it is."""
+    """Return a note if the framework is not the default one."""
     before, after = usual.work.framework, chosen.work.framework
     if before.key == after.key:
         return ()

@@ -18,6 +18,8 @@ from meshwise.plan.train.lookup import padded_together
 
 MOST_BATCH = 4096
 """Largest micro-batch that is tried."""
+UNIT_TOKENS = 64
+"""The longest sequence is found in multiples of this."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +31,9 @@ class FinetuneFacts:
     parameters: int
     """Parameters of the model, without adapters."""
     saved_bytes: float
-    """Of the adapters' file, or of the whole model in 16 bits."""
+    """Size of the adapters' file, or of the whole model in 16 bits."""
     free: float
-    """Of a device's memory."""
+    """Bytes free on a device."""
     largest_batch: int
     """Sequences that a device can compute at once."""
     largest_batch_recompute: str
@@ -43,7 +45,7 @@ class FinetuneFacts:
     """Share of the computed tokens that are not padding, as the rows are planned."""
     packed: float = 0.0
     padded: float = 0.0
-    """The same where rows are packed, and where they are padded."""
+    """`real` if rows are packed, and if they are padded."""
     longest_row: int = 0
     cut: int = 0
     """Sequences of the data that are longer than `--seq`, and end there."""
@@ -112,7 +114,7 @@ def largest_batch(q: Question, best: Choice) -> tuple[int, str]:
 
 
 def longest_sequence(q: Question, best: Choice) -> tuple[int, str]:
-    """Return the longest sequence, in multiples of 64 tokens, that fits with the layout of `best` and one sequence per device; at most the
+    """Return the longest sequence in steps of UNIT_TOKENS that fits with the layout of `best` and one sequence per device; at most the
     context of the model."""
     room = q.chip.memory * (1 - q.work.reserve)
     context = int(q.model.decoder.context or MOST_TOKENS)
@@ -122,17 +124,18 @@ def longest_sequence(q: Question, best: Choice) -> tuple[int, str]:
             Layouts.from_row(best.layout), mbs=np.ones(1, dtype=np.int64), recompute=np.array([RECOMPUTE.index(way)])
         )
 
-        def fits(tokens: int, layout: Layouts = layout) -> bool:
-            work = replace(q.work, seq=tokens, batch=int(layout.dp[0]))
+        def fits(units: int, layout: Layouts = layout) -> bool:
+            work = replace(q.work, seq=min(UNIT_TOKENS * units, context), batch=int(layout.dp[0]))
             return bool(peak(replace(q, work=work), layout)[0] <= room)
 
-        least, most = 0, 1
-        while most < min(MOST_TOKENS / 1e6, context) and fits(64 * most):
+        least, most, last = 0, 1, math.ceil(context / UNIT_TOKENS)
+        while most <= last and fits(most):
             least, most = most, 2 * most
+        most = min(most, last + 1)
         while most - least > 1:
             middle = (least + most) // 2
-            least, most = (middle, most) if fits(64 * middle) else (least, middle)
-        found.append((min(64 * least, context), way))
+            least, most = (middle, most) if fits(middle) else (least, middle)
+        found.append((min(UNIT_TOKENS * least, context), way))
     return max(found, key=lambda entry: entry[0])
 
 

@@ -27,7 +27,7 @@ PADDED_TOGETHER = 8
 
 def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False) -> Question:
     """Return everything that the cost of a step depends on, except the layout. `model`: the model, if it was looked up already.
-    `in_turn`: of a node with several kinds of cards, as stages that run one after another see it."""
+    `in_turn`: treat unequal cards as sequential stages (device_map), not as peers."""
     if not ask.on:
         raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
     if not ask.batch:
@@ -97,7 +97,7 @@ def check_length(ask: TrainAsk, model: Model) -> None:
 
 
 def _check_options(ask: TrainAsk) -> None:
-    """Refuse options that would do nothing without another one."""
+    """Refuse options that have no effect without another option."""
     generates = OBJECTIVES[ask.objective or "sft"].generates
     usual = defaults(TrainAsk)
     needed = {

@@ -45,7 +45,7 @@ class Mesh:
     devices: int
     per_node: int
     unit: str
-    """What a node is called: node or pod."""
+    """Word for a node: node or pod."""
     stages: tuple[tuple[int, int], ...]
     """The first layer of each stage, and the first after it."""
     chunks: int

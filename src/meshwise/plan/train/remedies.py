@@ -128,7 +128,7 @@ def cure(ask: TrainAsk) -> Cure | None:
 
 
 def needed_changes(ask: TrainAsk, fits: Callable[[TrainAsk], bool]) -> list[str]:
-    """Return the flags of the changes after which a question `fits`, none of them superfluous; empty where all together do not suffice."""
+    """Return a minimal set of changes, as flags, that makes a question fit; empty if all together do not suffice."""
     return [flag for flag, _ in _applied(ask, _needed(ask, fits))]
 
 
@@ -171,7 +171,7 @@ def _attempt(ask: TrainAsk) -> Attempt | None:
 
 
 def _cured(ask: TrainAsk, changes: tuple[Change, ...]) -> Cure:
-    """Return the changes with the bytes that each saves; of several to one option, the last, with what all of them save."""
+    """Return the changes with the bytes that each saves. Several changes of one option are merged into the last."""
     steps = list(_applied(ask, changes))
     fitted = _attempt(steps[-1][1])
     assert fitted is not None
@@ -222,7 +222,7 @@ def words(found: Cure) -> str:
 
 
 def _more_host_memory(ask: TrainAsk) -> str:
-    """Return the host memory with which offload would fit, without any other change; '' where it would not."""
+    """Return the host memory that offload alone would need to fit; '' if offload alone does not suffice."""
     found = _attempt(replace(ask, ram=UNLIMITED))
     if found is None or not found.fits:
         return ""

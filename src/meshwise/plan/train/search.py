@@ -366,8 +366,8 @@ def usable_part(q: Question) -> tuple[int, int] | None:
 
 
 def _copied(devices: int) -> Layouts:
-    """Return every cut of the devices whose data ranks are copies, without expert parallelism: it satisfies the rules on cuts wherever one
-    does that shards its state or its experts in another way."""
+    """Return all cuts with dp_shard = ep = 1. If any cut passes the rules on devices, one of these does, so they suffice to test
+    feasibility."""
     rows = [(tp, pp, cp) for tp in divisors(devices) for pp in divisors(devices // tp) for cp in divisors(devices // (tp * pp))]
     tp, pp, cp = np.array(rows, dtype=np.int64).T
     return Layouts.of(dp_replicate=devices // (tp * pp * cp), tp=tp, pp=pp, cp=cp)

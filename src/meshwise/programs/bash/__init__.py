@@ -10,9 +10,7 @@
     directives.py   `#SBATCH` lines
 
 Why an own parser: `bashlex` is GPL and stops at arithmetic and arrays; `tree-sitter-bash` (MIT) gives a tree in which expansions,
-splitting, tests
-and places of values would still be ours to write, at the price of two binary packages. The parser is the smaller half of the work, and
-bash itself is
-the referee of both in tests/export/read.
-Imports nothing of meshwise. Imported by export.read.shell. No processes, no files.
+splitting, tests and places of values would still be ours to write, at the price of two binary packages. The parser is the smaller
+half of the work, and bash itself is the referee of both in tests/programs.
+Imports nothing of meshwise. Imported by programs.read.shell. No processes, no files.
 """

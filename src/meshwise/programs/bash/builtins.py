@@ -40,7 +40,7 @@ IGNORED = frozenset(
         "command_not_found",
     ]
 )
-"""Builtins that change nothing that a launch file says. What `cd` changes is not followed: companions are found by their names."""
+"""Builtins without effect on a launch file's settings. `cd` is not followed: companions are found by their names."""
 
 
 class Builtins:

@@ -218,7 +218,7 @@ class Expander:
         return [Fragment(self._operated(part, value), part.quoted)]
 
     def _unset(self, part: Parameter) -> Value:
-        """Return what a variable is that nothing sets: empty in a test, if it is not usually set from outside; otherwise unknown."""
+        """Return the value of an unset variable: empty in a test, unless it is usually set from outside; otherwise unknown."""
         if self.testing and not is_given(part.name):
             self.assumed[part.name] = None
             return EMPTY

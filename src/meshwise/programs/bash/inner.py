@@ -44,7 +44,7 @@ class Inner:
 
 
 def script(words: Sequence[Value], stdin: Value | None, beside: Callable[[Value], Source | None]) -> Inner | None:
-    """Return the script that a command starts; None if it starts none that is known."""
+    """Return the script that a command starts, if it is known."""
     for number, word in enumerate(words):
         if word.text in SHELLS:
             found = _shell(words, number, stdin, beside)

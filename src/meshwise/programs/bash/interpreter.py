@@ -191,7 +191,7 @@ class Interpreter:
         return None
 
     def guessed(self, guess: Guess, yes: Callable[[], Status], no: Callable[[], Status], line: int) -> Status:
-        """Follow the way that a script takes if nothing is given from outside; the other one where it then ends, as after its usage."""
+        """Follow the branch taken without outside variables; the other one if that branch exits, as after printing its usage."""
         start, before = self.state.copy(), len(self.started)
         try:
             status = yes() if guess.holds else no()

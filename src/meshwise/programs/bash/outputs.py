@@ -15,7 +15,7 @@ ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r", '"': '"', "a": "\a", "b"
 
 
 def output(name: str, words: Sequence[Value], stdin: Value | None) -> Value | None:
-    """Return what a command prints; None where it is not one of these, or its output cannot be known."""
+    """Return the output of a pure command; None if the command or its output is not known."""
     if name == "echo":
         return _echo(words)
     if name == "printf":

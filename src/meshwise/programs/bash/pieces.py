@@ -38,7 +38,7 @@ class Piece:
     filled: bool = False
     """Unknown, but certainly not empty: the number of a job."""
     choices: tuple[str, ...] = ()
-    """What an unknown piece can be, where a test that cannot be decided chooses between known texts."""
+    """Possible texts of an unknown piece, if an undecided test chooses between known ones."""
 
     def cut(self, start: int, end: int) -> "Piece":
         """Return a part of a known piece, at its own place if the piece is exact."""
@@ -84,7 +84,7 @@ class Value:
 
     @property
     def given_text(self) -> str | None:
-        """The text if nothing is given from outside; None where another piece is unknown."""
+        """Text with outside variables taken as empty; None if another piece is unknown."""
         if any(piece.unknown and not piece.outside for piece in self.pieces):
             return None
         return "".join(piece.text for piece in self.pieces if not piece.unknown)
@@ -123,7 +123,7 @@ def not_known(spelled: str, why: str, place: Place | None = None, *, outside: bo
 
 
 def joined(values: Iterable[Value], separator: str = "") -> Value:
-    """Return values one after the other, with a separator between them."""
+    """Return the values joined by a separator."""
     parts: list[Piece] = []
     for i, value in enumerate(values):
         if i and separator:
@@ -144,18 +144,6 @@ class Source:
             at += len(piece.text)
         self.text = "".join(piece.text for piece in self._pieces)
         self._end = end
-
-    @classmethod
-    def of_file(cls, name: str, text: str) -> "Source":
-        """Return the source of a file, one piece a line, so that places are found without counting lines again."""
-        pieces: list[Piece] = []
-        at = 0
-        for number, line in enumerate(text.split("\n"), start=1):
-            written = line + "\n" if at + len(line) < len(text) else line
-            if written:
-                pieces.append(Piece(written, Place(name, number, at, at + len(written))))
-            at += len(written)
-        return cls(pieces, end=Place(name, max(1, len(pieces)), at, at))
 
     def pieces(self, start: int, end: int) -> tuple[Piece, ...]:
         """Return the pieces of a range."""

@@ -93,7 +93,7 @@ class State:
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
     exported: set[str] = field(default_factory=set[str])
     arguments: list[Value] | None = None
-    """`$1`, `$2`...; None where the script is started with arguments that are not known."""
+    """`$1`, `$2`...; None if the script's arguments are not known."""
     functions: dict[str, Statement] = field(default_factory=dict[str, Statement])
     files: dict[str, Value] = field(default_factory=dict[str, Value])
     """Files that the script writes, by name."""

@@ -107,7 +107,7 @@ class WordReader:
         self.depth = 0
         self._no_arithmetic: set[int] = set()
         self.escapes = '$`"\\'
-        """What a backslash escapes inside double quotes; in a heredoc the double quote is no such character."""
+        """Characters that a backslash escapes inside double quotes; in a heredoc, all of them but the double quote."""
 
     def word(self, at: int, *, stop: str = META) -> tuple[Word, int]:
         """Read a word up to an unquoted character of `stop`; return it and the position after it."""

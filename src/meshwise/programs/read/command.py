@@ -61,7 +61,7 @@ WRAPPERS = frozenset(
         "pixi",
     ]
 )
-"""Commands that start another one, which is found behind their options."""
+"""Commands that start another command, given after their options."""
 PROGRAMS = frozenset(
     [
         "torchrun",
@@ -123,7 +123,7 @@ BY_ENVIRONMENT = {
     "llamafactory-cli": {"NNODES": "nodes", "NPROC_PER_NODE": "devices_per_node"},
     "swift": {"NNODES": "nodes", "NPROC_PER_NODE": "devices_per_node"},
 }
-"""Programs that start one process per device by themselves, and the variables that say how many."""
+"""Programs that start one process per device by themselves, and the variables that set their number."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Started:
     words: tuple[Word, ...]
     """Its arguments."""
     facts: tuple[Stated, ...]
-    """What the launcher and the environment say: nodes, devices_per_node, devices, env:NAME."""
+    """Facts of the launcher and the environment: nodes, devices_per_node, devices, env:NAME."""
     launcher: str = ""
     """'torchrun', 'deepspeed', 'accelerate', 'srun', 'mpirun'; '' for none. accelerate's own flags (--config_file) stay in
     `launcher_words`."""
@@ -356,7 +356,7 @@ def _program(words: Sequence[Word], launcher: str) -> tuple[str, Sequence[Word]]
 
 
 def _environment(environment: Mapping[str, Word], program: str, counted: set[str]) -> list[Stated]:
-    """Return the environment as facts; a list of visible devices counts them where nothing else does."""
+    """Return the environment as facts. CUDA_VISIBLE_DEVICES counts the devices if nothing else does."""
     facts: list[Stated] = []
     for name, word in environment.items():
         value: Value | None = None if word.unknown else word.text

@@ -48,7 +48,7 @@ class _Said:
 
 
 def facts_of(one: "Candidate", found: "Found") -> Together:
-    """Return the facts of a candidate with those of the files that it names and of what starts it."""
+    """Return the facts of a candidate, of the files that it names, and of its launcher."""
     said = _Said()
     own = list(one.settings)
     more: list[Run] = []
@@ -78,7 +78,7 @@ def _beside(one: "Candidate", found: "Found", said: _Said) -> list[Run]:
 
 
 def _launch(scheduler: Sequence[Stated], starter: Sequence[Stated]) -> Run:
-    """Return what a scheduler and what it starts say about machines: the starter counts, where it is known."""
+    """Merge the machine facts of a scheduler and of the launcher it starts; the launcher wins on conflict."""
     known = {stated.fact for stated in scheduler if stated.value is not None}
     return Run.of([*scheduler, *(stated for stated in starter if stated.value is not None or stated.fact not in known)])
 
@@ -104,7 +104,7 @@ def _references(program: Program, settings: Sequence[Setting]) -> Iterable[tuple
 
 
 def _source(setting: Setting, program: Program, found: "Found", said: _Said) -> Source | None:
-    """Return the file that a setting names among those given, else the only given file of that program; None where none was given."""
+    """Return the given file that a setting names, else the only given file of that program, else None."""
     if not isinstance(setting.value, Unknown):
         wanted = PurePosixPath(str(setting.value)).name
         for source in found.sources:
@@ -132,7 +132,7 @@ def settings_of(source: Source) -> list[Setting]:
 
 
 def _launched(one: "Candidate", found: "Found", said: _Said) -> list[Run]:
-    """Return what accelerate says where it starts the program: its YAML, then its own flags."""
+    """Return the facts of an `accelerate launch`: its YAML, then its own flags."""
     started = one.started
     if started is None or started.launcher != "accelerate":
         return []

@@ -20,7 +20,7 @@ LARGEST = 2_000_000
 """Bytes of a launch file."""
 SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
 COMPANIONS = ("accelerate", "deepspeed")
-"""Programs whose files go with another program's, which says more."""
+"""Programs whose files accompany those of another, more specific program."""
 TREES = (".yaml", ".yml", ".json", ".jsonc")
 
 
@@ -50,15 +50,15 @@ class Reading:
     texts: Mapping[str, str]
     """Their texts, by name."""
     programs: tuple[Program, ...] = ()
-    """The program, then those whose files it names."""
+    """The chosen program, then those of its companion files."""
     missing: tuple[str, ...] = ()
-    """Files that these refer to and that were not given, one sentence each."""
+    """Files that are referred to but were not given, one sentence each."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Found:
-    """Everything that files say before one program is chosen."""
+    """Everything read from the files before one program is chosen."""
 
     candidates: tuple[Candidate, ...]
     launch: tuple[Stated, ...]
@@ -189,7 +189,7 @@ def _launchers() -> list[Launcher]:
 
 
 def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
-    """Return what a script says: its directives, the programs that it starts, and the files that it writes."""
+    """Read a script: its directives, the programs that it starts, and the files that it writes."""
     from meshwise.programs.launch import slurm
 
     script = shell.read(source, given, beside)

@@ -1,9 +1,7 @@
 """Read a shell or Slurm script without running it: which commands it would start, with which words, and where each word was written.
 
-Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed
-(`export.read.bash`). A value
-that only running the script would tell (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. Where a test
-cannot be
+Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed (`programs.bash`).
+A value known only at run time (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. If a test cannot be
 decided, both branches are followed, and what they disagree on is unknown.
 """
 
@@ -46,11 +44,11 @@ class Script:
     directives: tuple[Setting, ...]
     """`#SBATCH --nodes=4` as Setting('--nodes', '4', span)."""
     files: tuple[Source, ...]
-    """Files that it writes with known text, by the name it writes them to."""
+    """Files with known text that the script writes, by name."""
     variables: Mapping[str, Word]
     """Every variable at the end of the script, exported or not; an array as one word."""
     unknown: Mapping[str, str]
-    """What only running the script would tell, with the reason: {'$1': 'an argument of the script'}."""
+    """Values known only at run time, with the reason: {'$1': 'an argument of the script'}."""
     notes: tuple[str, ...] = ()
 
 

@@ -13,7 +13,7 @@ TITLES = {"dynamo.vllm": "Vllm", "dynamo.sglang": "Sglang"}
 
 
 def _engine_words(given: Setup, framework: str, role: pools.Role | None) -> tuple[str, list[str]]:
-    """Return the module of a worker and its words: SGLang's for a plan that was made for it, else vLLM's. Dynamo itself makes copies.
+    """Return the module of a worker and its words: SGLang's for a plan that was made for it, else vLLM's. Dynamo itself makes replicas.
     `role`: the pool that it belongs to, if prompts and outputs have pools of their own."""
     apart = bool(given.values.get("attention_dp"))
     if framework == "sglang":
@@ -26,7 +26,7 @@ def _engine_words(given: Setup, framework: str, role: pools.Role | None) -> tupl
 
 
 def _service(given: Setup, framework: str, role: pools.Role | None = None) -> tuple[str, dict[str, object]]:
-    """Return the name and the description of the workers of one pool: one for each copy, over as many pods as it has hosts."""
+    """Return the name and the description of the workers of one pool: one for each replica, over as many pods as it has hosts."""
     module, words = _engine_words(given, framework, role)
     worker: dict[str, object] = {"componentType": "worker"}
     worker |= {"subComponentType": role} if role else {}

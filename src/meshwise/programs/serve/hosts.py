@@ -1,4 +1,4 @@
-"""Shell lines that start a server on the hosts of a layout: one per host of a copy, or one for each host or copy."""
+"""Shell lines that start a server on the hosts of a layout: one per host of a replica, or one for each host or replica."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ VISIBLE = {"AMD": "ROCR_VISIBLE_DEVICES"}
 
 
 def joined(words: Callable[[int], Sequence[str]], layout: ServeLayout) -> list[str]:
-    """Return the command of each host of a copy that spans several; `words` returns that of a host by its number from 0."""
+    """Return the command of each host of a replica that spans several; `words` returns that of a host by its number from 0."""
     lines = [f"{shlex.join(words(rank))}  # on host {rank + 1}" for rank in range(layout.hosts)]
     return [f"# run on each of {layout.replicas} groups of hosts", *lines] if layout.replicas > 1 else lines
 
@@ -24,8 +24,8 @@ def repeated(words: Sequence[str], hosts: int) -> list[str]:
 def started(
     q: ServeQuestion, layout: ServeLayout, words: Sequence[str], joins: Callable[[int], Sequence[str]], copies: int, port: int
 ) -> list[str]:
-    """Return the lines that start every copy of a layout. `joins`: the words that one of several hosts adds, by its number from 0.
-    `copies`: how many one command starts. Where attention is apart, the ranks of a copy take their place, so that each has a command."""
+    """Return the lines that start every replica of a layout. `joins`: the words that one of several hosts adds, by its number from 0.
+    `copies`: how many one command starts. Where attention is apart, the ranks of a replica take their place, so that each has a command."""
     if layout.hosts > 1:
         return joined(lambda rank: [*words, *joins(rank)], layout)
     if layout.apart:
@@ -34,7 +34,7 @@ def started(
 
 
 def one_per_copy(q: ServeQuestion, layout: ServeLayout, words: Callable[[int], Sequence[str]], port: int) -> list[str]:
-    """Return the command of each copy on a host, with devices of its own; `words` returns it for a port."""
+    """Return the command of each replica on a host, with devices of its own; `words` returns it for a port."""
     per_host = sum(card.host == 0 for card in q.cards)
     size = len(layout.cards)
     copies = max(1, min(layout.replicas, per_host // size))

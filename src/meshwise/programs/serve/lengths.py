@@ -62,7 +62,7 @@ def drafted(facts: Run, name: str = "speculation") -> Iterable[Stated]:
 
 
 def unknown(facts: Run, name: str, own: str) -> list[Stated]:
-    """Return that a fact is as unknown as the program's own one that says it; nothing where that is not stated."""
+    """State a fact as unknown, for the reason that the program's `own` fact gives; empty if that is not stated."""
     stated = facts.get(own)
     return [] if stated is None else [facts.derived(name, None, stated.note, own)]
 
@@ -74,16 +74,18 @@ def hosts(facts: Run) -> Iterable[Stated]:
 
 
 def totals(facts: Run) -> Iterable[Stated]:
-    """Return what follows from a copy: users of all copies, devices, and its limits, which the file states for each of its `ranks`."""
+    """Return what follows from a replica: users of all replicas, devices, and its limits, which the file states for each of its `ranks`."""
     copies, ranks = facts.whole("replicas", 1), facts.whole("ranks", 1)
     users, tokens = facts.value("copy_users"), facts.value("batched_tokens")
     if isinstance(users, int):
-        of = [f" of each of {number} {word}" for number, word in ((ranks, "ranks"), (copies, "copies")) if number > 1]
-        yield facts.derived("users", users * copies * ranks, f"{users}{','.join(of)}" if of else "of its only copy", "copy_users")
-        yield facts.derived("copy_limit", users * ranks, "of one copy", "copy_users")
+        of = [f" of each of {number} {word}" for number, word in ((ranks, "ranks"), (copies, "replicas")) if number > 1]
+        yield facts.derived(
+            "users", users * copies * ranks, f"{users}{','.join(of)}" if of else "of its only replica", "copy_users"
+        )
+        yield facts.derived("copy_limit", users * ranks, "of one replica", "copy_users")
     if isinstance(tokens, int):
-        yield facts.derived("copy_tokens", tokens * ranks, "of one copy", "batched_tokens")
+        yield facts.derived("copy_tokens", tokens * ranks, "of one replica", "batched_tokens")
     sizes = [facts.value(name) for name in ("tp", "pp")]
     if all(isinstance(size, int) for size in sizes):
         devices = facts.whole("tp", 1) * facts.whole("pp", 1) * copies
-        yield facts.derived("devices", devices, "tp x pp x copies", "tp")
+        yield facts.derived("devices", devices, "tp x pp x replicas", "tp")

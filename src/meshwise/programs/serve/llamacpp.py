@@ -225,7 +225,7 @@ def refuse(given: Setup) -> Iterable[Refusal]:
     if given.whole("nodes") > 1:
         yield Refusal(f"{TITLE} reaches other hosts through RPC servers: 'meshwise serve' prints the command of each host", {})
     if given.whole("replicas") > 1:
-        yield Refusal(f"one {TITLE} server is one copy: plan with --fix replicas=1, and start it several times", {})
+        yield Refusal(f"one {TITLE} server is one replica: plan with --fix replicas=1, and start it several times", {})
 
 
 PROGRAM = serving(

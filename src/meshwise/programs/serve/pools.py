@@ -1,4 +1,4 @@
-"""Servers of a deployment whose prompts and outputs have copies of their own (xPyD): where each runs, and its role."""
+"""Servers of a deployment whose prompts and outputs have replicas of their own (xPyD): where each runs, and its role."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +14,16 @@ Role = Literal["prefill", "decode"]
 
 @dataclass(frozen=True)
 class Server:
-    """One copy of one pool."""
+    """One replica of one pool."""
 
     role: Role
     number: int
-    """Among the servers of both pools, from 0."""
+    """Index among the servers of both pools, from 0."""
     host: int
-    """From 0."""
+    """Index of its host, from 0."""
     given: Setup
     devices: tuple[int, ...]
-    """Of its host."""
+    """Device numbers on its host."""
 
     @property
     def name(self) -> str:
@@ -31,13 +31,13 @@ class Server:
 
 
 def setups(q: ServeQuestion, layout: ServeLayout) -> dict[Role, Setup]:
-    """Return the facts of one copy of each pool."""
+    """Return the facts of one replica of each pool."""
     assert layout.prefill
     return {"prefill": setup.of_layout(q, layout.prefill), "decode": setup.of_layout(q, replace(layout, prefill=None))}
 
 
 def servers(q: ServeQuestion, layout: ServeLayout) -> Iterator[Server]:
-    """Yield the copies for prompts, then those for outputs, each on the next free devices of a host."""
+    """Yield the replicas for prompts, then those for outputs, each on the next free devices of a host."""
     assert layout.prefill
     per_host = sum(card.host == 0 for card in q.cards)
     number = start = 0

@@ -51,7 +51,7 @@ KEYS = (
 
 def wording(given: Setup) -> dict[str, Value]:
     """Return the facts of a layout in SGLang's words. Its cache type has no plain 'fp8'. With data-parallel attention --dp is the number
-    of ranks of a copy, and the limits are of all of them together."""
+    of ranks of a replica, and the limits are of all of them together."""
     fmt = given.text("weights")
     words = dict(given.values) | {"model": given.model}
     if float(str(words["memory_share"])) >= 1:  # its own rule decides, which the plan follows
@@ -79,7 +79,7 @@ def meaning(facts: Run) -> Run:
 
 
 def _chunks(facts: Run) -> list[Stated]:
-    """Return that no limit is known where a chunk of -1 tokens says so."""
+    """Return an unknown limit if chunking is off (-1 tokens)."""
     tokens = facts.value("batched_tokens")
     whole = isinstance(tokens, int) and tokens < 1
     return [facts.derived("batched_tokens", None, "prompts are not cut into chunks", "batched_tokens")] if whole else []

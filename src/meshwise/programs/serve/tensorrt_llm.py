@@ -75,7 +75,7 @@ def wording(given: Setup) -> dict[str, Value]:
 
 
 def meaning(facts: Run) -> Run:
-    """Return the facts that TensorRT-LLM's words mean. One server is one copy."""
+    """Return the facts that TensorRT-LLM's words mean. One server is one replica."""
     more = [*lengths.cache_type(facts)]
     more += [facts.meaning("draft", facts.whole("predicted"), "predicted")] if facts.whole("predicted") else []
     if facts.value("attention_dp") is True and facts.value("tp") is not None:
@@ -85,7 +85,7 @@ def meaning(facts: Run) -> Run:
 
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
-    """Return the line that writes the YAML, and the server of each copy; over several hosts under MPI, as its documentation starts it."""
+    """Return the line that writes the YAML, and the server of each replica; over several hosts under MPI, as its documentation does."""
     if layout.prefill:
         return _pool_lines(q, layout)
     given = setup.of_layout(q, layout)
@@ -141,7 +141,7 @@ def refuse(given: Setup) -> Iterable[Refusal]:
     if given.whole("nodes") > 1:
         yield Refusal(f"{TITLE} starts over several hosts with mpirun or srun --mpi=pmix, which no launcher here writes", {})
     if given.whole("replicas") > 1:
-        yield Refusal(f"one {TITLE} server is one copy: plan with --fix replicas=1, and start it several times", {})
+        yield Refusal(f"one {TITLE} server is one replica: plan with --fix replicas=1, and start it several times", {})
 
 
 def in_file(settings: Sequence[Setting]) -> int:

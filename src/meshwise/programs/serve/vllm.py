@@ -22,7 +22,7 @@ CACHE_TYPES = {"fp8": "fp8", "int8": "int8_per_token_head"}
 PORT, SERVED = 29501, 8000
 """Ports: of the first host, where the others join, and of the first server."""
 OTHERS = ("--headless",)
-"""What all hosts but the first add: they serve no requests themselves."""
+"""Flags of all hosts but the first: they serve no requests themselves."""
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 """The variable with the port at which a server tells others where its cache lies; every server of a host has its own."""
 COMMANDS = ("vllm", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "dynamo.vllm")
@@ -83,7 +83,7 @@ def _speculation(given: Setup) -> str:
 
 
 def meaning(facts: Run) -> Run:
-    """Return the facts that vLLM's words mean. With expert parallelism, data-parallel ranks share the experts and are one copy."""
+    """Return the facts that vLLM's words mean. With expert parallelism, data-parallel ranks share the experts and are one replica."""
     copies, tp = facts.whole("copies", 1), facts.whole("tensor", 1)
     more = [*lengths.cache_type(facts), *lengths.weight_format(facts), *lengths.drafted(facts)]
     ranks = copies if facts.value("expert_parallel") is True else 1

@@ -12,9 +12,9 @@ from meshwise.programs.program import Key, Setup
 from meshwise.runs.run import Run, Stated, Value
 
 DEFAULT_TRAINED = 2
-"""LLaMA-Factory's freeze_trainable_layers where a file does not state it."""
+"""LLaMA-Factory's default of freeze_trainable_layers."""
 USUAL = ("q_proj", "v_proj")
-"""Modules that PEFT adapts where a file names none, in most model types that have them."""
+"""PEFT's default target modules of most model types."""
 
 
 def _names(value: Any) -> tuple[str, ...] | None:
@@ -64,7 +64,7 @@ def wording(setup: Setup) -> dict[str, Value]:
 
 
 def meaning(facts: Run) -> list[Stated]:
-    """Return the adapter that the words of TRL_KEYS say; none where nothing says one."""
+    """Parse the adapter of TRL_KEYS; empty if they set none."""
     on = facts.value("use_peft")
     stated = next((name for name in ("use_peft", "rank", "four_bits") if facts.value(name)), "")
     if on is False or not stated:

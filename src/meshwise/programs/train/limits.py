@@ -22,7 +22,7 @@ TRANSFORMERS: Limits = {
 }
 """Limits of programs on transformers' models."""
 MORE = {"selective": "full", "mlp": "full", "minimal": "full", "save_qkv_proj": "full", "save_out_proj": "full"}
-"""What recomputes at least as much; layernorm and moe_act save little, so that none is nearer."""
+"""The nearest way that recomputes at least as much; layernorm and moe_act save so little that no recomputation is nearer."""
 
 
 def limited(setup: Setup, title: str, limits: Limits) -> Iterator[Refusal]:

@@ -105,7 +105,7 @@ TO_SET = (
     ("--save-interval", 1000),
     ("--lr", "${LR:?set LR: the peak learning rate}"),
 )
-"""What a plan does not know. A shell stops at the first of these that is not set."""
+"""Flags that no plan knows. The shell stops at the first variable that is not set."""
 
 
 def wording(setup: Setup) -> dict[str, Value]:

@@ -37,7 +37,7 @@ SECTIONS = {
 """Keys that are not `model.` and the name of Megatron-LM's flag."""
 DROPPED = ("torch_fsdp", "samples", "layers_per_chunk", "ramp", "activation_offload", "precision", "fp8_format", "fp8_recipe", "fp4_format",
            "fp4_recipe")  # fmt: skip
-"""Facts that it has no key for, or says with another one."""
+"""Facts of Megatron without a key here, or with a different one."""
 
 
 def _key(row: Key) -> Key:

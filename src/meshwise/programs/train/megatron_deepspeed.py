@@ -128,7 +128,7 @@ NOT_ITS = (
     "qk_norm",
     "steps",
 )
-"""Facts that newer Megatron says with flags and this one does not have, or derives."""
+"""Facts with flags in newer Megatron that this one lacks or derives."""
 
 
 def stage_of(setup: Setup) -> int:

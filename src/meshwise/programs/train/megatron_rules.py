@@ -225,7 +225,7 @@ def refuse(setup: Setup, title: str) -> Iterator[Refusal]:
 
 
 def refused_optimizer(setup: Setup, title: str, known: tuple[str, ...]) -> Iterator[Refusal]:
-    """Yield a refusal where the plan's optimizer is not among those that a program has."""
+    """Yield a refusal if the program lacks the plan's optimizer."""
     if setup.text("optimizer", "adamw") not in known:
         yield Refusal(f"{title} has no optimizer {setup.text('optimizer')}", {"optimizer": known[0]})
 

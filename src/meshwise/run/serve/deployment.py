@@ -23,7 +23,7 @@ class Deployment:
     layout: ServeLayout
 
     def predict(self, setting: Setting | None = None) -> Option | None:
-        """Predict this layout at another setting (None: one request at the planned lengths). None where it does not fit."""
+        """Predict this layout at another load (None: one request at the planned lengths); None if it does not fit."""
         setting = setting or Setting(prompt=self.ask.prompt, output=self.ask.output, users=1)
         context = max(self.question.work.context, setting.prompt + setting.output)
         q = at_users(self.ask, setting.prompt, setting.output, setting.users, context).question(self.question.model)
@@ -57,7 +57,7 @@ def deployment(ask: ServeAsk) -> Deployment:
 
 
 def at_users(ask: ServeAsk, prompt: int, output: int, users: int, context: int) -> ServeAsk:
-    """Return a question at another closed load: so many users with these lengths, without a rate, spreads, targets or a fixed layout."""
+    """Return the question at a closed load of `users` with these lengths, without a rate, spreads, targets or a fixed layout."""
     lengths = {
         "prompt": prompt,
         "output": output,

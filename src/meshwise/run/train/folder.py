@@ -27,7 +27,7 @@ class RunFolder:
     row: dict[str, Any]
     """Its last row of measurement.jsonl; empty until it ends."""
     stopped: str
-    """Why it failed; '' where it did not."""
+    """Reason of a failure; '' if the run succeeded."""
     running: bool
 
     @property

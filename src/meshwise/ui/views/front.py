@@ -125,7 +125,7 @@ def _label(at: tuple[float, float], point: FrontPoint) -> str:
 
 
 def _apart(points: Sequence[FrontPoint], place: Callable[[float, float], tuple[float, float]]) -> list[FrontPoint]:
-    """Return the points whose labels do not cover another one."""
+    """Return the points whose labels do not overlap."""
     kept: list[tuple[FrontPoint, float, float]] = []
     for point in points:
         x, y = place(point.per_user, point.per_device)

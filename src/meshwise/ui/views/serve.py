@@ -134,7 +134,7 @@ def _short_by(misses: Sequence[Miss], unit: str) -> Iterator[str]:
 
 
 def device_bars(best: ServeChoice, unit: str, width: int) -> list[RenderableType]:
-    """Return one memory bar per device of a copy; neighbours that hold the same share a bar."""
+    """Return one memory bar per device of a replica; neighbours that hold the same share a bar."""
     title = f"memory of each {unit}, {best.name}" if len(best.devices) > 1 else f"memory of the {unit}"
     lines: list[RenderableType] = [wrapped(title, width, style="bold")]
     alike = _alike(best.devices)

@@ -47,7 +47,7 @@ def axis_columns(points: "ServePoints") -> "list[Column[ServePoint]]":
 
 
 def _of(cell: Callable[[ServeChoice], str]) -> "Callable[[ServePoint], str]":
-    """Return the cell of a point: that of its layout, and nothing where it has none."""
+    """Return the cell of a point's layout; empty if it has none."""
     return lambda point: cell(point.choice) if point.choice else ""
 
 

@@ -98,7 +98,7 @@ class Column(Generic[Shown]):
     short_title: str = ""
     """A shorter title for narrow tables."""
     key: Callable[[Shown], float | None] | None = None
-    """What a page sorts the column by, where cells do not begin with the number itself."""
+    """Sort key of the column on a page, if cells do not begin with the number itself."""
 
 
 def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) -> Table:

@@ -23,8 +23,8 @@ class Suggestion(NamedTuple):
 
 
 def suggest(catalogue: str, typed: str, *, serving: bool, whole: bool = False) -> list[Suggestion]:
-    """Return names of a catalogue that contain what was typed, those that begin with it first; `whole`: then all others, for a list that
-    was opened by mouse."""
+    """Return the names of a catalogue that contain the typed text, those that begin with it first. `whole`: then all others, for a list
+    opened by mouse."""
     read, text = _models if catalogue == "models" else _clusters, typed.strip().lower()
     found = read(text, serving)
     return list(dict.fromkeys([*found, *read("", serving)] if whole else found))[:MOST]

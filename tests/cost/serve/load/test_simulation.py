@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from meshwise.cost.serve.load.estimate import estimate, highest_rate
 from meshwise.cost.serve.load.requests import Lengths, Limits, Load
-from meshwise.cost.serve.load.simulation import Simulation, simulate
 from meshwise.cost.serve.passes.speed import Batch
 from support.loads import random_settings, replica
+from support.referee_simulation import Simulation, simulate
 
 ROOMY = Limits(sequences=256, tokens=8192, cache=1e6)
 

@@ -23,6 +23,7 @@ from meshwise.cost.serve.memory.placement import (
 )
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
+from meshwise.models.formats import read
 from support.every import check_every
 from support.serve_tables import MIB, model, rows, stored
 
@@ -105,7 +106,7 @@ def test_no_byte_is_lost_in_a_split(proportions: list[float], gpu_layers: int) -
     ):
         assert sum(load.weights for load in placed.loads) == held.bytes
         assert sum(load.cache for load in placed.loads) == sum(layer.bytes for layer in cache)
-        assert sum(load.read() for load in placed.loads) == pytest.approx(sum(held.layer_read))
+        assert sum(load.read() for load in placed.loads) == pytest.approx(sum(map(read, held.by_layer)))
 
 
 def test_the_embedding_stays_on_the_host_and_a_tied_head_is_copied() -> None:
@@ -117,7 +118,7 @@ def test_the_embedding_stays_on_the_host_and_a_tied_head_is_copied() -> None:
     assert sum(load.weights for load in placed.loads) == held.bytes + table
     alone = split_layers(held, caches("llama-3.2-1b", 4096), [])
     assert alone.host.weights == held.bytes
-    assert alone.host.read() == sum(held.layer_read)
+    assert alone.host.read() == sum(map(read, held.by_layer))
 
 
 def test_experts_can_stay_on_the_host() -> None:

@@ -2,5 +2,5 @@
 
 requests.py    lengths, users or a rate, limits, percentiles, targets   admission.py  what an engine admits at once
 queue.py       when queued prompts end                                  estimate.py   throughput and latency at a load, by formula
-pools.py       copies for prompts apart from copies for outputs         simulation.py continuous batching event by event: their referee
+pools.py       replicas for prompts apart from replicas for outputs
 """

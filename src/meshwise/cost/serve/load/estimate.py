@@ -1,4 +1,4 @@
-"""Throughput and latency of a replica at a load, by formula. simulation.py is the referee.
+"""Throughput and latency of a replica at a load, by formula. tests/support/referee_simulation.py is the referee.
 
 In a steady state every finished request is followed by another one: for each decode token of a pass, prompt tokens pass in proportion to
 their length. Passes with a piece of a prompt take longer than those without, and every request's token waits for either. Little's law
@@ -8,6 +8,7 @@ joins requests in flight, their time in the engine and the rate at which they fi
 import math
 import random
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from meshwise.cost.serve.load.queue import SAMPLES, arrivals, queued
 from meshwise.cost.serve.load.requests import NEVER, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
@@ -15,6 +16,33 @@ from meshwise.cost.serve.passes.speed import Batch, PassCost
 
 ROUNDS = 30
 """Steps of the fixed point."""
+MAX_BUSY_SHARE = 0.98
+"""Largest share of mixed passes in the queue of prompts, whose wait grows without end towards 1. A choice."""
+SHORT_SHARE, SHORT_STEP, LONG_SHARE, LONG_STEP = 0.8, 0.5, 0.2, 2.0
+"""Shares of shorter and of longer pieces, and their distances from the mean in spreads. They keep mean and variance: 0.8 x 0.5 = 0.2 x 2,
+and 0.8 x 0.5^2 + 0.2 x 2^2 = 1."""
+PIECE_TOLERANCE = 0.01
+"""A prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice."""
+MIN_PIECE_SPREAD = 0.01
+"""Relative spread of pieces below which one size stands for all of them. A choice."""
+
+
+class Passes(NamedTuple):
+    """Passes of a replica with a constant number of generating requests."""
+
+    plain: float
+    """Seconds of a pass without prompts."""
+    mixed: float
+    """Seconds of a pass with a piece of `chunk` tokens of prompts."""
+    chunk: float
+    share: float
+    """Share of passes with such a piece."""
+    step: float
+    """Mean seconds between two tokens of a request."""
+
+    def capped(self) -> "Passes":
+        """Return these passes with a share of at most 1: prompts that arrive faster than they are computed."""
+        return self._replace(share=min(1.0, self.share))
 
 
 @dataclass(frozen=True)
@@ -25,15 +53,7 @@ class Steady:
     """Mean requests that generate tokens."""
     rate: float
     """Finished requests per second."""
-    plain: float
-    """Seconds of a pass without prompts."""
-    mixed: float
-    """Seconds of a pass with a piece of `chunk` tokens of prompts."""
-    chunk: float
-    share: float
-    """Share of passes with such a piece."""
-    step: float
-    """Mean seconds between two tokens of a request."""
+    passes: Passes
     prefill: float
     """Mean seconds from admission to the first token."""
 
@@ -96,35 +116,36 @@ class Estimator:
         several = arrived / -math.expm1(-arrived) if arrived > 1e-9 else 1.0
         return min(room, load.computed * several)
 
-    def passes(self, decodes: float) -> tuple[float, float, float, float, float]:
-        """Return (seconds of a plain pass, of a mixed one, tokens of a piece, share of mixed passes, mean seconds of a decode step)."""
+    def passes(self, decodes: float) -> Passes:
+        """Return the passes of a replica in which this many requests generate tokens."""
         load, chunked = self.load, self.limits.chunked
         # fewer than one on average: none most of the time, and a whole one when a pass runs
         plain = self.seconds(max(1.0, decodes), 0.0) if decodes else 0.0
         room = max(1.0, self.limits.tokens - (decodes * (1 + load.draft) if chunked else 0.0))
         if not load.computed:
-            return plain, plain, 0.0, 0.0, plain
+            return Passes(plain, plain, 0.0, 0.0, plain)
         piece = self.chunk(decodes, room)
         mixed, piece = self._mixed(self.beside(decodes), piece, room)
         if not load.steps:
-            return plain, mixed, piece, 1.0, mixed
+            return Passes(plain, mixed, piece, 1.0, mixed)
         # a request of a closed loop meets the prompts of others, not its own
         others = 1 - 1 / min(load.users, max(1.0, self.limits.running(load))) if load.users else 1.0
         share = others * decodes / load.steps * self.flow / piece
         step = (1 - share) * plain + share * mixed if chunked else plain + share * mixed
-        return plain, mixed, piece, share, step
+        return Passes(plain, mixed, piece, share, step)
 
     def _mixed(self, decodes: float, piece: float, room: float) -> tuple[float, float]:
         """Return the mean seconds of a pass with a piece of about `piece` tokens, and its mean tokens. Seconds grow in steps with the waves
-        of tiles, so a distribution of two sizes with the same mean and variance is averaged: 80% shorter ones, 20% longer ones."""
+        of tiles, so a distribution of two sizes with the same mean and variance is averaged."""
         load = self.load
         number = max(1.0, piece / load.computed)
         random_arrivals = not load.output.fixed or bool(load.rate)
         spread = math.sqrt((random_arrivals * (number - 1) / number + load.prompt.spread**2) / number)
-        if spread < 0.01 or piece >= room:
+        if spread < MIN_PIECE_SPREAD or piece >= room:
             return self.seconds(decodes, piece), piece
-        short, long = max(1.0, piece * (1 - spread / 2)), min(room, piece * (1 + 2 * spread))
-        return 0.8 * self.seconds(decodes, short) + 0.2 * self.seconds(decodes, long), 0.8 * short + 0.2 * long
+        short, long = max(1.0, piece * (1 - SHORT_STEP * spread)), min(room, piece * (1 + LONG_STEP * spread))
+        seconds = SHORT_SHARE * self.seconds(decodes, short) + LONG_SHARE * self.seconds(decodes, long)
+        return seconds, SHORT_SHARE * short + LONG_SHARE * long
 
     def fastest(self) -> Steady:
         """Return the steady state with as many requests as the engine runs at once."""
@@ -134,33 +155,33 @@ class Estimator:
         """Return the steady state with this many admitted requests: some generate, the others compute their prompts."""
         load = self.load
         if running <= 0:
-            return Steady(0.0, 0.0, math.inf, math.inf, 0.0, 1.0, math.inf, math.inf)
+            return Steady(0.0, 0.0, Passes(math.inf, math.inf, 0.0, 1.0, math.inf), math.inf)
         if not load.steps:
             return self._prompts_only()
         decodes = running
         for i in range(ROUNDS):
             found = self.passes(decodes)
-            seconds = self._prefill(found)
-            after = running * load.steps * found[4] / (load.steps * found[4] + seconds)
+            seconds = self.prefill(found)
+            after = running * load.steps * found.step / (load.steps * found.step + seconds)
             most = self._saturated()
             after = min(after, most)
             near = abs(after - decodes) < 1e-3 * running
             decodes = after if near or i < ROUNDS // 2 else (decodes + after) / 2
             if near:
                 break
-        plain, mixed, piece, share, step = self.passes(decodes)
-        rate = decodes / (load.steps * step)
-        prefill = self._prefill((plain, mixed, piece, share, step))
+        found = self.passes(decodes)
+        rate = decodes / (load.steps * found.step)
+        prefill = self.prefill(found)
         if load.users:  # where prompts fill all passes, those that do not generate wait for theirs (Little's law)
-            prefill = max(prefill, running / rate - load.steps * step)
-        return Steady(decodes, rate, plain, mixed, piece, min(1.0, share), step, prefill)
+            prefill = max(prefill, running / rate - load.steps * found.step)
+        return Steady(decodes, rate, found.capped(), prefill)
 
     def _prompts_only(self) -> Steady:
         """Return the steady state of requests with one output token: passes full of prompts."""
         tokens = min(float(self.limits.tokens), max(1, self.load.users or 1) * self.load.computed)
         mixed = self.seconds(0.0, tokens)
         seconds = max(1.0, self.load.computed / tokens) * mixed
-        return Steady(0.0, tokens / self.load.computed / mixed, 0.0, mixed, tokens, 1.0, mixed, seconds)
+        return Steady(0.0, tokens / self.load.computed / mixed, Passes(0.0, mixed, tokens, 1.0, mixed), seconds)
 
     def _saturated(self) -> float:
         """Return the requests that generate when prompts fill the token budget of every pass."""
@@ -169,18 +190,19 @@ class Estimator:
             return math.inf
         return self.limits.tokens / (1 + load.draft + self.flow / load.steps)
 
-    def _prefill(self, found: tuple[float, float, float, float, float]) -> float:
+    def prefill(self, passes: Passes) -> float:
         """Return mean seconds from admission to the first token: the passes of its own prompt, behind others that are queued."""
-        _, mixed, piece, share, _ = found
         if not self.load.computed:
             return 0.0
         # a piece of several prompts ends all of them at once
-        number = self.load.computed / piece
+        number, mixed = self.load.computed / passes.chunk, passes.mixed
         if self.load.users and self.load.prompt.fixed and self.load.output.fixed:
-            return max(1, math.ceil(number - 0.01)) * mixed
+            return max(1, math.ceil(number - PIECE_TOLERANCE)) * mixed
+        # a prompt of several pieces begins somewhere within one: half a pass more, an estimate
         own = (number + 0.5 if number > 1 else 1.0) * mixed
-        busy = min(0.98, share)
-        alone = min(1.0, piece / self.load.computed)
+        busy = min(MAX_BUSY_SHARE, passes.share)
+        alone = min(1.0, passes.chunk / self.load.computed)
+        # the wait in a queue of one server with random arrivals (Pollaczek-Khinchine)
         return own + (1 - alone) * 0.5 * (1 + self.load.prompt.spread**2) * busy / (1 - busy) * own
 
 
@@ -238,9 +260,9 @@ def _at_rate(estimator: Estimator, most: float) -> Steady:
         return replace(estimator.with_running(most), rate=rate)
 
     def enough(decodes: float) -> bool:
-        return decodes >= rate * estimator.load.steps * estimator.passes(decodes)[4]
+        return decodes >= rate * estimator.load.steps * estimator.passes(decodes).step
 
-    high = min(most, rate * estimator.load.steps * estimator.passes(1.0)[4])
+    high = min(most, rate * estimator.load.steps * estimator.passes(1.0).step)
     while high < most and not enough(high):
         high = min(most, high * 1.5)
     low = high / 1.5
@@ -249,9 +271,8 @@ def _at_rate(estimator: Estimator, most: float) -> Steady:
         low, high = (low, decodes) if enough(decodes) else (decodes, high)
         if high - low < 1e-4 * high:
             break
-    plain, mixed, piece, share, step = estimator.passes(high)
-    seconds = estimator._prefill((plain, mixed, piece, share, step))  # pyright: ignore[reportPrivateUsage]
-    return Steady(high, rate, plain, mixed, piece, min(1.0, share), step, seconds)
+    found = estimator.passes(high)
+    return Steady(high, rate, found.capped(), estimator.prefill(found))
 
 
 def _wait_of_users(load: Load, steady: Steady, running: float) -> Percentiles:
@@ -272,7 +293,7 @@ def _wait_of_users(load: Load, steady: Steady, running: float) -> Percentiles:
 
 def _wait_for_a_place(load: Load, steady: Steady, most: float) -> Percentiles:
     """Return the time until a request finds a place among `most`, as in a queue with as many servers (Allen and Cunneen's formula)."""
-    stay = steady.prefill + load.steps * steady.step
+    stay = steady.prefill + load.steps * steady.passes.step
     places = max(1, math.floor(most))
     busy = min(0.999, load.rate * stay / places)
     waits = _all_taken(places, busy * places)
@@ -292,18 +313,17 @@ def _all_taken(places: int, offered: float) -> float:
 
 def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed: bool) -> Report:
     load = estimator.load
-    if not steady.rate or not math.isfinite(steady.step):
+    if not steady.rate or not math.isfinite(steady.passes.step):
         return Report(
             requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
         )
     first = _prompt_times(estimator, steady) if detailed else _flat(steady.prefill)
     ttft = first.plus(wait)
-    per_token = steady.step / load.gained
-    apart = [(steady.plain, 1 - steady.share), (steady.mixed, steady.share)]
-    if not estimator.limits.chunked:
-        apart = [(steady.plain, 1 - min(1.0, steady.share)), (steady.plain + steady.mixed, min(1.0, steady.share))]
+    per_token = steady.passes.step / load.gained
+    plain, mixed, share = steady.passes.plain, steady.passes.mixed, steady.passes.share
+    apart = [(plain, 1 - share), (mixed if estimator.limits.chunked else plain + mixed, share)]
     tpot = _per_request(estimator, steady, apart) if detailed else _flat(per_token)
-    decoding = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.step)
+    decoding = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
     return Report(
         requests=steady.rate,
         output_rate=steady.rate * max(1.0, load.output.mean),
@@ -326,8 +346,8 @@ def _per_request(estimator: Estimator, steady: Steady, apart: list[tuple[float, 
     load = estimator.load
     if load.steps < 1:
         return _flat(0.0)
-    mean = steady.step / load.gained
-    variance = sum(weight * (value - steady.step) ** 2 for value, weight in apart)
+    mean = steady.passes.step / load.gained
+    variance = sum(weight * (value - steady.passes.step) ** 2 for value, weight in apart)
     spread = math.sqrt(variance / max(1.0, load.steps)) / load.gained
     return Percentiles(mean, mean, mean + 1.645 * spread, mean + 2.326 * spread)
 
@@ -346,7 +366,7 @@ def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
     requests."""
     load = estimator.load
     if not load.computed:
-        return _flat(steady.plain)
+        return _flat(steady.passes.plain)
     if load.users and load.prompt.fixed and load.output.fixed:
         return _flat(steady.prefill)
     room = max(1.0, estimator.limits.tokens - (steady.decodes * (1 + load.draft) if estimator.limits.chunked else 0.0))
@@ -355,9 +375,9 @@ def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
     if load.users:
         # requests follow on others that end, so many of them a pass, however long it takes
         per_pass = max(steady.decodes, 1e-9) / max(load.steps, 1.0)
-        times = queued(arrivals(load, per_pass, 1.0), steady.plain, lines, room, users=load.users)
+        times = queued(arrivals(load, per_pass, 1.0), steady.passes.plain, lines, room, users=load.users)
     else:
-        times = queued(arrivals(load, steady.rate, load.burst), steady.plain, lines, room, users=0)
+        times = queued(arrivals(load, steady.rate, load.burst), steady.passes.plain, lines, room, users=0)
     return percentiles(times[SAMPLES // 10 :])
 
 

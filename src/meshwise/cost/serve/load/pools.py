@@ -1,4 +1,4 @@
-"""Prefill/decode disaggregation: prompts are computed by copies of their own, which send their cache to the copies that generate.
+"""Prefill/decode disaggregation: prompts are computed by replicas of their own, which send their cache to the replicas that generate.
 
 A request waits for its prompt in one pool, for the transfer of its cache, and generates in the other pool, whose passes no prompt delays.
 The slower pool sets the highest rate.
@@ -12,37 +12,37 @@ from meshwise.cost.serve.load.requests import Lengths, Limits, Load, Percentiles
 from meshwise.cost.serve.passes.speed import PassCost
 
 ROUNDS = 24
-"""Steps of the bisection for the rate at which so many users ask."""
+"""Steps of the bisection for the request rate of a closed loop."""
 NEARLY = 0.995
 """Share of the highest rate that a closed loop is taken to reach: its users wait, so that no queue grows without end."""
 
 
 @dataclass(frozen=True)
 class PromptPool:
-    """The copies that compute prompts, as one copy that generates sees them."""
+    """The replicas that compute prompts, as one replica that generates sees them."""
 
     cost: PassCost
     limits: Limits
     share: float
-    """Copies of this pool for each copy that generates."""
+    """Replicas of this pool for each replica that generates."""
     transfer: float
     """Seconds in which the cache of a mean prompt moves to the other pool."""
 
 
 def prompts_of(load: Load, rate: float) -> Load:
-    """Return the load of a copy that computes prompts: one output token each, at `rate` requests per second."""
+    """Return the load of a replica that computes prompts: one output token each, at `rate` requests per second."""
     return replace(load, output=Lengths(1.0), users=0, rate=rate, requests=0, draft=0, accept=0.0)
 
 
 def outputs_of(load: Load, rate: float) -> Load:
-    """Return the load of a copy that generates: the prompt is in its cache, and the first token is there."""
+    """Return the load of a replica that generates: the prompt is in its cache, and the first token is there."""
     output = replace(load.output, mean=max(1.0, load.output.mean - 1), samples=())
     depth = load.depth + round(load.prompt.mean)
     return replace(load, prompt=Lengths(0.0), prefix=0.0, depth=depth, output=output, users=0, rate=rate, requests=0)
 
 
 def most_prompts(cost: PassCost, load: Load, limits: Limits) -> float:
-    """Return the most prompts per second of one copy: passes full of them."""
+    """Return the most prompts per second of one replica: passes full of them."""
     if limits.running(prompts_of(load, 1.0)) < 1:
         return 0.0
     full = max(1, int(limits.tokens // max(1.0, load.computed)))
@@ -50,13 +50,13 @@ def most_prompts(cost: PassCost, load: Load, limits: Limits) -> float:
 
 
 def highest_pooled_rate(cost: PassCost, load: Load, limits: Limits, pool: PromptPool) -> float:
-    """Return the most requests per second of one copy that generates and its share of the prompt pool."""
+    """Return the most requests per second of one replica that generates and its share of the prompt pool."""
     prompts = pool.share * most_prompts(pool.cost, load, pool.limits)
     return min(prompts, highest_rate(cost, outputs_of(load, 1.0), limits))
 
 
 def pooled(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, *, detailed: bool = True) -> Report | None:
-    """Return throughput and latency of one copy that generates and its share of the prompt pool; None where they cannot serve the rate."""
+    """Return throughput and latency of one replica that generates and its share of the prompt pool; None if they cannot serve the rate."""
     most = highest_pooled_rate(cost, load, limits, pool)
     if not most or load.rate >= most:
         return None
@@ -82,7 +82,7 @@ def _flat(seconds: float) -> Percentiles:
 
 
 def _at(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, rate: float, detailed: bool) -> Report | None:
-    """Return both pools at a rate of requests to the copy that generates."""
+    """Return both pools at a rate of requests to the replica that generates."""
     first = estimate(pool.cost, prompts_of(load, rate / pool.share), pool.limits, detailed=True)
     rest = estimate(cost, outputs_of(load, rate), limits, detailed=detailed)
     if first is None:  # between passes of one prompt each and full ones: the queue makes passes full
@@ -118,7 +118,7 @@ def _full_passes(pool: PromptPool, load: Load, rate: float) -> Report | None:
 
 
 def transfer_seconds(token_bytes: float, tokens: float, bandwidth: float, latency: float, devices: int) -> float:
-    """Return the seconds in which the cache of a prompt moves from one copy to another: each of `devices` devices sends its part.
+    """Return the seconds in which the cache of a prompt moves from one replica to another: each of `devices` devices sends its part.
 
     Worked: 2,048 tokens of Llama 3 70B in 16 bits are 2,048 x 320 KiB = 671 MB: 21 ms over four links of 8 GB/s each.
     """

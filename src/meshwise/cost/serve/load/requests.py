@@ -6,7 +6,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -195,7 +194,6 @@ class Report:
     e2e: Percentiles
     preempted: float = 0.0
     """Share of requests that lost their place in the cache and were computed again."""
-    by: Literal["formula", "simulation"] = "formula"
 
 
 @dataclass(frozen=True)

@@ -75,12 +75,6 @@ def cache_type(name: str, runtime: Runtime) -> str:
     return kind
 
 
-def element_bytes(name: str) -> float:
-    """Return bytes per element, scales included: q8_0 is 34 / 32."""
-    block, size = SIZES[name]
-    return size / block
-
-
 def round_up(tokens: int, step: int) -> int:
     return ceil(tokens / step) * step
 

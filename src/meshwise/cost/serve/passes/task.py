@@ -61,7 +61,7 @@ class Task:
         return self.experts * (1 - (1 - self.routed) ** tokens)
 
     def adapter_bytes(self, requests: float) -> float:
-        """Return bytes of the distinct adapters that so many requests use, each of them one at random."""
+        """Return the expected bytes of the distinct adapters in a batch where each request uses a random one."""
         return self.adapter * self.adapters * (1 - (1 - 1 / self.adapters) ** requests) if self.adapters else 0.0
 
     def read(self, tokens: float) -> float:

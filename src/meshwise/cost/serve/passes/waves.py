@@ -64,6 +64,5 @@ def utilization(shapes: tuple[Product, ...], rows: int, sms: int, tile: float) -
 
 
 def _tiles(full: float, experts: bool) -> float:
-    """Return the tiles that so many full tiles of rows become. Experts have unequal numbers of rows: on average half a tile of each is
-    padded."""
+    """Round row tiles up. With experts, whose rows are unequal, add half a padded tile instead."""
     return max(1.0, full + 0.5) if experts else ceil(full)

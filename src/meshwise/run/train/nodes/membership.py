@@ -29,13 +29,13 @@ BEAT = 1.0
 LOST = 10.0
 """Seconds without a new heartbeat after which a node counts as lost."""
 SETTLE = 3.0
-"""Seconds in which nodes that lost the same peer arrive."""
+"""Seconds to wait for the other nodes that lost the same peer."""
 FIRST = 30.0
 """Seconds that a start waits for more nodes once there are enough, as torchrun's last call."""
 ANSWER = 2.0
 """Seconds in which a node that can be reached answers."""
 PORTS = 100
-"""Generations take their rendezvous from as many ports, so that one that is still closing does not matter."""
+"""Ports that successive generations cycle through, so that a port that is still closing does not block the next one."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from meshwise.units import GIB
 SERVING = "serve"
 """The value of `of` for a serving question."""
 AT = "at."
-"""What the parameters of sliders begin with: at.nodes=64."""
+"""Prefix of the parameters of sliders: at.nodes=64."""
 OTHERS = ("of", "x", "y", "show")
 STEPS = (-3, -2, -1, 0, 1, 2, 3)
 """Positions of a slider, in doublings of the question's own value."""

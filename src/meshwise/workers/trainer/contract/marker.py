@@ -38,9 +38,9 @@ class Trained:
     text: str
     fingerprint: str
     finetune: str
-    """What is trained, as `described`; empty in checkpoints that were written before this was recorded."""
+    """Fine-tuning method, as `described`; empty in checkpoints that were written before this was recorded."""
     base: str
-    """Fingerprint of the weights that are not trained; empty where there are none, or where they are random."""
+    """Fingerprint of the frozen weights; empty if there are none, or if they are random."""
     lr: float
     warmup: int
     steps: int

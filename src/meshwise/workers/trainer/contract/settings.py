@@ -93,7 +93,7 @@ class Settings:
     clip: float = 1.0
     """Largest norm of the gradient; larger ones are scaled down to it."""
     weight_decay: float = 0.1
-    """Of matrices; norms and biases have none."""
+    """Weight decay of matrices; norms and biases have none."""
     precision: str = "bf16"
     moments: str = "fp32"
     """Format of AdamW's two moments; bf16 needs split weights."""
@@ -126,7 +126,7 @@ class Settings:
     tokenizer: bool = False
     """Whether the data was tokenized with tokenizer.json in the run's folder."""
     finetune: FinetuneMethod = FULL
-    """What is trained, and what is frozen."""
+    """Fine-tuning method: which weights train, and which are frozen."""
     weights: str = ""
     """HF safetensors to start from, a file or a folder; empty: random weights."""
     save: bool = False

@@ -128,7 +128,7 @@ def _(base: list[Tensor], a: Tensor, b: Tensor) -> Tensor:
 
 
 def join(parts: Sequence[nn.Linear]) -> bool:
-    """Store frozen weights one below another where one product may compute them all; return whether it may."""
+    """Stack frozen weights if one product may compute them all; return whether it may."""
     if any(isinstance(part, AdaptedLinear) and not part.fused for part in parts):
         return False
     if all(isinstance(part, AdaptedLinear) and part.quantized for part in parts):

@@ -15,7 +15,7 @@ from meshwise.workers.trainer.contract.finetune.targets import chosen
 from meshwise.workers.trainer.finetune.linear import AdaptedLinear
 
 COLUMNS: dict[str, Placement] = {"lora_a": Replicate()}
-"""Parameters that a layer cut along its outputs does not cut so."""
+"""Parameters that stay whole in a layer cut along its outputs."""
 ROWS: dict[str, Placement] = {"weight": Shard(1), "lora_a": Shard(1)}
 """Parameters that a layer cut along its inputs cuts."""
 

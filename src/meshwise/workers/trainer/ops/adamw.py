@@ -101,7 +101,7 @@ class SplitAdamW(torch.optim.Optimizer):
         self.packs: list[Packed | None] = []
         """The small weights of each group."""
         self.alone: list[list[nn.Parameter]] = []
-        """The other weights of each group, updated one by one."""
+        """Large or non-contiguous weights of each group, updated one by one."""
         halves: dict[int, Tensor] = {}
         for group in self.param_groups:
             small: list[nn.Parameter] = []

@@ -30,7 +30,7 @@ def uncompiled(function: Callable[Arguments, Returned]) -> Callable[Arguments, R
 
 
 class Arrangement(NamedTuple):
-    """Where each choice is among the rows, and what each row holds."""
+    """Maps from choices to rows, and from rows to choices."""
 
     places: Tensor
     """Row of each choice."""
@@ -164,7 +164,7 @@ def router_logits(x: Tensor, weight: Tensor) -> Tensor:
 def expert_outputs(
     rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, activation: str, squares: Tensor | None = None
 ) -> Tensor:
-    """Return what each row's expert makes of it, times the row's share. `squares` is that of `expert_kernels.expert_product`."""
+    """Return the output of each row's expert, times the row's share. `squares` is that of `expert_kernels.expert_product`."""
     if rows.is_cuda and rows.dtype == torch.bfloat16:
         from meshwise.workers.trainer.ops.expert_kernels import GATES, expert_product
 

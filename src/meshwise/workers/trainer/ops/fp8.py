@@ -32,17 +32,17 @@ def product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, fast: bool =
 
 
 def kept(*scales: Tensor) -> Tensor:
-    """Return scales for the backward pass one after another; products read them at multiples of 16 bytes alone."""
+    """Pack scales for the backward pass; products require each at a multiple of 16 bytes."""
     return torch.cat([scale if scale.ndim else scale.expand(APART) for scale in scales])
 
 
 def kept_lengths(by_row: bool, *rows: int) -> list[int]:
-    """Return the floats that `kept` has for each of its tensors, which has so many rows."""
+    """Return the number of scales packed per tensor."""
     return list(rows) if by_row else [APART] * len(rows)
 
 
 def kept_scales(scales: Tensor, by_row: bool, *rows: int) -> list[Tensor]:
-    """Return what `kept` put together."""
+    """Split scales packed by `kept`."""
     return [part if by_row else part[0] for part in scales.split(kept_lengths(by_row, *rows))]
 
 

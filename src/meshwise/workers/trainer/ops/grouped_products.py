@@ -193,5 +193,5 @@ def product_by_weights(left: Tensor, right: Tensor, ends: Tensor, tile: Tile = F
 
 
 def _programs(x: Tensor) -> int:
-    """Return one program for each multiprocessor, which holds no second one."""
+    """Return the grid: one program per multiprocessor, which has no room for a second one."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 4

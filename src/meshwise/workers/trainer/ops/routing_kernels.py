@@ -109,7 +109,7 @@ def _run_count(experts: Tensor, groups: int, count: int, choices: Tensor | None)
 
 
 def _blocks(number: int) -> int:
-    """Return the blocks of so many choices; at least one, which writes that there are none."""
+    """Return the number of blocks; at least one, which writes zero counts."""
     return max(1, -(-number // BLOCK))
 
 

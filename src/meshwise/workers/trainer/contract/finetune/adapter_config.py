@@ -11,7 +11,7 @@ from meshwise.workers.trainer.contract.finetune.targets import Target, chosen, l
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-"""What PEFT puts before the names of a model's modules."""
+"""PEFT's prefix of the names of a model's modules."""
 A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
 LARGEST = 1 << 20
 """Bytes of an adapter_config.json, at most."""

@@ -83,7 +83,7 @@ class Latent:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """In what layers of one model differ."""
+    """Per-layer settings: positions, window, dense or experts."""
 
     rotary: Rotary | None = None
     window: int = 0

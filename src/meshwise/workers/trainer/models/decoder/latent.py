@@ -13,7 +13,7 @@ from meshwise.workers.trainer.models.decoder.rotary import rotate
 from meshwise.workers.trainer.ops.attention import LocalShard, Scores, attend
 
 EPS = 1e-6
-"""Of the latents' norms, whatever the config says of the others."""
+"""Epsilon of the latents' norms, regardless of the config's value for other norms."""
 
 
 class LatentAttention(nn.Module):

@@ -1,4 +1,4 @@
-"""A discrete-event simulation of continuous batching: the referee of the formulas in estimate.py.
+"""A discrete-event simulation of continuous batching: the referee of the formulas in cost/serve/load/estimate.py.
 
 Every pass computes one token (or draft and token) of each running request and, with what is left of the token budget, pieces of waiting
 prompts, first come first served. Steps without an event are taken at once: their seconds are linear in the cached tokens, so the mean of
@@ -348,7 +348,6 @@ def report_of(done: Simulation) -> Report:
         itl=weighted(done.between),
         e2e=percentiles([row[2] for row in done.finished]),
         preempted=done.preempted / max(1, done.done),
-        by="simulation",
     )
 
 
