@@ -20,7 +20,7 @@ NEW_TABLES = ("nanotron_h100_128", "torchtitan_2024", "nemo_h100", "maxtext_tpu"
 LAST_DAY = "2022-02-25"
 SAME_MACHINE = 0.5
 """Variation of coefficients from day to day on one machine, over that between machines. Chosen on the 02-25 rows, together with
-calibrate's OUTLIER: the best of twelve combinations, see docs/accuracy.md."""
+calibrate's OUTLIER: the best of twelve combinations, see docs/reports/accuracy.md."""
 PEERS = """
 Where existing planners stand (measured on one machine; see the project's notes on physics):
                                         BLOOM 02-25: time error  one scalar  Spearman  lost by pick  memory   nanotron: lost by pick

@@ -1,4 +1,4 @@
-"""Compare predictions with the runs of `benchmarks/loop_h200.py` before a probe, after it, and after `calibrate`: docs/loop.md's table.
+"""Compare predictions with the runs of `benchmarks/loop_h200.py` before a probe, after it, and after `calibrate`: docs/reports/loop.md's table.
 
 python benchmarks/loop_report.py FOLDER        (the $OUT of loop_h200.py: probe.jsonl, fit.jsonl, test.jsonl)
 """

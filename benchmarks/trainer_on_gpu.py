@@ -155,7 +155,7 @@ def many(cases: Mapping[str, tuple[str, int, int, dict[str, Any]]], limit: float
 
 def packed() -> None:
     """`meshwise run` with and without --pack on documents of this repository, with its report by kernel."""
-    documents = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    documents = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").rglob("*.md"))]
     pieces = [part for text in documents for part in text.split("\n## ") if len(part) > 100]
     lines = [json.dumps({"text": part}) for part in pieces * 20]
     Path("/tmp/documents.jsonl").write_text("\n".join(lines), encoding="utf-8")

@@ -2,7 +2,7 @@
 most of it: about twenty minutes.
 
 python benchmarks/tune_replay.py            print the table
-python benchmarks/tune_replay.py --write    and put it into docs/tune.md
+python benchmarks/tune_replay.py --write    and put it into docs/reports/tune-runs.md
 
 Predictions are by calibrations, and the scales of the residual by a fit (`benchmarks/tune_scales.py`), that never saw the table.
 """
@@ -23,7 +23,7 @@ DEMANDS = {
 }
 """Percent of time lost after 1, 3, 5 and 10 runs, at most; the aim is half of each."""
 RUNS = (1, 3, 5, 10)
-PAGE = Path(__file__).parent.parent / "docs" / "tune.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reports" / "tune-runs.md"
 START, END = "<!-- replay -->\n", "<!-- /replay -->\n"
 
 
@@ -42,7 +42,7 @@ def lines(table: str, result: Replay) -> Iterator[str]:
 
 
 def page() -> Iterator[str]:
-    """Yield the lines of the table in docs/tune.md."""
+    """Yield the lines of the table in docs/reports/tune-runs.md."""
     yield "| mean time lost over groups | " + " | ".join(f"after {n} run{'s' * (n > 1)}" for n in RUNS) + " |"
     yield "| --- | --- | --- | --- | --- |"
     others = {name: sampled(name) for name in TABLES}
