@@ -19,7 +19,7 @@ LIMIT = float(os.environ.get("LIMIT", "530"))
 MUST: dict[str, float] = {"1b": 72_000, "125m": 490_000, "ttt-16x128": 285_000, "qwen3-1.7b": 50_000, "olmoe-1b-7b": 50_000}
 """Tokens/s that issue 23 asks for."""
 PAIRS = {"qwen3-0.6b": 0.95, "gemma-2-2b": 0.95, "bloom-560m": 0.85}
-"""Least MFU of a family relative to the Llama of the same FLOPs (case name with -llama)."""
+"""Least share of the peak by 6N of a family, relative to the Llama of the same FLOPs (case name with -llama)."""
 ORDER = (
     "1b", "qwen3-1.7b", "bloom-560m", "bloom-560m-llama", "gemma-2-2b", "gemma-2-2b-llama", "qwen3-0.6b", "qwen3-0.6b-llama",
     "olmoe-1b-7b", "8b", "8b-fp8", "125m", "ttt-16x128", "gemma-3-1b", "gpt2",
@@ -27,7 +27,7 @@ ORDER = (
 
 
 def measured(name: str, left: float) -> dict[str, Any]:
-    """Return tokens/s, MFU and memory of a case, or why it has none."""
+    """Return tokens/s, 6N over the peak and memory of a case, or why it has none."""
     label, _, extra = name.partition(":")
     model, batch, seq, options = train.CASES[label]
     options = options | json.loads(extra or "{}")
@@ -62,7 +62,7 @@ def main() -> None:
             continue
         must = f"must {MUST[name]:,.0f}" if name in MUST else ""
         print(
-            f"{name:<18}{row['tokens_per_s']:>10,} tok/s  MFU {row['mfu']:.1%}  {row['memory']:>6} GiB  first {row['first']:.0f} s  "
+            f"{name:<18}{row['tokens_per_s']:>10,} tok/s  6N {row['mfu']:.1%}  {row['memory']:>6} GiB  first {row['first']:.0f} s  "
             f"{must}  {row.get('loss', '')}",
             flush=True,
         )
@@ -72,7 +72,7 @@ def main() -> None:
         pair = [rows.get(one, {}).get("tokens_per_s") for one in (name, f"{name}-llama")]
         if all(pair):
             share = rows[name]["mfu"] / rows[f"{name}-llama"]["mfu"]
-            print(f"{name}: {share:.1%} of the MFU of its Llama, must {least:.0%}")
+            print(f"{name}: {share:.1%} of the 6N rate of its Llama, must {least:.0%}")
             rows[name]["of_llama"] = round(share, 4)
     text = json.dumps(rows)
     (Path(os.environ.get("OUT", ".")) / "families.json").write_text(text, encoding="utf-8")
