@@ -39,15 +39,15 @@ gate: .venv/tested
 	$(BIN)/python tools/predictions.py --check
 
 bench: .venv/installed
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/search.py
-	$(BIN)/python benchmarks/vary.py
-	$(BIN)/python benchmarks/shapes.py
-	$(BIN)/python benchmarks/schedules.py
-	$(BIN)/python benchmarks/accuracy.py
-	$(BIN)/python benchmarks/serve_memory.py
-	$(BIN)/python benchmarks/serve.py
-	$(BIN)/python benchmarks/page_load.py
+	$(BIN)/python benchmarks/planner/startup.py
+	$(BIN)/python benchmarks/planner/search.py
+	$(BIN)/python benchmarks/planner/vary.py
+	$(BIN)/python benchmarks/planner/shapes.py
+	$(BIN)/python benchmarks/planner/schedules.py
+	$(BIN)/python benchmarks/accuracy/accuracy.py
+	$(BIN)/python benchmarks/accuracy/serve_memory.py
+	$(BIN)/python benchmarks/accuracy/serve.py
+	$(BIN)/python benchmarks/planner/page_load.py
 
 # Minutes on two cores; inputs that fail are kept in build/fuzz.
 fuzz: .venv/tested

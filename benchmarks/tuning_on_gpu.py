@@ -1,6 +1,6 @@
 """Fine-tuning on one GPU in one command: `python benchmarks/tuning_on_gpu.py [CASE...]` on the GPU machine.
 
-Every case is a process of its own with a timeout: the trainer's step, timed by benchmarks/train.py. Prints a line per case and a JSON of
+Every case is a process of its own with a timeout: the trainer's step, timed by `train.py`. Prints a line per case and a JSON of
 all at the end, also if a case fails or the time is up; $OUT/tuning.json has it too. NAME:profile lists the longest kernels of a step.
 """
 

@@ -243,7 +243,7 @@ def page(rows: list[Row], fuzz: Path, seed: int) -> str:
     lines = [
         "# Reliability",
         "",
-        "What was done to meshwise, and what happened. `make torture` and `make fuzz` do it again and write this page; "
+        "What was done to meshwise, and what happened. `make torture` and `make fuzz` do it again and write this page;",
         "[SECURITY.md](../../SECURITY.md) has what is trusted, and [run.md](../use/run.md#failures) the words that users see.",
         "",
         f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Python {sys.version.split()[0]}, seed {seed}.",
@@ -255,8 +255,8 @@ def page(rows: list[Row], fuzz: Path, seed: int) -> str:
     if fuzzed:
         lines += [
             "", "## Mutated inputs", "",
-            "Each parser gets valid files with bits, numbers, lines and members changed. It returns a result or one line for the user: no "
-            "traceback, at most 10 s of CPU and 1 GB per input.", "",
+            "Each parser gets valid files with bits, numbers, lines and members changed. It returns a result or one line for",
+            "the user: no traceback, at most 10 s of CPU and 1 GB per input.", "",
             "| parser | inputs | failures | slowest input | memory |", "| --- | --- | --- | --- | --- |",
             *(f"| {r['target']} | {r['inputs']:,} | {r['failures']} | {r['slowest']:.2f} s | {r['peak'] >> 20} MiB |" for r in fuzzed),
         ]  # fmt: skip
