@@ -43,10 +43,12 @@ def error(line: str) -> None:
     print("\n```console", f"$ {line}", done.stderr.strip(), "```\n", sep="\n")
 
 
-def prose(text: str) -> None:
-    """Print a paragraph, wrapped as all prose of the pages."""
-    lines = textwrap.wrap(" ".join(text.split()), PROSE_WIDTH, break_long_words=False, break_on_hyphens=False)
-    print("", *lines, "", sep="\n")
+def prose(*paragraphs: str) -> None:
+    """Print paragraphs, wrapped as all prose of the pages."""
+    print()
+    for text in paragraphs:
+        lines = textwrap.wrap(" ".join(text.split()), PROSE_WIDTH, break_long_words=False, break_on_hyphens=False)
+        print(*lines, "", sep="\n")
 
 
 @cache
