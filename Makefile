@@ -1,13 +1,14 @@
 # make run    set up, and plan BLOOM on 48 nodes            make test   set up, and run every test
 # make check  lint, types, layers, documents, predictions   make bench  what is timed
 # make docs   put the real output into README and docs      make clean  remove what make made
-# make fuzz   feed every parser 10,000 mutated inputs       make torture  kill, damage and cut real runs, write docs/reliability.md
+# make fuzz   feed every parser 10,000 mutated inputs       make torture  kill, damage and cut real runs, write docs/reports/reliability.md
 # make referees     install other programs and run their own parsers on exported files; make referees ONLY=slurm: one of them
-# make screenshots  take the pictures of docs/ui.md in a browser (Chromium)
+# make screenshots  take the pictures of docs/use/ui.md in a browser (Chromium)
 # make predictions  renew the golden file of predictions, where they moved on purpose
 
 PYTHON ?= python3
 BIN := .venv/bin
+PAGES := README.md docs/*.md docs/*/*.md
 
 .PHONY: run test check lint types layers documents gate bench docs screenshots predictions fuzz torture referees clean
 
@@ -32,21 +33,21 @@ layers: .venv/tested
 	$(BIN)/lint-imports --no-logo
 
 documents: .venv/tested
-	$(BIN)/cog --check -P -I tools README.md docs/*.md
+	$(BIN)/cog --check -P -I tools $(PAGES)
 
 gate: .venv/tested
 	$(BIN)/python tools/predictions.py --check
 
 bench: .venv/installed
-	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/search.py
-	$(BIN)/python benchmarks/vary.py
-	$(BIN)/python benchmarks/shapes.py
-	$(BIN)/python benchmarks/schedules.py
-	$(BIN)/python benchmarks/accuracy.py
-	$(BIN)/python benchmarks/serve_memory.py
-	$(BIN)/python benchmarks/serve.py
-	$(BIN)/python benchmarks/page_load.py
+	$(BIN)/python benchmarks/planner/startup.py
+	$(BIN)/python benchmarks/planner/search.py
+	$(BIN)/python benchmarks/planner/vary.py
+	$(BIN)/python benchmarks/planner/shapes.py
+	$(BIN)/python benchmarks/planner/schedules.py
+	$(BIN)/python benchmarks/accuracy/accuracy.py
+	$(BIN)/python benchmarks/accuracy/serve_memory.py
+	$(BIN)/python benchmarks/accuracy/serve.py
+	$(BIN)/python benchmarks/planner/page_load.py
 
 # Minutes on two cores; inputs that fail are kept in build/fuzz.
 fuzz: .venv/tested
@@ -57,7 +58,7 @@ torture: .venv/tested
 	$(BIN)/python tools/torture.py --kills 100
 
 docs: .venv/tested
-	$(BIN)/cog -r -P -I tools README.md docs/*.md
+	$(BIN)/cog -r -P -I tools $(PAGES)
 
 screenshots: .venv/tested
 	$(BIN)/python tools/screenshots.py

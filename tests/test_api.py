@@ -43,7 +43,7 @@ def served() -> Any:
 def test_the_best_layout_has_its_time_and_memory_by_part(plan: Any) -> None:
     best = plan.best
     assert best is plan.choices[0]
-    assert 100 < best.step < 130  # 105 s measured by the BLOOM team (docs/accuracy.md)
+    assert 100 < best.step < 130  # 105 s measured by the BLOOM team (docs/reports/accuracy.md)
     assert 0.25 < best.mfu < 0.5
     assert sum(best.time.values()) == pytest.approx(best.step)
     assert sum(best.memory.values()) == pytest.approx(best.peak)
@@ -358,7 +358,7 @@ def test_a_verb_imports_nothing_that_it_does_not_need(statement: str, loaded: li
     assert python(script).split() == loaded
 
 
-# The tour on docs/api.md.
+# The tour on docs/use/api.md.
 
 
 def test_the_tour_of_the_documents_prints_what_it_says() -> None:
@@ -369,7 +369,7 @@ def test_the_tour_of_the_documents_prints_what_it_says() -> None:
     shown = importlib.util.module_from_spec(location)
     location.loader.exec_module(shown)
     blocks = re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "use" / "api.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     assert len(blocks) >= 5
     tour = shown.Python()

@@ -33,7 +33,7 @@ MORE_QUESTIONS = (
 
 def questions() -> list[str]:
     """Return every question that README and docs show an answer to, as arguments of meshwise, and one per built-in table."""
-    text = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+    text = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))))
     tables = sorted(path.stem for path in (ROOT / "src/meshwise/data/measurements").glob("*.csv"))
     return list(dict.fromkeys([*shown(text), *MORE_QUESTIONS, *(f"validate {name}" for name in tables)]))
 

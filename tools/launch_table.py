@@ -110,7 +110,7 @@ def targets() -> None:
 
 def referees() -> None:
     """Print the results of `make referees`."""
-    results = json.loads((ROOT / "docs" / "export" / "referees.json").read_text(encoding="utf-8"))
+    results = json.loads((ROOT / "docs" / "use" / "referees.json").read_text(encoding="utf-8"))
     print("| referee | versions | date | result |\n| --- | --- | --- | --- |")
     for name, result in results.items():
         versions = ", ".join(f"{package} {version}" for package, version in result["versions"].items())

@@ -1,4 +1,4 @@
-"""For cog: the tables of docs/models.md, from the architecture files that tests/models/test_every_type.py compares with transformers."""
+"""For cog: the tables of docs/models/model-types.md, from architecture files (tests/models/test_every_type.py compares them)."""
 
 from meshwise.models.families import stored
 from meshwise.models.families.description import Types, describe

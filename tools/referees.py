@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 KEYS = ROOT / "tests" / "fixtures" / "referees"
-RESULTS = ROOT / "docs" / "export" / "referees.json"
+RESULTS = ROOT / "docs" / "use" / "referees.json"
 FOLDER = ROOT / ".referees"
 OWN = ("numpy", "scipy", "typer", "rich", "huggingface-hub", "gguf", "pyyaml", "pytest", "hypothesis")
 """What meshwise and its tests need in the same environment."""

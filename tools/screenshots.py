@@ -1,4 +1,4 @@
-"""Take the pictures of docs/ui: every page at two widths and in both themes, in a real browser. `make screenshots`.
+"""Take the pictures of docs/use/ui.md: every page at two widths and in both themes, in a real browser. `make screenshots`.
 
     python tools/screenshots.py [--runs FOLDER]
 
@@ -21,7 +21,7 @@ from meshwise.ui.web import named
 from support.browser import NARROW, WIDE, chromium, opened, settle
 from support.pages import BLOOM, CARDS, serving
 
-FOLDER = ROOT / "docs" / "ui"
+FOLDER = ROOT / "docs" / "pictures" / "ui"
 COLOURS = 256
 """Colours of a picture: enough for flat pages, and half of the bytes."""
 LLAMA = "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T"

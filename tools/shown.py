@@ -1,15 +1,23 @@
-"""For cog: run a command or a piece of Python, and print it with its output as a Markdown block."""
+"""For cog: run commands and Python, and print them with their output as Markdown, or put their numbers into sentences and tables."""
 
 import ast
 import io
+import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+import textwrap
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 100
+PROSE_WIDTH = 120
+PLACES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 
 
 def environment() -> dict[str, str]:
@@ -33,6 +41,49 @@ def error(line: str) -> None:
     if done.returncode != 2 or done.stdout:
         raise SystemExit(f"{line}: exit {done.returncode}, expected 2: {done.stdout}")
     print("\n```console", f"$ {line}", done.stderr.strip(), "```\n", sep="\n")
+
+
+def prose(*paragraphs: str) -> None:
+    """Print paragraphs, wrapped as all prose of the pages."""
+    print()
+    for text in paragraphs:
+        lines = textwrap.wrap(" ".join(text.split()), PROSE_WIDTH, break_long_words=False, break_on_hyphens=False)
+        print(*lines, "", sep="\n")
+
+
+@cache
+def answer(line: str) -> Any:
+    """Return the JSON that a command of meshwise prints."""
+    words = [sys.executable, "-m", *shlex.split(line), "--json"]
+    done = subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{line} --json: exit {done.returncode}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def rank_of(layout: str, line: str) -> int:
+    """Return the place, from 1, of a layout such as 'dp8 tp4 pp12 mbs2' among the rows of a plan."""
+    wanted = {axis: int(size) for axis, size in re.findall(r"([a-z]+)(\d+)", layout)}
+    for i, choice in enumerate(answer(line)["choices"], 1):
+        axes = choice["layout"] | {"dp": choice["layout"]["dp_replicate"] * choice["layout"]["dp_shard"]}
+        if all(axes[axis] == size for axis, size in wanted.items()):
+            return i
+    raise SystemExit(f"{line}: no row has the layout {layout}")
+
+
+def standing(layout: str, line: str) -> str:
+    """Return in words where a layout stands in a plan: 'the first row', 'the third row, 0.4% slower than the first'."""
+    rank, rows = rank_of(layout, line), answer(line)["choices"]
+    behind = rows[rank - 1]["seconds"] / rows[0]["seconds"] - 1
+    return f"the {PLACES[rank - 1]} row" + (f", {behind:.1%} slower than the first" if rank > 1 else "")
+
+
+def score(table: str, figure: str, group: str = "time") -> str:
+    """Return a figure of `meshwise validate TABLE`: a share as percent, a rank correlation with two digits, empty if there is none."""
+    value = answer(f"meshwise validate {table}").get(group, {}).get(figure)
+    if value is None:
+        return ""
+    return f"{value:.2f}" if figure == "spearman" else f"{value:.1%}"
 
 
 class Python:

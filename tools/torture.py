@@ -1,4 +1,4 @@
-"""`make torture`: kill, damage and cut real runs many times, check that nothing is lost, and write docs/reliability.md.
+"""`make torture`: kill, damage and cut real runs many times, check that nothing is lost, and write docs/reports/reliability.md.
 
     python tools/torture.py [--kills 100] [--damages 20] [--seed 0]
 
@@ -34,12 +34,12 @@ STEPS = 40
 RUN = ("--steps", str(STEPS), "--checkpoint-every", "5", "--dp-shard", "2", "--timeout", "20s")
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s", "--batch", "12")
 PATIENCE = 2.0
-PAGE = Path(__file__).parent.parent / "docs" / "reliability.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reports" / "reliability.md"
 
 
 @dataclass
 class Row:
-    """A row of docs/reliability.md."""
+    """A row of docs/reports/reliability.md."""
 
     fault: str
     happens: str
@@ -243,8 +243,8 @@ def page(rows: list[Row], fuzz: Path, seed: int) -> str:
     lines = [
         "# Reliability",
         "",
-        "What was done to meshwise, and what happened. `make torture` and `make fuzz` do it again and write this page; "
-        "[SECURITY.md](../SECURITY.md) has what is trusted, and [trainer.md](trainer.md#failures) the words that users see.",
+        "What was done to meshwise, and what happened. `make torture` and `make fuzz` do it again and write this page;",
+        "[SECURITY.md](../../SECURITY.md) has what is trusted, and [run.md](../use/run.md#failures) the words that users see.",
         "",
         f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Python {sys.version.split()[0]}, seed {seed}.",
         "",
@@ -255,8 +255,8 @@ def page(rows: list[Row], fuzz: Path, seed: int) -> str:
     if fuzzed:
         lines += [
             "", "## Mutated inputs", "",
-            "Each parser gets valid files with bits, numbers, lines and members changed. It returns a result or one line for the user: no "
-            "traceback, at most 10 s of CPU and 1 GB per input.", "",
+            "Each parser gets valid files with bits, numbers, lines and members changed. It returns a result or one line for",
+            "the user: no traceback, at most 10 s of CPU and 1 GB per input.", "",
             "| parser | inputs | failures | slowest input | memory |", "| --- | --- | --- | --- | --- |",
             *(f"| {r['target']} | {r['inputs']:,} | {r['failures']} | {r['slowest']:.2f} s | {r['peak'] >> 20} MiB |" for r in fuzzed),
         ]  # fmt: skip

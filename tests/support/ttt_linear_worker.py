@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "kernels"))
 from meshwise.workers.trainer.models.base import Span, build
 from meshwise.workers.trainer.models.ttt.decode import Decoding
 from meshwise.workers.trainer.models.ttt.fast_decode import FastDecoding

@@ -100,7 +100,7 @@ class Calibration(Record):
     """Fraction of the peak in flash attention with heads of 128."""
     uneven: Count = coefficient(1.25, width=0.4)
     """Slowdown of softmax attention without flash kernels if micro-batch x heads on a device is not a multiple of 32. Fitted on
-    A100: 2.4 to the BLOOM notes, 2.0 to vTrain's runs, 1.1 to Megatron's; an H200 shows no such step (benchmarks/bmm_sweep.py)."""
+    A100: 2.4 to the BLOOM notes, 2.0 to vTrain's runs, 1.1 to Megatron's; an H200 shows no such step (benchmarks/kernels/bmm_sweep.py)."""
     link: Count = coefficient(0.77, width=0.5, most=1)
     """Fraction of the bandwidth of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
     link_latency: Seconds = coefficient(6e-6, width=1.5)

@@ -211,7 +211,7 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
                 quantization=quantization,
             )
     known = sorted(kind for module in modules.values() for kind in module.model_types)
-    hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models.md)"
+    hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models/model-types.md)"
     raise UserError(
         f"{config.where}: unsupported architecture: no family reads model_type {quoted(config.model_type)}{hint} "
         f"(keys found: {config.keys_found()})"

@@ -13,7 +13,7 @@ def published() -> Score:
 
 
 def test_the_published_runs_are_predicted_by_the_shipped_files(published: Score) -> None:
-    """In sample: the files were fitted to these tables. What is left out of a fit is scored by benchmarks/serve.py."""
+    """In sample: the files were fitted to these tables. What is left out of a fit is scored by benchmarks/accuracy/serve.py."""
     found = published
     assert (found["rows"], found["skipped"]) == (346, 0)
     assert found["decode"]["mape"] < 0.03

@@ -47,7 +47,7 @@ def test_a_ring_all_reduce_moves_all_but_one_part_twice(g: int, stride: int, siz
 
 @given(sizes, bytes_)
 def test_a_reduce_scatter_of_cpus_is_an_all_reduce(g: int, size: float) -> None:
-    """Gloo: the bytes on the cables of two and four hosts were those of an all-reduce (docs/trainer.md); NCCL has half of them."""
+    """Gloo: the bytes on the cables of two and four hosts were those of an all-reduce (docs/reports/slow-cables.md); NCCL has half."""
     whole = np.full(1, size)
     cpus = group(Fabric.of(found_cluster("4096x1xcpu@1Gbps"), IDEAL), g, 1)
     assert cpus.reduce_scatter(whole) == pytest.approx(cpus.reduce(whole))

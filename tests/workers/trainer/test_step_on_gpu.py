@@ -1,6 +1,6 @@
 """Every family trains on a GPU: a step replayed as a CUDA graph with compiled blocks has the losses of one launched kernel by kernel.
 
-Skipped without a GPU; the last results are in docs/trainer.md. BLOOM's failed before its slopes were computed on the device.
+Skipped without a GPU; the last results are in docs/reports/trainer-speed.md. BLOOM's failed before its slopes were computed on the device.
 """
 
 import json

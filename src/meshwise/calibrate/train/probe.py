@@ -28,7 +28,7 @@ from meshwise.runs.table import Text
 
 Row = dict[str, Any]
 KERNELS_OF_A_LAYER = 32
-"""Kernels in one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/ttt-kernels.md)."""
+"""Kernels in one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/reports/ttt-kernels.md)."""
 LAUNCHES_OF_A_STEP = 400
 """Operations that a step launches outside its layers: the batch, the gradient norm, clipping, the optimizer, logging."""
 LARGE = {"gpu": 2**26, "cpu": 2**22}
@@ -205,7 +205,7 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
 
 HEATED = 0.5
 """Share of a continuously running product's loss to heat and the power cap that products in a step lose, since other kernels use less
-power. On an H200 a product by itself loses 15%; those of Llama 1B about 7%, of 125M nothing (docs/loop.md)."""
+power. On an H200 a product by itself loses 15%; those of Llama 1B about 7%, of 125M nothing (docs/reports/loop.md)."""
 
 
 def _hot(rows: Sequence[Row]) -> float:

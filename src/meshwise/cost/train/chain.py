@@ -10,9 +10,9 @@ from meshwise.models.op import Op
 
 STEP, STEP_BACK = 1.43e-6, 2.69e-6
 """Seconds of one step of TTT-Linear's chain, for any batch until chains outnumber the multiprocessors: 8 x 2048 on an H200
-(docs/ttt-kernels.md)."""
+(docs/reports/ttt-kernels.md)."""
 TILES, TILES_BACK = 10, 19
-"""Times that a head's features of a token are read or written outside the chain: the tiles of docs/ttt-kernels.md, minus the chain's."""
+"""Times that a head's features of a token are read or written outside the chain: tiles of docs/reports/ttt-kernels.md, minus its own."""
 STATES, STATES_BACK = 1, 3
 """Times that the state of a mini-batch is read or written outside the chain."""
 SHARE, SHARE_BACK = 0.88, 0.46
@@ -20,7 +20,7 @@ SHARE, SHARE_BACK = 0.88, 0.46
 
 AROUND, AROUND_BACK = 4, 8
 """Kernels that pack the inputs of the chain and sum the gradients of its small weights, each as short as a kernel can be. A profile of a
-step of 16 x 128 tokens, where they matter, shows about this many (docs/ttt-kernels.md)."""
+step of 16 x 128 tokens, where they matter, shows about this many (docs/reports/ttt-kernels.md)."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class Pass:
 MLP_FORWARD = Pass(step=6.14e-6, after=5.32e-6)
 MLP_AGAIN = Pass(step=6.14e-6, after=9.71e-6)
 MLP_BACKWARD = Pass(step=12.6e-6, after=2.0e-6)
-"""TTT-MLP with heads of 64 features, from the profile of a step of the 125M model at 16 x 512 on an H200 (docs/ttt-mlp-kernels.md). The
-backward pass runs the forward chain again instead of keeping its states."""
+"""TTT-MLP with heads of 64 features, from the profile of a step of the 125M model at 16 x 512 on an H200 (docs/reports/ttt-mlp-kernels.md).
+The backward pass runs the forward chain again instead of keeping its states."""
 TIMED = 4 * 64 * 64
 """Weights of one layer of the learner that was timed."""
 

@@ -16,7 +16,7 @@ CONGESTION = 0.33
 more time as half of the bandwidth would cost."""
 GLOO_SEGMENT, GLOO_SEGMENTS = 2.0**20, 2
 """Bytes of a segment of an all-reduce with gloo, the backend of CPUs, and segments that are on their way at a time: each takes a step's
-latency before it moves (measured over cables of 10 ms, benchmarks/hosts_with_limits.py)."""
+latency before it moves (measured over cables of 10 ms, benchmarks/trainer/hosts_with_limits.py)."""
 HOP = 1.5e-6
 """Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's own model: 0.6 to 3.4 us)."""
 
@@ -48,7 +48,7 @@ class Fabric:
     """Devices that each device has a link of its own to, where there is no switch: a group uses the links between its members only."""
     gloo: bool = False
     """Whether collectives are gloo's, the backend of CPUs: rings alone, and in place of a reduce-scatter an all-reduce, of which torch
-    keeps a part (bytes counted on the cables of two and four hosts, benchmarks/hosts_with_limits.py, torch 2.13)."""
+    keeps a part (bytes counted on the cables of two and four hosts, benchmarks/trainer/hosts_with_limits.py, torch 2.13)."""
 
     @staticmethod
     def of(cluster: Cluster, calibration: Calibration) -> "Fabric":

@@ -23,7 +23,7 @@ BIASED = 0.125
 where the kernel without bias would have left 60 ms and 0.315 s."""
 FLEXIBLE = 0.39
 """Rate of attention compiled for its rule (FlexAttention) over cuDNN's: a Triton kernel's share of the peak of an H100 over FA3's
-(`frameworks.FLASH_SHARES`). On an H200, 24 layers of BLOOM 560M with 8 x 2048 tokens took 33 ms (docs/trainer.md)."""
+(`frameworks.FLASH_SHARES`). On an H200, 24 layers of BLOOM 560M with 8 x 2048 tokens took 33 ms (docs/reports/trainer-speed.md)."""
 WIDE_HEAD, WIDE = 128, 0.43
 """Size of a head beyond which such a kernel has too few registers for large tiles, and its rate there over that of smaller heads: 26
 layers of Gemma 2 2B, heads of 256, 4 x 2048 tokens, took 56 ms."""
@@ -35,12 +35,12 @@ FLASH_TILE = 128
 FLASH_BYTES_BACK = 4
 """Bytes of flash attention, backward over forward: queries, keys, values, output and its gradient are read, three gradients written, and
 that of the queries is summed in float32. On an H200 a step's time over sequences of 512 to 4096 tokens has 48 to 59 bytes per element of
-the queries that do not grow with the sequence (Llama 125M and 1B, docs/loop.md); 5 times 8 are counted here, and the tile."""
+the queries that do not grow with the sequence (Llama 125M and 1B, docs/reports/loop.md); 5 times 8 are counted here, and the tile."""
 EVEN = 32
 """Batch x heads / tp should be a multiple of this. Of 8, 16, 32 and 64, it fits the steps in the BLOOM notes and vTrain's runs best."""
 SHORTEST_KERNEL = 2.8e-6
 """Seconds of an almost empty kernel: on an H200, AdamW took 1.02 ms for the 110 weights of Llama 125M, one kernel each, whose bytes take
-0.71 (docs/ttt-kernels.md)."""
+0.71 (docs/reports/ttt-kernels.md)."""
 DEFAULT_FLOPS, VECTOR_SHARE, DEFAULT_SMS = 1e12, 1 / 16, 100
 """Rates of a chip whose file states none: FLOP/s of its products, FLOP/s without matrix units over those in 16 bits (A100: 19.5 of 312),
 and multiprocessors. The first and the last are assumptions, near a CPU and an A100."""

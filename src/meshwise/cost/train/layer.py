@@ -14,7 +14,7 @@ from meshwise.models.families.blocks import MIXTURE
 
 GRAPH_GAP = 0.25
 """Share of the gap between kernels that remains when a CUDA graph launches them: on an H200, 1.5 ms of a step of 24 passes through a
-layer, against 2.5e-4 s a pass (docs/trainer.md)."""
+layer, against 2.5e-4 s a pass (docs/reports/trainer-speed.md)."""
 LAYER_PARTS = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep", "launch")
 """Parts of the seconds of one layer."""
 ADAPTER_LAUNCH = 0.12

@@ -2,8 +2,8 @@
 
 Effects that no formula knows are sums of normal variables: a factor common to all runs, a step where an axis is in use or a choice is
 taken, a slope along each doubling of an axis, a smooth function of all axes together, and what is peculiar to a single candidate. The
-scales of these variables are those under which the measured tables are most likely (`benchmarks/tune_scales.py`); leaving one table out
-moves none of them by more than a third.
+scales of these variables are those under which the measured tables are most likely (`benchmarks/tune/tune_scales.py`); leaving one table
+out moves none of them by more than a third.
 """
 
 from dataclasses import dataclass, replace

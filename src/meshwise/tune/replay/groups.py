@@ -1,7 +1,7 @@
 """Groups: measured runs of a table that differ in their layout alone, as candidates, and the regret of running them in some order.
 
 The cost model must not have seen the table. For a table that ships with meshwise, whose rows calibrations were fitted to, data/left_out
-holds calibrations that were fitted to the other tables (`benchmarks/left_out.py`); for any other table, those that ship are used.
+holds calibrations that were fitted to the other tables (`benchmarks/accuracy/left_out.py`); for any other table, those that ship are used.
 """
 
 from collections.abc import Callable, Iterator, Sequence

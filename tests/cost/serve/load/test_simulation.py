@@ -100,7 +100,7 @@ def test_more_load_never_waits_less_and_never_exceeds_the_highest_rate(prompt: i
 
 
 def test_the_formula_agrees_with_the_simulation() -> None:
-    """The issue asks for 5% of throughput and 15% of the 95th percentile of TTFT; benchmarks/serving.py has 200 settings."""
+    """The issue asks for 5% of throughput and 15% of the 95th percentile of TTFT; benchmarks/accuracy/serving.py has 200 settings."""
     rates: list[float] = []
     firsts: list[float] = []
     for cost, load, limits in random_settings(32, seed=3, options=True):

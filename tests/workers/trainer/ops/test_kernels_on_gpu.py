@@ -1,4 +1,4 @@
-"""The trainer's kernels on a GPU against plain PyTorch. The last results are in docs/trainer.md."""
+"""The trainer's kernels on a GPU against plain PyTorch. The last results are in docs/reports/trainer-speed.md."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def test_split_weights_follow_float32_ones() -> None:
         if step == 20:  # a NaN gradient changes nothing
             split.grad = torch.full_like(grad, torch.nan)
             ours.step(scale=torch.tensor(torch.nan, device="cuda"))
-    # 6e-6 on an H200, where torch itself is 5e-6 from float64 and this 3e-6 (docs/trainer.md)
+    # 6e-6 on an H200, where torch itself is 5e-6 from float64 and this 3e-6 (docs/reports/trainer-speed.md)
     assert (ours.value(split) - whole).abs().max().item() < 1e-5
     assert (split.float() - whole).abs().max().item() < 2**-8 * start.abs().max().item()
 

@@ -66,7 +66,7 @@ def memory_lines(ready: Launch) -> list[str]:
 
 def parts(ready: Launch, row: Choice) -> dict[str, float]:
     """Return the predicted bytes of a device by kind. The planner counts 16-bit numbers; where the trainer has float32, weights, gradients
-    and AdamW's moments take 4 + 4 + 8 bytes per parameter (docs/trainer.md), and activations twice the planner's.
+    and AdamW's moments take 4 + 4 + 8 bytes per parameter (docs/use/run.md), and activations twice the planner's.
     """
     s, a = ready.settings, layout_of(row.layout)
     if s.device == "cuda" and s.precision != "fp32":

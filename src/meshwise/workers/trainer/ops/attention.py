@@ -31,7 +31,7 @@ LONG = 8192
 WIDE_HEAD = 128
 WIDE_TILES: dict[str, int] = {"bwd_num_warps": 8, "bwd_num_stages": 2}
 """Launch of FlexAttention's backward kernel for heads wider than WIDE_HEAD, tiles of 64 x 64: the fastest of nine on an H200, 1.57 ms at
-Gemma 2 2B's shapes, where torch's own of four warps takes 2.07 (benchmarks/flex_tiles.py)."""
+Gemma 2 2B's shapes, where torch's own of four warps takes 2.07 (benchmarks/kernels/flex_tiles.py)."""
 
 
 @dataclass(frozen=True)

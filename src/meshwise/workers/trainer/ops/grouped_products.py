@@ -2,11 +2,10 @@
 
 A program computes tile after tile, and the loads of the next tile begin while it stores the last. torch's grouped products leave a gap
 there: on an H200, gradients of the rows of OLMoE's experts reach 594 and 577 TFLOP/s here and 577 and 536 there, where all experts have as
-many rows; 682 and 626 instead of 624 and 585 where eight have all (benchmarks/grouped_products.py). Gradients of the weights are 5 to 10%
-slower than torch's where all experts have as many rows, and as fast where eight have all; their squares are added up before they leave
-the registers, which saves the gradient norm from reading them: 27 ms of OLMoE's step instead of 30. Gate and up are multiplied and gated
-at once (14.2 ms instead of 14.6). The last product of the forward pass is torch's.
-"""
+many rows; 682 and 626 instead of 624 and 585 where eight have all (benchmarks/kernels/grouped_products.py). Gradients of the weights are 5
+to 10% slower than torch's where all experts have as many rows, and as fast where eight have all; their squares are added up before they
+leave the registers, which saves the gradient norm from reading them: 27 ms of OLMoE's step instead of 30. Gate and up are multiplied and
+gated at once (14.2 ms instead of 14.6). The last product of the forward pass is torch's."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUntypedFunctionDecorator=false, reportUnknownParameterType=false

@@ -10,7 +10,7 @@ import torch
 from meshwise.workers.trainer.models.base import Span, build
 from meshwise.workers.trainer.models.ttt.dispatch import use_kernels
 
-sys.path.append(str(Path(__file__).parents[5] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[5] / "benchmarks" / "kernels"))
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 

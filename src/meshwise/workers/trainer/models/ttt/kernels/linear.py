@@ -38,7 +38,7 @@ LAUNCH_SETTINGS = {
     "backward_finish": LaunchSettings(linear_backward.backward_finish, 1),
     "decode": LaunchSettings(linear_decode.decode, 8),
 }
-"""The fastest settings on an H200 (docs/ttt-kernels.md)."""
+"""The fastest settings on an H200 (docs/reports/ttt-kernels.md)."""
 
 
 def launch(name: str, programs: int, packed: Tensor) -> Callable[..., None]:

@@ -27,7 +27,7 @@ KERNELS: dict[str, Any] = {
 LAUNCH: dict[str, dict[str, int]] = {
     "chain": {"W": 8}, "output": {"W": 4}, "readers": {"W": 4}, "back_chain": {"W": 8}, "through_w1": {"W": 4},
 }  # fmt: skip
-"""Warps (W) per program, the fastest on an H200 (docs/ttt-mlp-kernels.md). A chain holds 128 KiB of state in registers, half of a
+"""Warps (W) per program, the fastest on an H200 (docs/reports/ttt-mlp-kernels.md). A chain holds 128 KiB of state in registers, half of a
 multiprocessor's."""
 
 Rows = slice

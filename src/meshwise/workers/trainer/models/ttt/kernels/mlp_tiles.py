@@ -1,5 +1,5 @@
 """Helpers that the TTT-MLP kernels share. The kernels are in Gluon, Triton's lower level, which leaves the place of every tile to them: the
-same products in Triton took 55 barriers and 5 fences per step of the forward chain, here they take 6 and none (docs/ttt-mlp-kernels.md).
+same products in Triton took 55 barriers and 5 fences per step of the forward chain, here 6 and none (docs/reports/ttt-mlp-kernels.md).
 
 Letters: D the head's width (64), M the inner width (256), T the tokens of a mini-batch (16), W the warps of a program. All products are
 `mma`, whose results are operands of the next product without leaving their registers; `wgmma` needs a fence before each. Two layouts:
