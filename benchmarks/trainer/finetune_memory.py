@@ -1,4 +1,4 @@
-"""Compare predictions with the table of benchmarks/trainer/finetune_on_gpu.py: python benchmarks/trainer/finetune_memory.py FILE [--parts]"""
+"""Compare fine-tuning measured by finetune_on_gpu.py with its predictions: python benchmarks/trainer/finetune_memory.py FILE [--parts]"""
 
 import json
 import sys

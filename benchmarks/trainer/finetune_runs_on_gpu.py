@@ -1,4 +1,4 @@
-"""`meshwise run --finetune` as typed, on this machine's GPU: `python benchmarks/trainer/finetune_runs_on_gpu.py FOLDER [MODEL] [RUN OPTION...]`.
+"""`meshwise run --finetune` as typed, on a GPU: `python benchmarks/trainer/finetune_runs_on_gpu.py FOLDER [MODEL] [RUN OPTION...]`.
 
 Writes conversations, a tokenizer with a chat template and random weights to FOLDER, fine-tunes them by LoRA and by QLoRA with dropout,
 both with packed conversations, and lists what each run left. Fails if a run fails, its loss does not fall, or a file of its adapter is

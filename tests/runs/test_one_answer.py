@@ -6,9 +6,15 @@ from functools import cache
 import pytest
 
 import meshwise
+from meshwise.audit.check.train import model_of_file
+from meshwise.audit.figures import Figures
 from meshwise.audit.report import Audit
 from meshwise.calibrate.dispatch import is_served
 from meshwise.catalogue import files
+from meshwise.plan.ask import ServeAsk, TrainAsk
+from meshwise.runs.serve import case as serve
+from meshwise.runs.table import run_of
+from meshwise.runs.train import case as train
 
 TABLES = sorted(set(files.files("measurements", ".csv")) - {"local_rig_notes"})
 """Every built-in table but one whose rows name no model that could be evaluated."""
@@ -48,3 +54,60 @@ def test_audit_predicts_every_row_of_a_serving_table_as_validate_does(table: str
     assert len(found) == len(expected)
     for mine, other in zip(found, expected, strict=True):
         assert all(same(a, b) or (math.isnan(a) and math.isnan(b)) for a, b in zip(mine, other, strict=True))
+
+
+NAMES = {
+    "Qwen3-8B-AWQ": "qwen3-8b",
+    "unsloth/GLM-4.6-GGUF": "glm-4.6",
+    "Llama 3 70B Chat": "llama-3-70b",
+    "llama3.3:70b": "llama-3.3-70b",
+    "DeepSeekV3 (w/o MTP)": "deepseek-v3",
+    "meta-llama/Meta-Llama-3-8B-Instruct": "llama-3-8b",
+    "LLaMA 1 30B": "llama-33b",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
+    "Llama-3.1-8B-Instruct-FP8": "llama-3.1-8b",
+    "GLM-4.6-UD-Q4_K_XL-00001-of-00005.gguf": "glm-4.6",
+    "Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
+    "gpt2-xl": "gpt2-xl",
+    "BLOOM 176B": "bloom-176b",
+    "Llama3-70B": "llama-3-70b",
+    "llama-2-7b-chat-hf": "llama-2-7b",
+    "Mistral-7B-v0.3": "mistral-7b-v0.3",
+    "google/gemma-2-9b-it": "gemma-2-9b",
+    "DeepSeek-V3-0324": "deepseek-v3",
+    "deepseek-ai/DeepSeek-R1": "deepseek-r1",
+    "Qwen2.5-72B-Instruct-GPTQ-Int4": "qwen2.5-72b",
+    "gpt-oss-120b": "gpt-oss-120b",
+    "openai/gpt-oss-20b": "gpt-oss-20b",
+    "qwen3:30b-a3b": "qwen3-30b-a3b",
+    "Llama 4 Maverick": "llama-4-maverick",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama-4-scout",
+    "GPT-3 175B": "gpt3-175b",
+    "phi4:14b": "phi-4",
+    "nvidia/Llama-3.3-70B-Instruct-FP4": "llama-3.3-70b",
+    "TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
+    "LLAMA3.1 405B": "llama-3.1-405b",
+}
+"""Names as people write them in tables, logs, launch files and on the command line."""
+TASK = {"n_gpus": 8, "gpu": "H100-80GB", "global_batch_seqs": 8, "seq_len": 1024, "sec_per_iter": 1.0}
+
+
+def doors(name: str) -> dict[str, str]:
+    """Return the model that a name means, by door."""
+    row = run_of({"model": name, **TASK})
+    served = run_of({"model": name, "quant": "Q8_0", "gpu": "H100-80GB", "n_gpus": 1, "decode_tok_s": 1.0, "gen_len": 64})
+    audited = Figures(row, "").named
+    checked = model_of_file(row)[0]
+    return {
+        "plan": TrainAsk(name, on="8xh100-sxm", batch=8, seq=1024).question().model.name,
+        "serve": ServeAsk(name, on="8xh200").question().model.name,
+        "validate": train.setup(row).model.name,
+        "validate, served": serve.case_of(served, "").model.name,
+        "audit": audited.name if audited else "",
+        "check": checked.name if checked else "",
+    }
+
+
+@pytest.mark.parametrize(("name", "preset"), NAMES.items())
+def test_a_name_means_one_model_through_every_door(name: str, preset: str) -> None:
+    assert doors(name) == dict.fromkeys(doors(name), preset)
