@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwise.run.train.report.sections import as_text
 
 from meshwise.errors import UserError
 from meshwise.run.train import processes
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
-from meshwise.run.train.report.sections import as_text
 from meshwise.run.train.sweep import Outcome, Point, parse, points, table
 from meshwise.workers.trainer.contract.rows import Step, add_row, failure, measurement
 from meshwise.workers.trainer.contract.settings import Settings

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshwise.run.train.report.sections import Section, as_text
 
 from meshwise.catalogue import here
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.report.advice import Forecast, advice, command, forecast, layout_of
 from meshwise.run.train.report.comparison import Measured, balance, headline, memory, parts, read, scaling, sections
-from meshwise.run.train.report.sections import Section, as_text
 from meshwise.run.train.start import with_prediction
 from meshwise.workers.trainer.contract.rows import PREDICTED, Rank, Step, add_row, measurement
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
