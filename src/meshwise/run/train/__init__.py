@@ -12,8 +12,7 @@
     lock.py        one run at a time in a folder; previous.py: checkpoints of an earlier run
     folder.py      a run folder, read while it trains or afterwards
     report/        measured beside predicted, and layouts to try next
-    short.py       measure short runs: sweep.py over layouts, lengths.py over sequence lengths
-    memory.py      the predicted memory of each device
+    short/         short runs over layouts, and over sequence lengths
     dry_run.py     the command and the sharded shapes of a run, without torch
     generate.py    text or loss from the weights that a run saved
 Imports run.text, programs, plan, calibrate, catalogue, models and the trainer's settings (no torch). Imported by api.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Progress, Say
-from meshwise.run.train import launch, memory, processes
+from meshwise.run.train import launch, processes
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.nodes import hosts
 from meshwise.run.train.processes import Watch
-from meshwise.run.train.report import comparison
+from meshwise.run.train.report import comparison, memory
 from meshwise.run.train.report.comparison import Measured
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import PREDICTED, read_rows

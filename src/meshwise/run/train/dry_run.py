@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.cost.axes import layout_name
-from meshwise.run.train import launch, memory
+from meshwise.run.train import launch
 from meshwise.run.train.ask import AXES, TrainRun
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.nodes import hosts
+from meshwise.run.train.report import memory
 from meshwise.workers.trainer.contract.models.registry import description_of, parameters_of, sizes_of
 from meshwise.workers.trainer.contract.models.tensors import HEAD
 from meshwise.workers.trainer.contract.settings import Layout, Settings

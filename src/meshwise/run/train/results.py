@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from meshwise.run.train.report.advice import Forecast
     from meshwise.run.train.report.comparison import Measured
-    from meshwise.run.train.sweep import Outcome, Point
+    from meshwise.run.train.short.sweep import Outcome, Point
 
 
 @dataclass(frozen=True)

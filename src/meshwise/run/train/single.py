@@ -12,7 +12,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.output import ignore_broken_pipe
 from meshwise.run.callbacks import Progress, Say
 from meshwise.run.packages import require_torch
-from meshwise.run.train import attempt, launch, lengths, lock, previous, processes, short
+from meshwise.run.train import attempt, launch, lock, previous, processes
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.attempt import Attempt
 from meshwise.run.train.launch import Launch
@@ -21,7 +21,8 @@ from meshwise.run.train.report import comparison, failure
 from meshwise.run.train.report.advice import forecast
 from meshwise.run.train.report.comparison import Measured
 from meshwise.run.train.results import Draw, Lengths, TrainResult
-from meshwise.run.train.sweep import Point
+from meshwise.run.train.short import lengths, measure
+from meshwise.run.train.short.sweep import Point
 
 
 def train(run: TrainRun, ready: Launch, say: Say, progress: Progress | None, draw: Draw) -> TrainResult | None:
@@ -105,7 +106,7 @@ def _other_lengths(ready: Launch, out: Path, points: list[Point], say: Say) -> L
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
-    outcomes = short.measure(points, folder, say)
+    outcomes = measure.measure(points, folder, say)
     environment = json.loads(files.text_of(out / "environment.json"))
     same = lengths.equal_tokens(ready, [int(point.values["seq"]) for point in points]) > 0
     refused = tuple(point for point in points if not point.ready)

@@ -20,9 +20,9 @@ def start(
     done before, or another node reports."""
     say = ignore_broken_pipe(say)
     if run.sweep is not None:
-        from meshwise.run.train import short
+        from meshwise.run.train.short.measure import sweep
 
-        return short.sweep(run, run.sweep, say, draw)
+        return sweep(run, run.sweep, say, draw)
     if run.launcher and not run.dry_run:
         from meshwise.run.train import submit
 

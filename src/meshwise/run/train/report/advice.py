@@ -13,7 +13,7 @@ from meshwise.plan.train.explain import differences
 from meshwise.plan.train.own_run import tune_words
 from meshwise.plan.train.search import Found, search
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.memory import layout_of
+from meshwise.run.train.report.memory import layout_of
 from meshwise.workers.trainer.contract.rows import PREDICTED
 from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 

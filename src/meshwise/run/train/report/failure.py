@@ -10,7 +10,7 @@ from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.memory import capacity, layout_of, parts
+from meshwise.run.train.report.memory import capacity, layout_of, parts
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 

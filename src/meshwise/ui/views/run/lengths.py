@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from meshwise.run.train.report.comparison import Measured
 from meshwise.run.train.results import Lengths, TrainResult
-from meshwise.run.train.sweep import Outcome
+from meshwise.run.train.short.sweep import Outcome
 from meshwise.ui.views.run.sections import Section
 from meshwise.ui.views.run.words import layout_name, rank_name
 from meshwise.ui.views.tables import Column, Table, grid

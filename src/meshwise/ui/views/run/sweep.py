@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from meshwise.calibrate.score import FEWEST
 from meshwise.run.train.results import SweepResult
-from meshwise.run.train.sweep import Outcome, Ranking, by_devices, planned_rank, rankings, scale
+from meshwise.run.train.short.sweep import Outcome, Ranking, by_devices, planned_rank, rankings, scale
 from meshwise.ui.views.run.sections import Section
 from meshwise.ui.views.tables import Column, Table
 from meshwise.units import GIB

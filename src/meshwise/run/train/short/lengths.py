@@ -8,7 +8,7 @@ from meshwise import units
 from meshwise.errors import UserError, quoted
 from meshwise.run.train.ask import SHORT, TrainRun
 from meshwise.run.train.launch import Launch, prepare
-from meshwise.run.train.sweep import Point
+from meshwise.run.train.short.sweep import Point
 
 LENGTHS = "128,512,1024,2048"
 

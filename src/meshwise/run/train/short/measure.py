@@ -1,4 +1,4 @@
-"""Short runs, each in a folder of its own: a sweep over layouts and batches, or other sequence lengths."""
+"""Measure short runs, one after another: a sweep over layouts and batches, or other sequence lengths."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,13 +9,13 @@ from meshwise.output import ignore_broken_pipe
 from meshwise.run.callbacks import Say, ignore
 from meshwise.run.packages import require_torch
 from meshwise.run.train import launch, lock, processes
-from meshwise.run.train import sweep as sweeps
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.attempt import with_prediction
 from meshwise.run.train.nodes import hosts
 from meshwise.run.train.report import failure
 from meshwise.run.train.results import Draw, SweepResult
-from meshwise.run.train.sweep import Outcome, Point
+from meshwise.run.train.short import sweep as sweeps
+from meshwise.run.train.short.sweep import Outcome, Point
 from meshwise.workers.trainer.contract.rows import add_row, read_rows
 from meshwise.workers.trainer.contract.rows import failure as failure_row
 
