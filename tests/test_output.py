@@ -45,7 +45,7 @@ def test_a_wrapped_print_ignores_output_that_is_closed_full_or_lost(capfd: pytes
 def test_a_run_with_closed_output_continues_to_its_end(nursery: Nursery, tmp_path: Path) -> None:
     settings = replace(WHOLE, steps=3, checkpoint_every=2, out=str(tmp_path))
     settings.write(tmp_path / "config.json")
-    nursery.run(str(Path(__file__).with_name("unread_worker.py")), str(tmp_path / "config.json"))
+    nursery.run(str(Path(__file__).parent / "workers/trainer/ranks/unread_worker.py"), str(tmp_path / "config.json"))
     assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "measurement.jsonl").read_text())["outcome"] == "ok"
     assert not (tmp_path / "failure.json").exists()
