@@ -1,4 +1,4 @@
-"""Printing that survives a closed pipe, a lost terminal or a full disk. Standard library alone: programs and their workers print with it."""
+"""Print through a closed pipe, a lost terminal or a full disk without an error. The standard library alone: workers print with it too."""
 
 import os
 import sys
