@@ -3,7 +3,7 @@ notebook.py (HTML) and svg/ (pictures) draw; the other files define what each vi
 view of a result. Imports the types of plan, calibrate, audit, run, tune, models and catalogue."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -43,6 +43,6 @@ VIEWS = {
 
 def of(result: Any, width: int = 120, **options: Any) -> "RenderableType":
     """Return the view of a result, or of a list of results of one type, at a width. A view that is a str must not be wrapped."""
-    kind = type(result[0] if isinstance(result, list) else result).__name__
+    kind = type(cast(Any, result[0]) if isinstance(result, list) else result).__name__
     module, _, function = VIEWS[kind].rpartition(".")
     return getattr(import_module(f"{__name__}.{module}"), function)(result, width, **options)

@@ -1,5 +1,6 @@
 """A bench as a table: measured and predicted rates, and latencies."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ from meshwise.units import MIB
 
 if TYPE_CHECKING:
     from meshwise.run.serve.bench import Bench
+    from meshwise.run.serve.report import Change
 
 Point = dict[str, Any]
 Row = Mapping[str, Any]
+RATES = {"decode": "generation", "prefill": "prompts"}
 
 
 def bench_view(bench: "Bench", width: int) -> RenderableType:
@@ -24,9 +27,26 @@ def bench_view(bench: "Bench", width: int) -> RenderableType:
     head = Text(f"{data['model']} {where}, {data['repeats']} repeats after a warm-up", style="bold")
     faults = [f"{words} ({number}x)" for point in points for words, number in point["faults"].items()]
     notes = list(dict.fromkeys(note for point in points for note in point["notes"]))
-    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + list(bench.lines)
+    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes]
+    below += [*bench.lines, *_against(bench.changes)]
     memory = [memory_view(data["memory"], width)] if data.get("memory") else []
     return Group(head, table(points).fitted(width), *memory, *(Text(line) for line in below))
+
+
+def _against(changes: "Sequence[Change] | None") -> list[str]:
+    """Return a line for each rate that an earlier report has too."""
+    none = ["the earlier report has none of these settings"]
+    return [] if changes is None else [_change(one) for one in changes] or none
+
+
+def _change(one: "Change") -> str:
+    users = one.point["users"]
+    setting = f"{users} concurrent request{'s' * (users != 1)}, prompt {one.point['prompt']}, {RATES[one.rate]}"
+    verdict = "more than noise" if one.significant else "within noise"
+    chance = f", {verdict} (95% of chance differences are within {100 * one.noise:.1f}%)"
+    if math.isinf(one.noise):
+        chance = "; with one repeat each, this may be noise"
+    return f"{setting}: {100 * one.change:+.1f}%{chance}"
 
 
 def table(points: Sequence[Point]) -> Table[Point]:

@@ -1,7 +1,6 @@
 """Counts of models on a terminal: one column per model, and the training budget on a cluster."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from rich.console import Group, RenderableType
 
@@ -53,8 +52,8 @@ def table(tallies: Sequence[Tally]) -> Table[Sequence[str]]:
     for title, filled in sections(tallies):
         titles.append([title, *[""] * len(tallies)])
         rows += [titles[-1], *((f"  {name}", *cells) for name, cells in filled)]
-    made = grid(["", *(tally["model"] for tally in tallies)], rows, edged=True)
-    return replace(made, style=lambda row: "bold cyan" if row in titles else "")
+    names = [tally["model"] for tally in tallies]
+    return grid(["", *names], rows, edged=True, style=lambda row: "bold cyan" if row in titles else "")
 
 
 def sections(tallies: Sequence[Tally]) -> list[tuple[str, list[tuple[str, list[str]]]]]:

@@ -1,7 +1,5 @@
 """A replay of `tune` on a terminal: regret by number of runs, for each way to choose."""
 
-from dataclasses import replace
-
 from rich.console import Group, RenderableType
 
 from meshwise.tune.replay.replay import Replay
@@ -12,7 +10,7 @@ def replay_view(result: Replay, width: int) -> RenderableType:
     """Return the mean regret over groups by number of runs, and notes."""
     titles = ["time lost after", *(f"{number} run{'s' * (number > 1)}" for number in result.shown)]
     rows = [[each.name, *(_percent(each.mean(number)) for number in result.shown)] for each in result.strategies]
-    table = replace(grid(titles, rows, edged=True), style=lambda row: "bold" if row is rows[0] else "")
+    table = grid(titles, rows, edged=True, style=lambda row: "bold" if row is rows[0] else "")
     groups = f"{len(result.groups)} group" + "s" * (len(result.groups) > 1)
     first = (
         f"{result.table}: mean over {groups} of {min(result.sizes)} to {max(result.sizes)} runs; {result.skipped} rows not used"

@@ -166,11 +166,17 @@ class Table(Generic[Shown]):
 
 
 def grid(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], words: Iterable[int] = (0,), *, edged: bool = False
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    words: Iterable[int] = (0,),
+    *,
+    edged: bool = False,
+    style: Callable[[Sequence[str]], str] = lambda row: "",
 ) -> Table[Sequence[str]]:
     """Return the table of texts that are there already. `words`: numbers of the columns that are aligned to the left."""
     left = set(words)
-    return Table([Column(title, itemgetter(i), text=i in left) for i, title in enumerate(titles)], rows, edged)
+    columns = [Column[Sequence[str]](title, itemgetter(i), text=i in left) for i, title in enumerate(titles)]
+    return Table(columns, rows, edged, style=style)
 
 
 def _longest_line(text: str) -> int:
