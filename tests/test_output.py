@@ -45,7 +45,7 @@ def test_a_wrapped_print_ignores_output_that_is_closed_full_or_lost(capfd: pytes
 def test_a_run_with_closed_output_continues_to_its_end(nursery: Nursery, tmp_path: Path) -> None:
     settings = replace(WHOLE, steps=3, checkpoint_every=2, out=str(tmp_path))
     settings.write(tmp_path / "config.json")
-    nursery.run(str(Path(__file__).with_name("unread_worker.py")), str(tmp_path / "config.json"))
+    nursery.run(str(Path(__file__).parent / "workers/trainer/ranks/unread_worker.py"), str(tmp_path / "config.json"))
     assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 3
     assert json.loads((tmp_path / "measurement.jsonl").read_text())["outcome"] == "ok"
     assert not (tmp_path / "failure.json").exists()
@@ -66,15 +66,11 @@ def test_a_report_is_written_even_if_its_output_is_closed(tmp_path: Path) -> Non
     script = """
 import os, sys
 from pathlib import Path
-from meshwise.run.train import start as running
-from meshwise.run.train.report import comparison as run_report
-from meshwise.run.train.report.sections import Section
+from meshwise.run.train import single
+from meshwise.run.train.results import TrainResult
 
-run_report.sections = lambda seen, found: [Section("measured", lines=("x" * 100_000,))]
-run_report.title = lambda settings: "a run"
-class Ready: settings = None
 for _ in range(2):
-    running.finish(Ready(), Path(sys.argv[1]), None, None, [], print)
+    single.finish(TrainResult(Path(sys.argv[1]), None, None), print, lambda result: ("x" * 100_000, "# a run"))
 """
     reader, writer = os.pipe()
     os.close(reader)

@@ -7,8 +7,9 @@ Arguments are the words of the command line: `plan("bloom-176b", on="jean-zay:48
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from meshwise.run.train.dry_run import DryRun
     from meshwise.run.train.folder import RunFolder
     from meshwise.run.train.generate import Generated
-    from meshwise.run.train.start import SweepResult, TrainResult
+    from meshwise.run.train.results import SweepResult, TrainResult
     from meshwise.run.train.submit import Submitted
     from meshwise.tune.loop.by_hand import Prompt
     from meshwise.tune.loop.result import Tuned
@@ -341,11 +342,8 @@ def run(
     (run("model.gguf", port=0)). Training returns its measurements and report when it is done. Serving returns once the engine answers:
     `with run("model.gguf", port=0) as engine: bench(engine.url)`. `say` receives each line of output, `progress` the steps done so far.
     """
-    from meshwise.plan.serve.plan import ServePlan
-
-    if isinstance(what, ServePlan) or (isinstance(what, str | Path) and serves(what)):
-        return _serve(what, say, words)
-    return _train(what, say, progress, words)
+    served = serves(what) if isinstance(what, str | Path) else what.kind == "serve"
+    return _serve(cast(Any, what), say, words) if served else _train(cast(Any, what), say, progress, words)
 
 
 def serves(what: str | Path) -> bool:
@@ -375,10 +373,15 @@ def _train(
     from meshwise.run.train.start import start
 
     if isinstance(what, str | Path):
-        return start(given(TrainRun, {"what": str(what), **words}), say=say, progress=progress)
+        return start(given(TrainRun, {"what": str(what), **words}), say=say, progress=progress, draw=_drawn)
     with TemporaryDirectory(prefix="meshwise-") as folder:
         path = what.save(Path(folder, "plan.json"))
-        return start(given(TrainRun, {"what": str(path), **words}), say=say, progress=progress)
+        return start(given(TrainRun, {"what": str(path), **words}), say=say, progress=progress, draw=_drawn)
+
+
+def _drawn(result: "TrainResult | SweepResult") -> tuple[str, str]:
+    """Return the report of a run as text and as Markdown. Views are imported by name: they depend on runs, not the other way round."""
+    return import_module("meshwise.ui.views.run.report").drawn(result)
 
 
 def tune(

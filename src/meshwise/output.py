@@ -1,4 +1,4 @@
-"""Printing that survives a closed pipe, a lost terminal or a full disk: a run goes on when `head` or a connection has ended. No torch."""
+"""Print through a closed pipe, a lost terminal or a full disk without an error. The standard library alone: workers print with it too."""
 
 import os
 import sys
@@ -36,7 +36,7 @@ def silence(stream: TextIO) -> None:
 
 
 def ignore_broken_pipe(call: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a function that prints, so that output that is closed, lost or full does not end the run."""
+    """Wrap a function that prints, so that output that is closed, lost or full raises nothing."""
 
     def wrapped(*values: Any) -> None:
         try:

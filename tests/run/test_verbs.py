@@ -10,7 +10,7 @@ from meshwise import api
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.run.train.dry_run import DryRun
-from meshwise.run.train.start import SweepResult, TrainResult
+from meshwise.run.train.results import SweepResult, TrainResult
 from support.engines import script
 from support.probe_rows import TRUTH, h200_rows
 from support.scripted_endpoint import Script, serving

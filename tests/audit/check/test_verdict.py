@@ -65,12 +65,12 @@ def test_sequence_parallelism_without_tensor_parallelism_does_nothing(tmp_path: 
     assert verdict.facts.value("sp") == 0
 
 
-def test_the_last_of_two_values_counts(tmp_path: Path) -> None:
+def test_the_last_of_two_values_wins(tmp_path: Path) -> None:
     verdict = checked(tmp_path, "--use-distributed-optimizer --micro-batch-size 2")
     assert verdict.facts.value("mbs") == 2
     assert len(texts(verdict, "warns")) == 1
     assert "--micro-batch-size 1" in texts(verdict, "warns")[0]
-    assert texts(verdict, "warns")[0].endswith(": 2 counts")
+    assert texts(verdict, "warns")[0].endswith(": the last one, 2, wins")
 
 
 def test_expert_parallelism_counts_ranks_not_experts(tmp_path: Path) -> None:

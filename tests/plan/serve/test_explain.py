@@ -50,10 +50,24 @@ def test_a_model_that_does_not_fit_is_explained_with_the_card_that_would_help() 
 
 def test_the_other_engine_answers_tensor_or_layer() -> None:
     text = text_of()
-    assert re.search(
-        r"vllm with awq would be (faster|slower): tp4, [\d.]+ tokens/s per request, whole requests in [\d.]+ s, all-reduces take \d+%",
+    words = re.search(
+        r"vllm with awq would be [\d.]+% (faster|slower) over whole requests: ([\d.]+) tokens/s in all, ([\d.]+) per request after its "
+        r"prompt; tp4, all-reduces take \d+%",
         text,
     )
+    assert words
+    # what is compared is what layouts are ranked by: prompts count
+    best = found().options[0].throughput
+    assert (words[1] == "faster") == (float(words[2]) > best)
+    assert float(words[2]) < float(words[3])
+
+
+def test_at_a_rate_the_other_engine_is_compared_by_the_time_of_a_request() -> None:
+    text = text_of("llama-3-8b:bf16", "8xh100-sxm", rate=4.0, context=4096)
+    assert re.search(r"would be [\d.]+% slower over whole requests: [\d.]+ m?s each, [\d.]+ tokens/s per request", text)
+
+
+def test_an_engine_that_was_named_is_not_compared() -> None:
     named = reasons(question(engine="llama.cpp"), found(engine="llama.cpp"), True)
     assert not any("vllm" in line for line in named)
 

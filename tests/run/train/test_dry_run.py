@@ -14,6 +14,7 @@ from meshwise.models import find
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.dry_run import DryRun, describe
 from meshwise.run.train.launch import prepare
+from meshwise.ui.views.run.dry_run import dry_run_view
 from support.command import Run, one_line
 
 LAYOUTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -103,7 +104,7 @@ def test_the_parameters_of_all_ranks_add_up_to_the_model() -> None:
 
 def test_the_text_has_the_command_the_layout_one_layer_and_the_memory() -> None:
     found = described("llama-debug", dp_shard=2, tp=2)
-    short, long = found.text().splitlines(), found.text(verbose=True).splitlines()
+    short, long = dry_run_view(found).splitlines(), dry_run_view(found, verbose=True).splitlines()
     assert short[0] == "command"
     assert "--standalone --nproc-per-node 4 --max-restarts 0 -m meshwise.workers.trainer run/config.json" in short[1]
     assert "layout: dp2 tp2 pp1 mbs4 zero3 sp" in short
@@ -146,7 +147,7 @@ def test_a_plan_for_several_nodes_prints_the_command_of_each_node(sixteen_nodes:
     assert typed == f"meshwise run {sixteen_nodes} --nodes 16 --rendezvous NODE_0:29500 --node-rank NODE_RANK"
     assert "--nnodes 16 --node-rank NODE_RANK --rdzv-backend c10d --rdzv-id meshwise --rdzv-endpoint NODE_0:29500" in started
     assert "--nproc-per-node 8 " in started
-    assert found.text().startswith("command, on each of 16 nodes: NODE_RANK is 0 to 15, NODE_0 the address of the first\n")
+    assert dry_run_view(found).startswith("command, on each of 16 nodes: NODE_RANK is 0 to 15, NODE_0 the address of the first\n")
 
 
 def test_nodes_that_are_given_are_those_of_the_dry_run(sixteen_nodes: str) -> None:

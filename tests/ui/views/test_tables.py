@@ -14,7 +14,7 @@ from meshwise import api
 from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.ui.views import plan, serve, serve_points, shapes, vary
 from meshwise.ui.views.chart import chart
-from meshwise.ui.views.tables import Column, bullets, fitted, table, wrapped
+from meshwise.ui.views.tables import Column, Table, bullets, wrapped
 
 NUMBER = re.compile(r"\d(?:[\d.,]*\d)?")
 WIDTHS = (40, 50, 60, 72, 80, 90, 100, 120, 160, 200)
@@ -33,9 +33,9 @@ def numbers(text: str) -> set[str]:
     return set(NUMBER.findall(text))
 
 
-def fully(columns: list[Column[Any]], rows: Any) -> set[str]:
+def fully(table: Table[Any]) -> set[str]:
     """Every number of a table, in full cells and in short ones."""
-    return {one for short in (False, True) for one in numbers(shown(table(columns, rows, short=short), WIDE))}
+    return {one for short in (False, True) for one in numbers(shown(table.whole(short=short), WIDE))}
 
 
 # Questions whose answers have long layouts, several requests, prices, targets, points without an answer.
@@ -84,16 +84,16 @@ def check(view: Any, known: set[str], width: int) -> None:
 @pytest.mark.parametrize("name", TRAIN)
 def test_a_training_plan_keeps_its_numbers_at_every_width(name: str, verbose: bool) -> None:
     made, why = train(name)
-    known = fully(plan.columns(made), made.choices) | numbers(shown(plan.plan_view(made, why, WIDE, verbose=verbose), WIDE))
+    known = fully(plan.table(made)) | numbers(shown(plan.plan_view(made, WIDE, why=why, verbose=verbose), WIDE))
     for width in WIDTHS:
-        check(lambda width: plan.plan_view(made, why, width, verbose=verbose), known, width)
+        check(lambda width: plan.plan_view(made, width, why=why, verbose=verbose), known, width)
 
 
 @pytest.mark.parametrize("verbose", [False, True], ids=["short", "verbose"])
 @pytest.mark.parametrize("name", SERVE)
 def test_a_serving_plan_keeps_its_numbers_at_every_width(name: str, verbose: bool) -> None:
     made = served(name)
-    known = fully(serve.columns(made), made.choices) | numbers(shown(serve.plan_view(made, WIDE, verbose=verbose), WIDE))
+    known = fully(serve.table(made)) | numbers(shown(serve.plan_view(made, WIDE, verbose=verbose), WIDE))
     for width in WIDTHS:
         check(lambda width: serve.plan_view(made, width, verbose=verbose), known, width)
 
@@ -143,7 +143,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Column[int]], int, int]:
 @given(tables())
 def test_any_table_fits_and_shows_the_numbers_of_rank_0_whole(drawn: tuple[list[Column[int]], int, int]) -> None:
     columns, number, width = drawn
-    text = shown(fitted(columns, range(number), width), width)
+    text = shown(Table(columns, range(number)).fitted(width), width)
     assert max(map(len, text.splitlines())) <= width
     every = {one.cell(i) for one in columns[1:] for i in range(number)}
     assert numbers(text) - numbers("".join(one.title for one in columns)) <= every
@@ -154,7 +154,7 @@ def test_any_table_fits_and_shows_the_numbers_of_rank_0_whole(drawn: tuple[list[
 @given(tables())
 def test_a_wider_terminal_never_shows_fewer_columns(drawn: tuple[list[Column[int]], int, int]) -> None:
     columns, number, width = drawn
-    shown_columns = [len(fitted(columns, range(number), some).columns) for some in range(width, width + 60, 10)]
+    shown_columns = [len(Table(columns, range(number)).fitted(some).columns) for some in range(width, width + 60, 10)]
     assert all(narrow <= wide for narrow, wide in pairwise(shown_columns))
 
 
@@ -167,11 +167,11 @@ def test_columns_of_the_highest_rank_are_dropped_first_and_short_cells_come_befo
     ]
 
     def titles(width: int) -> list[str]:
-        return [str(column.header) for column in fitted(columns, [0], width).columns]
+        return [str(column.header) for column in Table(columns, [0]).fitted(width).columns]
 
-    assert "a long name" in shown(fitted(columns, [0], 60), 60)
+    assert "a long name" in shown(Table(columns, [0]).fitted(60), 60)
     assert titles(40) == ["layout", "kept", "second", "first"]
-    assert "short name" in shown(fitted(columns, [0], 40), 40)
+    assert "short name" in shown(Table(columns, [0]).fitted(40), 40)
     assert titles(28) == ["layout", "kept", "second"]
     assert titles(20) == ["layout", "kept"]
 

@@ -10,7 +10,7 @@ from meshwise import api
 from meshwise.cost.parts import TRAIN_PARTS, TRAIN_TIME
 from meshwise.ui.views import plan as plan_views
 from meshwise.ui.views import serve as serve_views
-from meshwise.ui.views.tables import Column
+from meshwise.ui.views.tables import Column, Table
 from meshwise.ui.web import drawing
 
 values = st.dictionaries(st.sampled_from(TRAIN_PARTS), st.floats(0, 1e4), min_size=1)
@@ -31,7 +31,7 @@ def test_the_pieces_of_a_bar_lie_side_by_side_and_add_up(parts: dict[str, float]
 @given(st.lists(st.one_of(st.none(), st.integers(-1000, 10**7)), max_size=20), st.booleans())
 def test_sorting_keeps_every_row_and_puts_those_without_a_value_last(numbers: list[int | None], down: bool) -> None:
     column: Column[int | None] = Column("tokens/s", lambda n: "" if n is None else f"{n:,} (1-2)")
-    order = drawing.ordered([column], numbers, f"{'-' * down}tokens-s")
+    order = drawing.ordered(Table([column], numbers), f"{'-' * down}tokens-s")
     assert sorted(order) == list(range(len(numbers)))
     shown = [numbers[i] for i in order]
     known = [n for n in shown if n is not None]
@@ -42,11 +42,11 @@ def test_sorting_keeps_every_row_and_puts_those_without_a_value_last(numbers: li
 def test_heads_of_a_table_ask_for_one_column_each() -> None:
     trained = api.plan("llama-debug", on="1x8xh100-sxm", batch=64, seq=512, tokens="1B")
     served = api.serve("llama-3.1-8b:q8_0", on="1xrtx4090", users=2)
-    for columns in (plan_views.columns(trained), serve_views.columns(served)):
+    for columns in (plan_views.table(trained).columns, serve_views.table(served).columns):
         slugs = [drawing.slug(column.title) for column in columns]
         assert len(set(slugs)) == len(slugs)
         assert all(re.fullmatch(r"[a-z0-9-]+", slug) for slug in slugs)
-    money = next(column for column in plan_views.columns(trained) if column.title == "cost")
+    money = next(column for column in plan_views.table(trained).columns if column.title == "cost")
     assert drawing.sort_key(money, trained.best)[1] == trained.best.total_dollars
 
 

@@ -216,16 +216,14 @@ def _environment(program: Program, facts: Run) -> Iterator[Finding]:
 
 
 def _twice(program: Program, facts: Run) -> Iterator[Finding]:
-    """One fact with two values: the last one counts in one command, the command before its files."""
+    """One fact with two values: the last one wins in one command, the command over its files."""
     for before in facts.replaced:
         now = facts.get(before.fact)
         if now is None or now.value == before.value or before.value is None or now.value is None:
             continue
         name = before.key or before.fact
-        text = (
-            f"{name} {shown(before)} at {before.where} and {now.key or now.fact} {shown(now)} at {now.where}: {shown(now)} counts"
-        )
-        yield Finding("warns", text)
+        both = f"{name} {shown(before)} at {before.where} and {now.key or now.fact} {shown(now)} at {now.where}"
+        yield Finding("warns", f"{both}: the last one, {shown(now)}, wins")
 
 
 def shown(stated: Stated) -> str:

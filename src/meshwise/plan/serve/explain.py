@@ -277,7 +277,8 @@ def _hop_words(best: Option) -> str:
 
 
 def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
-    """Compare with the other kind of engine (tensor or layer split), in a format of about the same width."""
+    """Compare with the other kind of engine (tensor or layer split), in a format of about the same width. Both are compared by what
+    layouts are ranked by: all output tokens per second with prompts included, or at a rate the mean time of a request."""
     if q.model.tensors or q.bounds or any(card.chip.kind != "gpu" for card in q.cards):
         return []
     if not q.engine.gguf:
@@ -303,12 +304,18 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
         short = f"{_gib(-near.spare)} short on its fullest {near.layout.unit}"
         return [f"{name} with {form} would not fit: {near.layout.name} is {short}."]
     rival = found.options[0]
-    verdict = "faster" if worth(other, rival) > worth(q, best) else "slower"
+    if not best.report or not rival.report:
+        return []
+    gain = worth(other, rival) / worth(q, best) - 1
+    verdict = f"{abs(gain):.1%} {'faster' if gain > 0 else 'slower'}" if abs(gain) >= 0.0005 else "as fast"
+    whole, unit = f"{tokens(rival.throughput)} tokens/s in all", ""
+    if q.load.rate:
+        whole, unit = f"{units.show(rival.report.e2e.mean, 'seconds', digits=3)} each", " tokens/s"
+    then = f"{_rate(rival)}{unit} per request after its prompt"
     reduces = ""
     if rival.speed and rival.layout.tp > 1:
         reduces = f", all-reduces take {100 * rival.speed.decode['reduce'] / rival.speed.step:.0f}% of a step"
-    whole = f", whole requests in {units.show(rival.report.e2e.mean, 'seconds', digits=3)}" if rival.report else ""
-    return [f"{name} with {form} would be {verdict}: {rival.layout.name}, {_rate(rival)} tokens/s per request{whole}{reduces}."]
+    return [f"{name} with {form} would be {verdict} over whole requests: {whole}, {then}; {rival.layout.name}{reduces}."]
 
 
 # Watts and dollars.

@@ -30,11 +30,14 @@ Points = list[report.Report]
 
 @dataclass(frozen=True)
 class Bench:
-    """Measured speeds: `data` is the whole report, `lines` the comparison with an earlier one and causes of a gap."""
+    """Measured speeds: `data` is the whole report."""
 
     data: report.Report
     planned: Deployment | None = None
     lines: tuple[str, ...] = ()
+    """Causes of a gap between prediction and measurement."""
+    changes: list[report.Change] | None = None
+    """Against an earlier report; None without one."""
 
     @property
     def points(self) -> Points:
@@ -85,10 +88,9 @@ def bench(ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, pr
     else:
         assert planned
         about, points = work.each_count(planned, counts) if counts else work.engine(planned)
-    lines = list(about.pop("explained", []))
+    causes = tuple(about.pop("explained", ()))
     data = report.report(points, about | {"repeats": ask.repeats})
-    lines += report.against(earlier, data) if earlier else []
-    return Bench(data, planned, tuple(lines))
+    return Bench(data, planned, causes, report.against(earlier, data) if earlier else None)
 
 
 def _check_flags(ask: BenchAsk, url: bool) -> None:

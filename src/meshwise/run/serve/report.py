@@ -1,11 +1,10 @@
 """A bench as plain data: measured beside predicted, compared with an earlier one, as rows of a table, and causes of a gap."""
 
 import json
-import math
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +21,6 @@ from meshwise.workers.decoder.rows import COLUMNS
 
 FORMAT, KIND = 1, "bench"
 SETTING = ("prompt", "output", "users", "gpus")
-RATES = {"decode": "generation", "prefill": "prompts", "per_user": "one request"}
 
 Report = dict[str, Any]
 
@@ -108,10 +106,23 @@ def _is_point_value(name: str, value: object) -> bool:
     return all(isinstance(rate, int | float) and 0 < rate < 1e15 for rate in rates)
 
 
-def against(earlier: Report, now: Report) -> list[str]:
+@dataclass(frozen=True)
+class Change:
+    """A rate of one setting, against the same in an earlier report."""
+
+    point: Report
+    rate: str
+    """decode or prefill."""
+    change: float
+    noise: float
+    """95% of chance differences are within this; infinite with one repeat each."""
+    significant: bool
+
+
+def against(earlier: Report, now: Report) -> list[Change]:
     """Compare the settings that both reports have: return for each rate whether it differs by more than noise."""
     before = {tuple(point.get(name) for name in SETTING): point for point in earlier["points"]}
-    lines: list[str] = []
+    found: list[Change] = []
     for point in now["points"]:
         old = before.get(tuple(point.get(name) for name in SETTING))
         if old is None:
@@ -119,20 +130,8 @@ def against(earlier: Report, now: Report) -> list[str]:
         for name in ("decode", "prefill"):
             a, b = (cast(list[float], table.get(f"{name}_values") or []) for table in (old, point))
             if a and b:
-                lines.append(f"{_requests(point['users'])}, prompt {point['prompt']}, {RATES[name]}: {_verdict(a, b)}")
-    return lines or ["the earlier report has none of these settings"]
-
-
-def _requests(number: int) -> str:
-    return f"{number} concurrent request{'s' * (number != 1)}"
-
-
-def _verdict(a: Sequence[float], b: Sequence[float]) -> str:
-    change, noise, significant = differ(a, b)
-    if math.isinf(noise):
-        return f"{100 * change:+.1f}%; with one repeat each, this may be noise"
-    verdict = "more than noise" if significant else "within noise"
-    return f"{100 * change:+.1f}%, {verdict} (95% of chance differences are within {100 * noise:.1f}%)"
+                found.append(Change(point, name, *differ(a, b)))
+    return found
 
 
 # Rows of a table.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from meshwise.catalogue.files import write
 from meshwise.errors import UserError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 CHECKED = 200
 """Conversations that are read before a run starts; mistakes usually show in the first."""
-TRAIN_ON = ("answers", "all")
 AT_ONCE = 1000
 """Conversations that a tokenizer gets at once, to divide over the cores."""
 
@@ -43,6 +42,11 @@ class ChatCorpus:
     """Whether only answers have a loss."""
     pack: bool
     seq: int
+    chats: ClassVar[bool] = True
+    hides: ClassVar[bool] = True
+    """Whether some tokens have no loss."""
+    document_end: ClassVar[int] = -1
+    """Not known before it is tokenized."""
 
     @property
     def size(self) -> int:

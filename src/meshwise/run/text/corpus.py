@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from meshwise.catalogue.files import write
 from meshwise.errors import UserError
@@ -58,6 +58,13 @@ class Corpus:
     key: str
     seed: int
     ready: tuple[tokens.TokenFileInfo, ...] = ()
+    chats: ClassVar[bool] = False
+    """Whether it holds conversations."""
+
+    @property
+    def hides(self) -> bool:
+        """Whether some tokens have no loss."""
+        return any(info.hides for info in self.ready)
 
     @property
     def size(self) -> int:

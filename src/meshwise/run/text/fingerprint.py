@@ -2,15 +2,18 @@
 
 import hashlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshwise.errors import UserError
-from meshwise.run.text.corpus import Checked
+
+if TYPE_CHECKING:
+    from meshwise.run.text.corpus import Checked
 
 PART = 1 << 16
 """Bytes that are read at the start, middle and end of a file: reading all of it could take as long as training on it."""
 
 
-def fingerprint(corpus: Checked) -> str:
+def fingerprint(corpus: "Checked") -> str:
     """Hash the tokenizer, and the size and parts of every file in order. Names and times of the files may change."""
     digest = hashlib.sha256(f"{corpus.tokenizer.key if corpus.tokenizer else ''}:{corpus.key}:{len(corpus.files)}".encode())
     for path in corpus.files:

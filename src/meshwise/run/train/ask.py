@@ -10,7 +10,6 @@ from meshwise.cost.finetune import parse as parse_finetune
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
-from meshwise.run.text.chat import TRAIN_ON
 from meshwise.run.train.nodes.hosts import node_range
 from meshwise.workers.trainer.contract.settings import (
     DEVICES,
@@ -220,7 +219,11 @@ class TrainRun(Ask):
         help="Text or conversations (.txt, .jsonl, .parquet) or token files (.tokens, .bin): a file, a folder or a quoted pattern.",
     )  # fmt: skip
     train_on: str = asked(
-        default="", converter=choice("", *TRAIN_ON), help="Tokens of conversations that have a loss.", shown="answers", group=DATA
+        default="",
+        converter=choice("", "answers", "all"),
+        help="Tokens of conversations that have a loss.",
+        shown="answers",
+        group=DATA,
     )
     tokenizer: str = asked(
         default="", converter=TEXT, help="bytes, HF's tokenizer.json or its folder, or bpe:N to learn N tokens.",

@@ -10,7 +10,7 @@ from meshwise.run.train import launch, processes
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.nodes import hosts
 from meshwise.run.train.processes import Watch
-from meshwise.run.train.report import comparison, failure
+from meshwise.run.train.report import comparison, memory
 from meshwise.run.train.report.comparison import Measured
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import PREDICTED, read_rows
@@ -44,7 +44,7 @@ def write(ready: Launch, out: Path, say: Say) -> Launch:
     processes.write_settings(ready, out)
     for line in _announcement(ready) if ready.hosts.rank == 0 else ():
         say(line)
-    if predicted and (warning := failure.memory_warning(ready, predicted)):
+    if predicted and (warning := memory.memory_warning(ready, predicted)):
         say(warning)
     return ready
 

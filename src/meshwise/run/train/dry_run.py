@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwise import units
 from meshwise.cost.axes import layout_name
 from meshwise.run.train import launch
 from meshwise.run.train.ask import AXES, TrainRun
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.nodes import hosts
-from meshwise.run.train.report import failure
-from meshwise.run.train.report.sections import Section, Table, as_text
+from meshwise.run.train.report import memory
 from meshwise.workers.trainer.contract.models.registry import description_of, parameters_of, sizes_of
 from meshwise.workers.trainer.contract.models.tensors import HEAD
 from meshwise.workers.trainer.contract.settings import Layout, Settings
@@ -81,71 +79,6 @@ class DryRun:
     """Predicted bytes of the fullest device by kind; empty if the chip is not in the catalogue."""
     capacity: float
 
-    def text(self, *, verbose: bool = False) -> str:
-        """Return the dry run as text; `verbose` lists every weight."""
-        sections = [*self._summary(), *(self._all() if verbose else [self._one_layer()])]
-        return as_text(sections)
-
-    def _summary(self) -> Iterator[Section]:
-        where = (
-            f"command, on each of {self.nodes} nodes: NODE_RANK is 0 to {self.nodes - 1}, NODE_0 the address of the first"
-            if self.nodes > 1
-            else "command"
-        )
-        yield Section(where, lines=self.commands)
-        s, a = self.settings, self.settings.layout
-        factors = [(a.dp_replicate, "replicas"), (a.dp_shard, "shards"), (a.cp, "context"), (a.tp, "tensor"), (a.pp, "pipeline")]
-        cut = " x ".join(f"{size} {name}" for size, name in factors if size > 1) or "one process"
-        steps = (
-            f"gradient accumulation over {s.microbatches} micro-batches of {a.mbs}"
-            if s.microbatches > 1
-            else f"micro-batch {a.mbs}"
-        )
-        ranks = f" on each of {a.dp} data-parallel ranks" if a.dp > 1 else ""
-        batch = f"{s.batch} sequences x {s.seq} tokens per step, {steps}{ranks}, {s.precision}"
-        yield Section(f"layout: {self.layout}", lines=(f"{a.devices} x {s.device}: {cut}", batch))
-        rows = tuple(map(_stage, self.stages))
-        yield Section("weights per rank", Table(("", "layers", "weights", "parameters", "as float32"), rows))
-        if self.memory:
-            kinds = [(kind, _size(size)) for kind, size in self.memory.items() if size > 0]
-            kinds.append(("total", f"{_size(sum(self.memory.values()))} of {_size(self.capacity)}"))
-            yield Section("memory of the fullest device", Table(("", "predicted"), tuple(kinds)))
-
-    def _one_layer(self) -> Section:
-        stage = self.stages[0]
-        first = stage.layers[0]
-        weights = [shard for shard in stage.weights if f".{first}." in shard.name]
-        number = sum(len(stage.weights) for stage in self.stages)
-        return replace(_table(f"layer {first}", weights), lines=(f"--verbose lists all {number} weights",))
-
-    def _all(self) -> list[Section]:
-        return [_table(f"stage {stage.number + 1} of {len(self.stages)}", list(stage.weights)) for stage in self.stages]
-
-
-def _stage(stage: Stage) -> tuple[str, ...]:
-    runs = f"{len(stage.layers)}: {_ranges(list(stage.layers))}"
-    return f"stage {stage.number + 1}", runs, f"{len(stage.weights):,}", f"{stage.params:,}", _size(4 * stage.params)
-
-
-def _size(value: float) -> str:
-    return units.show(value, "bytes", binary=True, digits=3)
-
-
-def _ranges(layers: list[int]) -> str:
-    """Write [0, 1, 2, 6, 7] as '0-2, 6-7'."""
-    starts = [i for i, layer in enumerate(layers) if i == 0 or layers[i - 1] != layer - 1]
-    parts = [layers[i:j] for i, j in zip(starts, [*starts[1:], len(layers)], strict=True)]
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
-
-
-def _table(title: str, weights: list[Shard]) -> Section:
-    rows = tuple((shard.name, _shape(shard.shape), _shape(shard.local), shard.cut) for shard in weights)
-    return Section(title, Table(("", "whole", "first rank", "cut"), rows).without_empty_columns())
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
-
 
 def describe(run: TrainRun, ready: Launch) -> DryRun:
     """Return the commands, shards and predicted memory of a run."""
@@ -160,8 +93,8 @@ def describe(run: TrainRun, ready: Launch) -> DryRun:
         layout=layout_name(row.layout if row else named),
         settings=s,
         stages=tuple(stages(s)),
-        memory=failure.parts(ready, row) if row else {},
-        capacity=(row.capacity if s.device == "cuda" else failure.capacity(ready, row)) if row else 0.0,
+        memory=memory.parts(ready, row) if row else {},
+        capacity=(row.capacity if s.device == "cuda" else memory.capacity(ready, row)) if row else 0.0,
     )
 
 

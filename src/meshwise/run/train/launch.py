@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from meshwise.catalogue import chips, clusters, here
 from meshwise.cost.train.question import Question
@@ -12,17 +12,13 @@ from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.model import Model, build
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import own_run, plan
+from meshwise.plan.train import own_run
 from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Say
 from meshwise.run.packages import require
-from meshwise.run.text import chat, corpus
-from meshwise.run.text import tokenizer as tokenizers
-from meshwise.run.text.chat import ChatCorpus
 from meshwise.run.text.fingerprint import fingerprint, weights_fingerprint
 from meshwise.run.train.ask import DEFAULT, TrainRun
-from meshwise.run.train.data import eval_text_of, hides, text_of
-from meshwise.run.train.finetune import check_length, default_rate, finetune_of, trained_note, trained_share
+from meshwise.run.train.finetune import check_length, default_rate, finetune_of, tokenizer_of, trained_note, trained_share
 from meshwise.run.train.nodes import hosts
 from meshwise.run.train.nodes.hosts import Hosts
 from meshwise.units import GIB
@@ -36,10 +32,12 @@ from meshwise.workers.trainer.contract.settings import (
     SPLIT_BACKWARD,
     Layout,
     Settings,
-    TokenFile,
     broken_rules,
     valid_choices,
 )
+
+if TYPE_CHECKING:
+    from meshwise.run.train.data import Text
 
 BATCH, SEQ = 8, 64
 RESTARTS = 3
@@ -73,9 +71,9 @@ class Launch:
     """The cluster in words; '' if the chip is not in the catalogue."""
     assumed: bool = field(default=False, kw_only=True)
     """Whether the network between nodes is an assumption."""
-    text: "corpus.Corpus | ChatCorpus | None" = None
+    text: "Text | None" = None
     """The data; None is the embedded text as bytes."""
-    eval_text: "corpus.Corpus | ChatCorpus | None" = None
+    eval_text: "Text | None" = None
     """The data of the validation loss, if there is one."""
     hosts: Hosts = field(default_factory=Hosts)
     max_restarts: int = 0
@@ -112,29 +110,11 @@ class Launch:
 
     def tokenize(self, say: Say) -> "Launch":
         """Return the launch with token files to read; they are made where none are cached."""
-        out, s = Path(self.settings.out), self.settings
-        if isinstance(self.text, ChatCorpus):
-            file, end = chat.tokenize(self.text, out, say)
-            s = replace(s, data=(file,), document_end=end)
-        elif self.text is not None:
-            s = replace(s, data=corpus.tokenize(self.text, out, s.seq, say))
-        if self.eval_text is not None:
-            s = replace(s, eval_data=self._tokenize_eval(self.eval_text, out, say))
-        return replace(self, settings=s)
+        if not self.text and not self.eval_text:
+            return self
+        from meshwise.run.train.data import tokenized
 
-    def _tokenize_eval(self, text: "corpus.Corpus | ChatCorpus", out: Path, say: Say) -> "tuple[TokenFile, ...]":
-        """Return the token files of the validation text, read with the tokenizer that was learned from the data, if one was."""
-        learned, need = out / "tokenizer.json", self.settings.batch
-        if isinstance(text, ChatCorpus):
-            files = (chat.tokenize(text, out, say)[0],)
-        else:
-            if text.tokenizer and text.tokenizer.unlearned and learned.is_file():
-                text = replace(text, tokenizer=tokenizers.find(str(learned)))
-            files = corpus.tokenize(text, out, self.settings.seq, say)
-        have = sum(file.windows(self.settings.seq) for file in files)
-        if have < need:
-            raise UserError(f"--eval-data {text.given} has {have} sequences of {self.settings.seq}, fewer than a batch of {need}")
-        return files
+        return replace(self, settings=tokenized(self.settings, self.text, self.eval_text, say))
 
 
 def prepare(run: TrainRun) -> Launch:
@@ -155,10 +135,7 @@ def prepare(run: TrainRun) -> Launch:
     check_length(run, values, seq)
     if not nodes.worker and not run.dry_run:
         _check_machine(layout, nodes, device, planned if not run.device else None, model, finetune)
-    text = text_of(run, run.data, name, sizes_of(values).vocab, seq, run.pack)
-    if run.train_on and not isinstance(text, ChatCorpus):
-        raise UserError(f"--train-on {run.train_on} applies to conversations with answers, which --data does not hold")
-    eval_text = eval_text_of(run, name, sizes_of(values).vocab, seq)
+    text, eval_text = _texts(run, name, sizes_of(values).vocab, seq)
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     defaults |= {
@@ -170,8 +147,8 @@ def prepare(run: TrainRun) -> Launch:
         precision=run.precision or ((planned.precision if planned else "bf16") if device == "cuda" else "fp32"),
         moments=run.moments or (FORMATS[planned.optimizer] if planned else "fp32"),
         text=text.description if text else "", eval_text=eval_text.description if eval_text else "",
-        tokenizer=bool(text and text.has_tokenizer_file), finetune=finetune, answers=hides(text) or hides(eval_text),
-        document_end=text.document_end if isinstance(text, corpus.Corpus) else -1, **(defaults | run.options),
+        tokenizer=bool(text and text.has_tokenizer_file), finetune=finetune, answers=any(each.hides for each in (text, eval_text) if each),
+        document_end=text.document_end if text else -1, **(defaults | run.options),
     )  # fmt: skip
     if settings.weights:
         check_weights(values, name, Path(settings.weights))
@@ -189,7 +166,20 @@ def prepare(run: TrainRun) -> Launch:
     return Launch(replace(settings, facts=facts), model, on, text, eval_text, nodes, restarts, assumed=assumed)
 
 
-def _with_fingerprints(settings: Settings, text: corpus.Corpus | ChatCorpus | None) -> Settings:
+def _texts(run: TrainRun, name: str, vocabulary: int, seq: int) -> "tuple[Text | None, Text | None]":
+    """Return the data of a run and of its validation loss, checked against the model; None for the embedded text as bytes."""
+    text = eval_text = None
+    if run.data or run.eval_data or run.text_key or tokenizer_of(run) not in ("", "bytes"):
+        from meshwise.run.train.data import eval_text_of, text_of
+
+        text = text_of(run, run.data, name, vocabulary, seq, run.pack)
+        eval_text = eval_text_of(run, name, vocabulary, seq)
+    if run.train_on and not (text and text.chats):
+        raise UserError(f"--train-on {run.train_on} applies to conversations with answers, which --data does not hold")
+    return text, eval_text
+
+
+def _with_fingerprints(settings: Settings, text: "Text | None") -> Settings:
     """Return the settings with what tells a checkpoint's text and frozen weights from others, if there will be checkpoints."""
     if not settings.checkpoint_every:
         return settings
@@ -197,9 +187,9 @@ def _with_fingerprints(settings: Settings, text: corpus.Corpus | ChatCorpus | No
     return replace(settings, base=base, fingerprint=fingerprint(text) if text else "")
 
 
-def _check_settings(settings: Settings, text: corpus.Corpus | ChatCorpus | None, on: str) -> None:
+def _check_settings(settings: Settings, text: "Text | None", on: str) -> None:
     """Refuse settings that no layout, chip or text allows."""
-    if settings.pack and settings.document_end < 0 and not isinstance(text, ChatCorpus):
+    if settings.pack and settings.document_end < 0 and not (text and text.chats):
         given = (
             f"{text.description} does not state the token that ends a document" if text else "the embedded text has no documents"
         )
@@ -239,6 +229,8 @@ def _is_plan(what: str) -> bool:
 
 def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
     """Return the question of a plan and the axes of its best layout; refuse a plan that the trainer cannot run."""
+    from meshwise.plan.train import plan
+
     made = plan.read(Path(what))
     row = made.best.layout
     if row["offload"] != "none":

@@ -11,7 +11,7 @@ from meshwise.audit import report
 from meshwise.audit.figures import Figures
 from meshwise.errors import UserError
 from meshwise.programs.logs import detect
-from meshwise.run.train.start import OUT_OF_MEMORY
+from meshwise.run.train.short.measure import OUT_OF_MEMORY
 from meshwise.runs.reading import Reading
 from meshwise.runs.run import Run, Value
 from meshwise.tune.belief.observation import Failure

@@ -1,8 +1,7 @@
 """The verb `audit`."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,9 +10,6 @@ from meshwise.audit.ask import AuditAsk
 from meshwise.errors import UserError
 from meshwise.ui.cli import output
 from meshwise.ui.cli.options import Given, Html, Json, verb
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 app = typer.Typer()
 
@@ -44,24 +40,11 @@ def audit(
 ) -> None:
     """Derives further figures, lists contradictions and suggests what to try next. Reads logs of Megatron, torchtitan, nanotron,
     DeepSpeed, HF Trainer and llama-bench, CSV, JSONL and Markdown."""
-    from meshwise.ui.views.audit import audit_view, parts_view
-
     if predicted is not None:
         if html is not None:
             raise UserError("--html is a report of files or figures; drop --predicted")
-        comparison = api.compare(predicted)
-        _show(comparison.to_json(), lambda width: parts_view(comparison, width), json=json)
+        output.show(api.compare(predicted), json=json)
         return
     report = api.audit(*(files or ()), plan=not no_plan, format=format, **given.of(AuditAsk))
     output.save_report(html, lambda reports: reports.of_audit(report))
-    _show(report.to_json(), lambda width: audit_view(report, width), json=json)
-
-
-def _show(data: Any, view: "Callable[[int], RenderableType]", *, json: bool) -> None:
-    if json:
-        output.data(data)
-        return
-    from meshwise.ui.views.tables import console
-
-    out = console()
-    out.print(view(out.width))
+    output.show(report, json=json)

@@ -1,7 +1,7 @@
 """The verb `bench`."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -45,13 +45,7 @@ def bench(
         report = api.bench(words.pop("what", ""), say=bar.say, progress=bar.progress, **words)
     output.save_to(out, report.save)
     output.save_to(rows, lambda path: api.write(path, _as_csv(report.measurements())))
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.bench import bench_view
-
-        return bench_view(report, width)
-
-    output.show(report, view, json=json, csv=csv)
+    output.show(report, json=json, csv=csv)
     report.check()
 
 

@@ -64,12 +64,8 @@ def validate(
         rows = [row for validation in validations for row in validation.rows()] if csv else []
         output.data(scores[0] if len(scores) == 1 else scores, rows, csv=csv)
         return
-    from meshwise.ui.views.scores import validation_view
-    from meshwise.ui.views.tables import console
-
-    out = console()
     for validation in validations:
-        out.print(validation_view(validation, out.width))
+        output.draw(validation)
 
 
 def _svg_paths(given: Path, tables: list[str]) -> list[Path]:
@@ -129,11 +125,7 @@ def calibrate(
     if json:
         output.data(result.to_json())
     else:
-        from meshwise.ui.views.scores import calibration_view
-        from meshwise.ui.views.tables import console
-
-        terminal = console(stderr=not kept)
-        terminal.print(calibration_view(result, terminal.width))
+        output.draw(result, stderr=not kept)
         if not kept:
             output.emit(result.text.rstrip("\n"))
     written = ([result.save(out, force=force)] if out else []) + ([result.install(force=force)] if install else [])

@@ -47,16 +47,10 @@ def check(
     if not files:
         raise UserError("missing FILE: a launch script or configuration")
     verdict = api.check(*files, **given.of(CheckAsk))
-    if json:
-        output.data(verdict.to_json())
-    elif quiet:
+    if quiet and not json:
         output.emit(verdict.line)
     else:
-        from meshwise.ui.views.launch_files import verdict_view
-        from meshwise.ui.views.tables import console
-
-        out = console()
-        out.print(verdict_view(verdict, out.width, verbose=verbose))
+        output.show(verdict, json=json, verbose=verbose)
     if fix is not None:
         for path in verdict.save(fix):
             if not json:

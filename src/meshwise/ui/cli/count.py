@@ -63,22 +63,7 @@ def count(
     if json or csv:
         output.data([tally.to_json() for tally in counts], [tally.row() for tally in counts], csv=csv)
         return
-    from meshwise.ui.views.count import budget_table, count_tables
-    from meshwise.ui.views.tables import console, wrapped
-
-    out = console()
-    if on:
-        for tally in counts:
-            budget = tally.more["budget"]
-            out.print(budget_table(tally.model.name, budget["cluster"], budget))
-            for line in budget["rooflines"]:
-                out.print(wrapped(line, out.width))
-        return
-    for table in count_tables([tally.to_json() for tally in counts], out.width):
-        out.print(table)
-    for tally in counts:
-        for note in tally.model.notes:
-            out.print(wrapped(f"{tally.model.name}: {note}", out.width, indent="  "))
+    output.draw(counts)
 
 
 @plain_verb(app, "show", "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json")
@@ -98,9 +83,11 @@ def show(
     entry = api.look_up(catalogue, name) if name else None
     if json or csv:
         output.data(rows[0] if entry is not None else rows, map(api.flat, rows), csv=csv)
-        return
-    from meshwise.ui.views.listing import catalogue_view, entry_facts
-    from meshwise.ui.views.tables import console
+    elif entry is not None:
+        output.draw(entry, name=name)
+    else:
+        from meshwise.ui.views.listing import catalogue_view
+        from meshwise.ui.views.tables import console
 
-    out = console()
-    out.print(catalogue_view(catalogue, rows, out.width) if entry is None else entry_facts(name, entry))
+        out = console()
+        out.print(catalogue_view(catalogue, rows, out.width))

@@ -4,40 +4,38 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from meshwise.errors import UserError
 
 PAGE = ("starlette", "uvicorn", "jinja2", "python_multipart")
 """Packages of the extra `ui`."""
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-
-class Tabular(Protocol):
-    """A result with rows."""
-
-    def to_json(self) -> Any: ...
-
-    def rows(self) -> list[dict[str, Any]]: ...
-
 
 def show(
-    result: Tabular, view: "Callable[[int], RenderableType]", *, json: bool, csv: bool, commands: Iterable[str] = ()
+    result: Any, *, json: bool, csv: bool = False, before: Iterable[str] = (), after: Iterable[str] = (), **options: Any
 ) -> None:
-    """Print a result as JSON, as CSV, or as `view` at the console's width, followed by `commands` without line breaks."""
+    """Print a result as JSON, as CSV, or as its view with `options`; below it, without line breaks, the command that reproduces it, if
+    it has one, with lines before and after."""
     if json and csv:
         raise UserError("--json and --csv are two formats: give one of them")
     if json or csv:
         data(result.to_json(), result.rows() if csv else (), csv=csv)
         return
+    draw(result, **options)
+    reproduce = [f"reproduce: {command}"] if (command := getattr(result, "command", "")) else []
+    for line in (*before, *reproduce, *after):
+        emit(line)
+
+
+def draw(result: Any, *, stderr: bool = False, **options: Any) -> None:
+    """Print the view of a result at the console's width."""
+    from meshwise.ui import views
     from meshwise.ui.views.tables import console
 
-    out = console()
-    out.print(view(out.width))
-    for line in commands:
-        out.print(line, soft_wrap=True)
+    out = console(stderr=stderr)
+    view = views.of(result, out.width, **options)
+    emit(view) if isinstance(view, str) else out.print(view)
 
 
 def data(value: Any, rows: Iterable[Mapping[str, object]] = (), *, csv: bool = False) -> None:

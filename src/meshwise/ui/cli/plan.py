@@ -1,6 +1,5 @@
 """The verbs `plan` and `explain`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,79 +54,39 @@ def plan(
     if any(name in words for name in SHAPE_ONLY):
         if texts or cheapest or out is not None or html is not None:
             raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest, --out and --html")
-        _shapes(words, json, csv)
+        output.show(api.shapes(**words), json=json, csv=csv)
     elif words.get("objective") in GENERATING:
         if texts or cheapest or out is not None or html is not None:
             raise UserError(
                 f"--objective {words['objective']} is planned on one cluster: drop --vary, --cheapest, --out and --html"
             )
-        _rollouts(words, json, csv)
+        output.show(api.rollouts(**words), json=json, csv=csv)
     elif cheapest or texts:
         if out is not None or html is not None or "top" in words:
             raise UserError("--out, --html and --top need a single plan; drop --vary and --cheapest")
-        (_cheapest if cheapest else _vary)(TrainAsk(**words), texts, json, csv)
+        _several(TrainAsk(**words), texts, cheapest=cheapest, json=json, csv=csv)
     else:
         made = api.plan(**words)
         output.save_to(out, made.save)
         output.save_report(html, lambda report: report.of_plan(made))
-        _show(made, out, verbose=verbose, json=json, csv=csv)
+        why = None if json or csv else api.explain(made)
+        output.show(made, json=json, csv=csv, after=[_following(out, verbose)], why=why, verbose=verbose)
 
 
-def _show(made: "TrainPlan", out: Path | None, *, verbose: bool, json: bool, csv: bool) -> None:
-    def view(width: int) -> Any:
-        from meshwise.ui.views.plan import plan_view
-
-        return plan_view(made, made.explain(), width, verbose=verbose)
-
-    following = f"meshwise explain {out}; meshwise run {out} --dry-run" if out else "--out plan.json for 'explain' and 'run'"
-    more = "" if verbose else "; --verbose for everything"
-    output.show(made, view, json=json, csv=csv, commands=[f"reproduce: {made.command}", f"next: {following}{more}"])
-
-
-def _shapes(words: dict[str, Any], json: bool, csv: bool) -> None:
-    shapes = api.shapes(**words)
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.shapes import shapes_view
-
-        return shapes_view(shapes, width)
-
-    output.show(shapes, view, json=json, csv=csv, commands=[f"reproduce: {shapes.command}"])
-
-
-def _rollouts(words: dict[str, Any], json: bool, csv: bool) -> None:
-    made = api.rollouts(**words)
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.rollout import rollout_view
-
-        return rollout_view(made, width)
-
-    output.show(made, view, json=json, csv=csv, commands=[f"reproduce: {made.command}"])
-
-
-def _vary(ask: TrainAsk, texts: list[str], json: bool, csv: bool) -> None:
-    points = api.vary(ask, *texts)
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.vary import points_view
-
-        return points_view(points, width)
-
-    output.show(points, view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
-
-
-def _cheapest(ask: TrainAsk, texts: list[str], json: bool, csv: bool) -> None:
+def _several(ask: TrainAsk, texts: list[str], *, cheapest: bool, json: bool, csv: bool) -> None:
+    """Print the answers at many points, or the cheapest of them."""
+    if not cheapest:
+        output.show(api.vary(ask, *texts), json=json, csv=csv)
+        return
     answer = api.cheapest(ask, *texts)
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.vary import cheapest_view
-
-        return cheapest_view(answer, width)
-
     best = answer.best.ask
-    plan_it = [f"plan it: {best.command()}"] if best else []
-    output.show(answer, view, json=json, csv=csv, commands=[*plan_it, f"reproduce: {answer.command}"])
+    output.show(answer, json=json, csv=csv, before=[f"plan it: {best.command()}"] if best else [])
+
+
+def _following(out: Path | None, verbose: bool) -> str:
+    """Return what to type next."""
+    following = f"meshwise explain {out}; meshwise run {out} --dry-run" if out else "--out plan.json for 'explain' and 'run'"
+    return f"next: {following}{'' if verbose else '; --verbose for everything'}"
 
 
 @plain_verb(
@@ -155,34 +114,15 @@ def explain(
         if versus or trace or svg:
             raise UserError("--versus, --trace and --svg only apply to training; this plan is for serving")
         reasons = loaded.explain()
-        output.data({"best": loaded.best.name, "reasons": reasons}) if json else _print_reasons(reasons)
+        output.data({"best": loaded.best.name, "reasons": reasons}) if json else output.draw(reasons)
         return
     why = api.explain(loaded, versus)
     if trace or svg:
         if json:
             raise UserError("--json prints the explanation, --trace and --svg write files: drop one of them")
         _timeline(loaded, why.other if versus and why.other else why.best, trace, svg)
-    elif json:
-        output.data(why.to_json())
     else:
-        from meshwise.ui.views.plan import choice_bars
-        from meshwise.ui.views.tables import console
-
-        out = console()
-        for line in choice_bars([why.best, why.other], out.width, loaded.cluster["kind"]) if why.other else ():
-            out.print(line)
-        out.print()
-        _print_reasons(why.reasons)
-
-
-def _print_reasons(reasons: Sequence[str]) -> None:
-    """Print a sentence a line, wrapped; a reason that is indented stays so."""
-    from meshwise.ui.views.tables import console, wrapped
-
-    out = console()
-    for line in reasons:
-        inner = "  " if line.startswith(" ") else ""
-        out.print(wrapped(line.strip(), out.width, inner, f"{inner}  "))
+        output.show(why, json=json, kind=loaded.cluster["kind"])
 
 
 def _timeline(made: "TrainPlan", choice: Any, trace: Path | None, svg: Path | None) -> None:

@@ -1,5 +1,6 @@
 """The verb `probe`."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,22 +38,13 @@ def probe(
     with Bar(stderr=True) as bar:
         probed = api.probe(progress=bar.progress, **words)
     output.save_to(out, probed.save)
-    if json:
-        output.data(probed.to_json())
-    else:
-        _show(probed, curves=bool(words.get("show")))
+    curves = bool(words.get("show"))
+    output.show(probed, json=json, after=() if curves else _next_steps(probed), curves=curves)
 
 
-def _show(probed: "Probed", *, curves: bool) -> None:
-    from meshwise.ui.views import probe as views
-    from meshwise.ui.views.tables import console
-
-    out = console()
-    for key, rows in probed.rows_by_chip.items():
-        if curves:
-            out.print(f"{key}: {rows[0]['name']}, {rows[0]['date']}", style="bold")
-            out.print(views.curves(rows))
-        out.print(views.summary(probed.machines[key], out.width))
-    if not curves:
-        for line in views.next_steps(probed):
-            out.print(line, soft_wrap=True)
+def _next_steps(probed: "Probed") -> Iterator[str]:
+    """Yield the files that were written, and a command that plans with them."""
+    yield f"saved in {probed.folder}: chips, calibration and probes of {' and '.join(probed.machines)}"
+    gpu = probed.machines["here"].chip.kind == "gpu"
+    model, batch = ("llama-3.2-1b", "8x2048") if gpu else ("llama-debug", "8x64")
+    yield f"plan with it: meshwise plan {model} --on here --batch {batch} --framework meshwise"

@@ -8,6 +8,7 @@ from meshwise import api
 from meshwise.errors import UserError
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.train.ask import DEFAULT, TrainRun
+from meshwise.run.train.results import SweepResult, TrainResult
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Given, Html, verb
@@ -48,19 +49,16 @@ def run(
         _serve(given.of(ServeRun))
         return
     given.refuse_others(TrainRun, f"only applies to serving; {what or DEFAULT} is trained")
-    from meshwise.run.train.dry_run import DryRun
-    from meshwise.run.train.start import SweepResult, TrainResult
-
     if html is not None:
         if given.words.get("dry_run"):
             raise UserError("--html is a report of what was measured; drop --dry-run")
         output.require_page()
     with Bar() as bar:
         result = api.run(say=bar.say, progress=bar.progress, **given.of(TrainRun))
-    if html is not None and isinstance(result, TrainResult | SweepResult):
+    if given.words.get("dry_run"):
+        output.draw(result, verbose=verbose)
+    elif html is not None and isinstance(result, TrainResult | SweepResult):
         output.save_report(html, lambda report: report.of_run(result))
-    if isinstance(result, DryRun):
-        output.emit(result.text(verbose=verbose))
 
 
 def _serve(words: dict[str, Any]) -> None:

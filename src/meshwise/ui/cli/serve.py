@@ -1,7 +1,7 @@
 """The verb `serve`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from meshwise.plan.ask import ServeAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Csv, Given, Html, Json, Verbose, verb
-
-if TYPE_CHECKING:
-    from meshwise.plan.serve.vary import ServePoints
 
 app = typer.Typer()
 
@@ -58,35 +55,17 @@ def serve(
     if front or svg:
         _front(ServeAsk(**words), svg, json=json, csv=csv)
     elif words.get("cheapest"):
-        _points(api.cheapest_serve(ServeAsk(**words)), json=json, csv=csv)
+        output.show(api.cheapest_serve(ServeAsk(**words)), json=json, csv=csv)
     elif vary:
-        _points(api.vary_serve(ServeAsk(**words), *vary), json=json, csv=csv)
-    if asked:
-        return
-    made = api.serve(**words)
-    output.save_to(out, made.save)
-    output.save_report(html, lambda report: report.of_plan(made))
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.serve import plan_view
-
-        return plan_view(made, width, verbose=verbose)
-
-    start = [line for engine, lines in made.commands.items() for line in (f"{engine}:", *(f"  {command}" for command in lines))]
-    following = f"meshwise run {out}; meshwise bench {out}" if out else "--out plan.json for 'run' and 'bench'"
-    more = "" if verbose else "; --verbose for everything"
-    output.show(made, view, json=json, csv=csv, commands=[*start, f"reproduce: {made.command}", f"next: {following}{more}"])
-
-
-def _points(points: "ServePoints", *, json: bool, csv: bool) -> None:
-    """Print the answers at many points."""
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.serve_points import points_view
-
-        return points_view(points, width)
-
-    output.show(points, view, json=json, csv=csv, commands=[f"reproduce: {points.command}"])
+        output.show(api.vary_serve(ServeAsk(**words), *vary), json=json, csv=csv)
+    else:
+        made = api.serve(**words)
+        output.save_to(out, made.save)
+        output.save_report(html, lambda report: report.of_plan(made))
+        start = [line for engine, lines in made.commands.items() for line in (f"{engine}:", *(f"  {each}" for each in lines))]
+        following = f"meshwise run {out}; meshwise bench {out}" if out else "--out plan.json for 'run' and 'bench'"
+        more = "" if verbose else "; --verbose for everything"
+        output.show(made, json=json, csv=csv, before=start, after=[f"next: {following}{more}"], verbose=verbose)
 
 
 def _front(ask: ServeAsk, svg: Path | None, *, json: bool, csv: bool) -> None:
@@ -96,10 +75,4 @@ def _front(ask: ServeAsk, svg: Path | None, *, json: bool, csv: bool) -> None:
         from meshwise.ui.views import front as drawn
 
         output.save_to(svg, lambda path: path.write_text(drawn.svg(front), encoding="utf-8"))
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.front import front_view
-
-        return front_view(front, width)
-
-    output.show(front, view, json=json, csv=csv, commands=[f"reproduce: {front.command}"])
+    output.show(front, json=json, csv=csv)

@@ -37,13 +37,7 @@ def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
         _replay(words, json=json, csv=csv)
         return
     result = api.tune(words.pop("what", ""), say=Bar(stderr=json or csv).say, answer=_answer, **words)
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.tune import tune_view
-
-        return tune_view(result, width)
-
-    output.show(result, view, json=json, csv=csv)
+    output.show(result, json=json, csv=csv)
     if result.best is None:
         raise DoesNotFit(f"no run was measured: {result.stopped}")
 
@@ -66,10 +60,4 @@ def _replay(words: dict[str, Any], *, json: bool, csv: bool) -> None:
         raise UserError(f"--replay takes a table of runs that were measured: drop {given}")
     ask = TuneAsk(**words)
     result = api.replay(ask.replay, runs=ask.runs if "runs" in words else 10, seeds=ask.seeds, calibration=ask.calibration)
-
-    def view(width: int) -> Any:
-        from meshwise.ui.views.replay import replay_view
-
-        return replay_view(result, width)
-
-    output.show(result, view, json=json, csv=csv)
+    output.show(result, json=json, csv=csv)

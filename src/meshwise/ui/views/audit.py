@@ -1,23 +1,20 @@
 """Show an audit on a terminal: derived figures of each run, findings, notes, suggested layouts and the verdict."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise import units
 from meshwise.audit import figures
 from meshwise.audit.finding import Finding, percent
 from meshwise.audit.report import Audit, File
-from meshwise.ui.views.tables import wrapped
+from meshwise.ui.views.tables import Column, Table, wrapped
 
 if TYPE_CHECKING:
     from meshwise.audit.profile.parts import PartComparison
+    from meshwise.audit.profile.parts import Row as PartRow
 
 MOST_RUNS = 12
 """Runs in the table, at most; --json has all."""
@@ -29,16 +26,6 @@ Row = dict[str, Any]
 MARGIN = " " * 8
 """Indents the lines of a finding; its certainty stands there in the first one."""
 STYLES = {"certain": "bold red", "likely": "yellow", "unusual": "cyan"}
-
-
-@dataclass(frozen=True)
-class Column:
-    title: str
-    cell: Callable[[Row], str]
-    rank: int = 0
-    """Columns of the highest rank are dropped first if the table is too wide."""
-    text: bool = False
-    """Whether cells are words, which are aligned to the left."""
 
 
 def kinds(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
@@ -56,7 +43,7 @@ def audit_view(audit: Audit, width: int) -> RenderableType:
     for runs, columns in ((trained, TRAINED), (served, SERVED)):
         if runs:
             first = sorted(runs, key=lambda row: first_finding.get(row["where"], len(audit.findings)))[:MOST_RUNS]
-            parts.append(RunTable([row for row in runs if row in first], columns))
+            parts.append(runs_table([row for row in runs if row in first], columns).fitted(width))
             formulas = [line for row in runs if (line := _formulas(row))] if len(runs) <= FEW else []
             parts += [wrapped(line, width, indent="  ") for line in formulas]
             parts += [Text(f"... and {len(runs) - MOST_RUNS} more runs (--json has all)")] if len(runs) > MOST_RUNS else []
@@ -64,6 +51,11 @@ def audit_view(audit: Audit, width: int) -> RenderableType:
     parts += [wrapped(f"note: {note}", width, indent="  ") for note in audit.notes]
     parts += [wrapped(f"next: {suggestion.message}", width, indent="  ") for suggestion in audit.predictions.suggestions]
     return Group(*parts, wrapped(audit.verdict, width, style="bold"))
+
+
+def runs_table(rows: Sequence[Row], columns: Sequence[Column[Row]]) -> Table[Row]:
+    """Return the table of runs, without columns that none of them fills."""
+    return Table(columns, rows, edged=True).without_empty_columns()
 
 
 def _file(file: File) -> list[str]:
@@ -148,7 +140,7 @@ def _both(row: Row, key: str, scale: float, digits: str) -> str:
     return f"{shown} / {predicted / scale:{digits}}" if predicted is not None else shown
 
 
-TRAINED = (
+TRAINED: tuple[Column[Row], ...] = (
     Column("run", lambda row: row["where"].partition(": ")[2] or row["where"], text=True),
     Column("N", lambda row: units.show(row["params"], "count", digits=3) if "params" in row else "", rank=4),
     Column("devices", lambda row: _count(row, "devices"), rank=2),
@@ -163,7 +155,7 @@ TRAINED = (
     Column("scaling", lambda row: f"{row['scaling_efficiency']:.0%}" if "scaling_efficiency" in row else "", rank=7),
     Column("$/Mtok", lambda row: _number(row, "dollars_per_million_tokens"), rank=9),
 )
-SERVED = (
+SERVED: tuple[Column[Row], ...] = (
     TRAINED[0],
     Column("model", lambda row: row.get("model", ""), text=True),
     Column("chip", lambda row: row.get("chip", ""), rank=2),
@@ -180,36 +172,21 @@ SERVED = (
 )
 
 
-class RunTable:
-    """A table of runs without its empty columns, and without the least important ones that the console has no room for."""
-
-    def __init__(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
-        self.rows, self.columns = rows, [column for column in columns if any(column.cell(row) for row in rows)]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        ranks = sorted({column.rank for column in self.columns}, reverse=True)
-        tables = [self.table([column for column in self.columns if column.rank <= rank]) for rank in ranks]
-        widths = (Measurement.get(console, options.update(width=10_000), table).maximum for table in tables)
-        yield next((table for table, width in zip(tables, widths, strict=True) if width <= options.max_width), tables[-1])
-
-    def table(self, columns: Sequence[Column]) -> Table:
-        made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        for column in columns:
-            made.add_column(column.title, justify="left" if column.text else "right", no_wrap=True)
-        for row in self.rows:
-            made.add_row(*(column.cell(row) for column in columns))
-        return made
-
-
 def parts_view(comparison: "PartComparison", width: int) -> RenderableType:
     """Show predicted and measured seconds by part of the step."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for name in ("part", "predicted", "measured", "measured / predicted"):
-        table.add_column(name, justify="left" if name == "part" else "right")
-    for row in comparison.rows:
-        seconds = [units.show(value, "seconds", digits=3) if value is not None else "" for value in (row.predicted, row.measured)]
-        ratio = f"{row.measured / row.predicted:.2f}" if row.predicted and row.measured is not None else ""
-        table.add_row(
-            row.part, *seconds, ratio, end_section=row.part == comparison.rows[-2].part if len(comparison.rows) > 1 else False
-        )
+    columns: list[Column[PartRow]] = [
+        Column("part", lambda row: row.part, text=True),
+        Column("predicted", lambda row: _seconds(row.predicted)),
+        Column("measured", lambda row: _seconds(row.measured)),
+        Column("measured / predicted", _ratio),
+    ]
+    table = Table(columns, comparison.rows, edged=True, summed=True).fitted(width)
     return Group(wrapped(comparison.title, width), table, *(wrapped(note, width) for note in comparison.notes))
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else units.show(value, "seconds", digits=3)
+
+
+def _ratio(row: "PartRow") -> str:
+    return f"{row.measured / row.predicted:.2f}" if row.predicted and row.measured is not None else ""

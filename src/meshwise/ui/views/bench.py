@@ -1,5 +1,6 @@
 """A bench as a table: measured and predicted rates, and latencies."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -7,14 +8,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise import units
-from meshwise.ui.views.tables import Column, fitted
+from meshwise.ui.views.tables import Column, Table
 from meshwise.units import MIB
 
 if TYPE_CHECKING:
     from meshwise.run.serve.bench import Bench
+    from meshwise.run.serve.report import Change
 
 Point = dict[str, Any]
 Row = Mapping[str, Any]
+RATES = {"decode": "generation", "prefill": "prompts"}
 
 
 def bench_view(bench: "Bench", width: int) -> RenderableType:
@@ -24,13 +27,36 @@ def bench_view(bench: "Bench", width: int) -> RenderableType:
     head = Text(f"{data['model']} {where}, {data['repeats']} repeats after a warm-up", style="bold")
     faults = [f"{words} ({number}x)" for point in points for words, number in point["faults"].items()]
     notes = list(dict.fromkeys(note for point in points for note in point["notes"]))
-    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes] + list(bench.lines)
+    below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes]
+    below += [*bench.lines, *_against(bench.changes)]
     memory = [memory_view(data["memory"], width)] if data.get("memory") else []
-    return Group(head, fitted(columns(points), points, width), *memory, *(Text(line) for line in below))
+    return Group(head, table(points).fitted(width), *memory, *(Text(line) for line in below))
 
 
-def columns(points: Sequence[Point]) -> list[Column[Point]]:
-    """Return the columns that at least one setting has values for."""
+def _against(changes: "Sequence[Change] | None") -> list[str]:
+    """Return a line for each rate that an earlier report has too."""
+    none = ["the earlier report has none of these settings"]
+    return [] if changes is None else [_change(one) for one in changes] or none
+
+
+def _change(one: "Change") -> str:
+    users = one.point["users"]
+    setting = f"{users} concurrent request{'s' * (users != 1)}, prompt {one.point['prompt']}, {RATES[one.rate]}"
+    verdict = "more than noise" if one.significant else "within noise"
+    chance = f", {verdict} (95% of chance differences are within {100 * one.noise:.1f}%)"
+    if math.isinf(one.noise):
+        chance = "; with one repeat each, this may be noise"
+    return f"{setting}: {100 * one.change:+.1f}%{chance}"
+
+
+def table(points: Sequence[Point]) -> Table[Point]:
+    """Return one row per setting, with the columns that at least one has values for."""
+    opened = any("rate" in point for point in points)
+    return Table(_open_columns() if opened else _columns(), points).without_empty_columns()
+
+
+def _columns() -> list[Column[Point]]:
+    """Return the columns of a number of concurrent requests."""
 
     def rate(name: str) -> Callable[[Point], str]:
         return lambda point: _rate(point[name])
@@ -41,9 +67,7 @@ def columns(points: Sequence[Point]) -> list[Column[Point]]:
     def time(name: str) -> Callable[[Point], str]:
         return lambda point: _time(point.get(name))
 
-    if any("rate" in point for point in points):
-        return _open_columns(points)
-    every: list[Column[Point]] = [
+    return [
         Column("gpus", lambda point: str(point.get("gpus", ""))),
         Column("requests", lambda point: str(point["users"]), short_title="req"),
         Column("prompt", lambda point: f"{point['prompt_tokens'] or point['prompt']:.0f}", short_title="in"),
@@ -63,10 +87,9 @@ def columns(points: Sequence[Point]) -> list[Column[Point]]:
         Column("p95", time("gap_p95"), 2),
         Column("p99", time("gap_p99"), 4),
     ]
-    return [column for column in every if any(column.cell(point) for point in points)]
 
 
-def _open_columns(points: Sequence[Point]) -> list[Column[Point]]:
+def _open_columns() -> list[Column[Point]]:
     """Return the columns of an open loop: rates of requests, goodput, and latencies with the predicted ones beside them."""
 
     def time(name: str) -> Callable[[Point], str]:
@@ -75,7 +98,7 @@ def _open_columns(points: Sequence[Point]) -> list[Column[Point]]:
     def predicted(name: str) -> Callable[[Point], str]:
         return lambda point: _time(point["predicted"][name]) if point["predicted"] else ""
 
-    every: list[Column[Point]] = [
+    return [
         Column("requests/s", lambda point: f"{point['rate']:.3g}", short_title="req/s"),
         Column("finished", lambda point: f"{point['finished']:.3g}", 4),
         Column("goodput", lambda point: f"{point['goodput']:.3g}"),
@@ -91,7 +114,6 @@ def _open_columns(points: Sequence[Point]) -> list[Column[Point]]:
         Column("request p95", time("e2e_p95"), 2),
         Column("predicted", predicted("e2e_p95"), 2, short_title="pred"),
     ]
-    return [column for column in every if any(column.cell(point) for point in points)]
 
 
 def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> RenderableType:
@@ -111,7 +133,7 @@ def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> R
         for row in rows
         if row["repacked"]
     ]
-    return Group(fitted(columns, rows, width), *repacked)
+    return Group(Table(columns, rows).fitted(width), *repacked)
 
 
 def _rate(value: float | None) -> str:

@@ -2,15 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+from rich.console import Group, RenderableType
 
 from meshwise import units
-from meshwise.models.count import Tally
-from meshwise.ui.views.tables import at_path, whole_at
+from meshwise.models.count import Count, Tally
+from meshwise.ui.views.tables import Table, at_path, grid, whole_at, wrapped
 
 DAY = 86400.0
 Row = tuple[str, Callable[[Tally], str]]
@@ -34,38 +30,43 @@ def _share(path: str) -> Callable[[Tally], str]:
     return cell
 
 
-def count_tables(tallies: Sequence[Tally], width: int) -> list[Table]:
-    """Return tables with as many models side by side as fit into `width`."""
-    measure = Console(width=1000)
-    tables: list[Table] = []
-    left = list(tallies)
+def counts_view(counts: Sequence[Count], width: int) -> RenderableType:
+    """Return tables with as many models side by side as fit, and notes; or the budget of each model on its cluster."""
+    if all("budget" in count.more for count in counts):
+        return Group(*(part for count in counts for part in _budget(count, width)))
+    parts: list[RenderableType] = []
+    left = [count.to_json() for count in counts]
     while left:
-        candidates = [count_table(left[:number]) for number in range(1, len(left) + 1)]
-        fits = [Measurement.get(measure, measure.options, table).maximum <= width for table in candidates]
-        number = max(1, sum(fits))
-        tables.append(candidates[number - 1])
+        tables = [table(left[:number]) for number in range(1, len(left) + 1)]
+        number = max(1, sum(each.width() <= width for each in tables))
+        parts.append(tables[number - 1].whole())
         left = left[number:]
-    return tables
+    notes = [f"{count.model.name}: {note}" for count in counts for note in count.model.notes]
+    return Group(*parts, *(wrapped(note, width, indent="  ") for note in notes))
 
 
-def count_table(tallies: Sequence[Tally]) -> Table:
+def table(tallies: Sequence[Tally]) -> Table[Sequence[str]]:
     """Return everything that `count` computes: one column per model, rows grouped by subject."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for tally in tallies:
-        table.add_column(tally["model"], justify="right")
-    for title, rows in sections(tallies):
-        filled = [(name, [cell(tally) for tally in tallies]) for name, cell in rows]
-        filled = [(name, cells) for name, cells in filled if any(cells)]
-        if filled:
-            table.add_row(Text(title, style="bold cyan"))
-        for name, cells in filled:
-            table.add_row("  " + name, *cells)
-    return table
+    titles: list[list[str]] = []
+    rows: list[Sequence[str]] = []
+    for title, filled in sections(tallies):
+        titles.append([title, *[""] * len(tallies)])
+        rows += [titles[-1], *((f"  {name}", *cells) for name, cells in filled)]
+    names = [tally["model"] for tally in tallies]
+    return grid(["", *names], rows, edged=True, style=lambda row: "bold cyan" if row in titles else "")
 
 
-def sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
-    """Return the titles and rows of the table; rows that no model fills are dropped by the caller."""
+def sections(tallies: Sequence[Tally]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+    """Return titles with their rows, a name and a cell for each model; without rows that no model fills."""
+    every = [
+        (title, [(name, cells) for name, cell in rows if any(cells := [cell(tally) for tally in tallies])])
+        for title, rows in _sections(tallies)
+    ]
+    return [(title, rows) for title, rows in every if rows]
+
+
+def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
+    """Return the titles and rows of the table, those that no model fills included."""
     names = list(dict.fromkeys(name for tally in tallies for name in tally["hyperparameters"]))
     parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
     mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)
@@ -113,14 +114,11 @@ def sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
     ]
 
 
-def budget_table(name: str, cluster: str, b: Tally) -> Table:
-    """Return the training budget on a cluster: each step of the arithmetic with its numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column in (f"{name} on {cluster}", "", "how"):
-        table.add_column(column, justify="right" if not column else "left")
-    for row in budget_rows(b):
-        table.add_row(*row)
-    return table
+def _budget(count: Count, width: int) -> list[RenderableType]:
+    """Return the training budget on a cluster, each step of the arithmetic with its numbers, and the rooflines."""
+    budget = count.more["budget"]
+    made = grid((f"{count.model.name} on {budget['cluster']}", "", "how"), budget_rows(budget), words=(0, 2), edged=True)
+    return [made.whole(), *(wrapped(line, width) for line in budget["rooflines"])]
 
 
 def budget_rows(b: Tally) -> list[tuple[str, str, str]]:

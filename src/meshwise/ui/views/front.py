@@ -12,7 +12,7 @@ from meshwise.plan.serve.front import Front, FrontPoint
 from meshwise.plan.serve.words import length_words, target_words, tokens
 from meshwise.ui.views.serve import dollars
 from meshwise.ui.views.svg.drawing import COLOURS, GRID, document
-from meshwise.ui.views.tables import Column, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, wrapped
 
 ROWS, WIDEST = 14, 72
 SIZE, LEFT, RIGHT, TOP, BOTTOM = (760.0, 440.0), 70.0, 110.0, 60.0, 60.0
@@ -46,7 +46,13 @@ def front_view(front: Front, width: int) -> RenderableType:
     lines = [Text(line) for line in plot(front, min(width, WIDEST))]
     words = "More users share one read of the weights: a device makes more tokens/s, a user gets fewer, until products or the cache bind."
     return Group(
-        *heading([title], width), Text(), fitted(columns, front.points, width), Text(), *lines, Text(), wrapped(words, width)
+        *heading([title], width),
+        Text(),
+        Table(columns, front.points).fitted(width),
+        Text(),
+        *lines,
+        Text(),
+        wrapped(words, width),
     )
 
 

@@ -12,7 +12,7 @@ from meshwise.plan.serve.words import tokens
 from meshwise.programs.program import Launcher, Program, launchers, programs
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import VARIABLES, Stated
-from meshwise.ui.views.tables import Column, fitted, wrapped
+from meshwise.ui.views.tables import Column, Table, wrapped
 from meshwise.units import GIB
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def verdict_view(verdict: "Verdict", width: int, *, verbose: bool) -> Renderable
     """Show the facts with their origin, what contradicts, the prediction, and the better layout in the file's own words."""
     head = f"{', '.join(verdict.files)}: {verdict.title} {verdict.version}" + (f" on {verdict.on}" if verdict.on else "")
     facts = [one for one in _ordered(verdict) if verbose or _matters(one)]
-    parts: list[RenderableType] = [wrapped(head, width, style="bold"), Text(""), fitted(COLUMNS, facts, width), Text("")]
+    parts: list[RenderableType] = [wrapped(head, width, style="bold"), Text(""), Table(COLUMNS, facts).fitted(width), Text("")]
     parts += [line for finding in verdict.findings for line in _finding(finding, width)]
     parts += [wrapped(f"not given: {text}", width, indent="  ", style="yellow") for text in verdict.missing]
     parts += [wrapped(f"note: {text}", width, indent="  ") for text in verdict.notes]
@@ -146,7 +146,7 @@ def programs_view() -> RenderableType:
         Column("for", lambda row: f"{row.title} {row.version}", text=True),
         Column("use", _use, text=True),
     )
-    return fitted(columns, rows, 100)
+    return Table(columns, rows).fitted(100)
 
 
 def _use(row: Program | Launcher) -> str:

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Table as Grid
 
 from meshwise import units
 from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
 from meshwise.models.count import Tally, hyperparameters
 from meshwise.models.listing import Entry, layer_runs
 from meshwise.models.model import Model
-from meshwise.ui.views.tables import Column, at_path, fitted, whole_at, wrapped
+from meshwise.ui.views.tables import Column, Table, at_path, whole_at, wrapped
 
 
-def entry_facts(name: str, entry: Entry) -> Table:
+def entry_view(entry: Entry, width: int, *, name: str) -> Grid:
     """Return the facts of one chip, cluster or model."""
     if isinstance(entry, Chip):
         return chip_facts(entry)
@@ -26,7 +26,7 @@ def catalogue_view(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -
     columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
     unread = [row for row in rows if catalogue == "models" and "params" not in row]
     return Group(
-        fitted(columns, [row for row in rows if row not in unread], width),
+        Table(columns, [row for row in rows if row not in unread]).fitted(width),
         *(wrapped(f"{row['model']}: {row['source']}", width, indent="  ") for row in unread),
     )
 
@@ -96,9 +96,9 @@ _MODEL_COLUMNS: list[Column[Tally]] = [
 ]
 
 
-def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+def facts(title: str, rows: Iterable[tuple[str, str]]) -> Grid:
     """Return one entry of a catalogue: a name and a value per line."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+    table = Grid(title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -107,7 +107,7 @@ def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def chip_facts(chip: Chip) -> Table:
+def chip_facts(chip: Chip) -> Grid:
     """Return the facts of a chip, each with the number of its source where there are several."""
 
     def sourced(label: str, fact: str, text: str) -> tuple[str, str]:
@@ -151,7 +151,7 @@ def link_text(link: Link | None) -> str:
     return f"{link.name}, {units.show(link.bandwidth, 'bytes/s')}{axes}{latency}{joins}"
 
 
-def model_facts(model: Model) -> Table:
+def model_facts(model: Model) -> Grid:
     """Return the facts of a preset or any other model, with their source."""
     rows = [
         ("family", f"{model.family} ({model.model_type})"),
@@ -165,7 +165,7 @@ def model_facts(model: Model) -> Table:
     return facts(model.name, rows)
 
 
-def cluster_facts(key: str, cluster: Cluster) -> Table:
+def cluster_facts(key: str, cluster: Cluster) -> Grid:
     node_name = "pods" if cluster.torus else "nodes"
     rows = [
         ("name", cluster.name),

@@ -10,7 +10,7 @@ from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import plan, serve
 from meshwise.ui.views.bars import LEAST
-from meshwise.ui.views.tables import Column
+from meshwise.ui.views.tables import Table
 from meshwise.units import GIB
 
 
@@ -22,11 +22,11 @@ def plan_html(made: Plan[Any, Any]) -> str:
             _bar(TRAIN_TIME, best.time, best.step, f"{best.step:.4g} s per step"),
             _bar(TRAIN_MEMORY, best.memory, best.capacity, f"{best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"),
         ]
-        return _page(plan.header(made), _table(plan.columns(made), made.choices), drawn, made.command)
+        return _page(plan.header(made), _table(plan.table(made)), drawn, made.command)
     assert isinstance(made, ServePlan)
     total = sum(made.best.time.values())
     drawn = [_bar(SERVE_TIME, made.best.time, total, f"{1e3 * total:.4g} ms per decode step")]
-    return _page(serve.header(made), _table(serve.columns(made), made.choices), drawn, made.command)
+    return _page(serve.header(made), _table(serve.table(made)), drawn, made.command)
 
 
 def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: str) -> str:
@@ -39,19 +39,14 @@ def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: st
     return _stacked(parts, values, full, label) + f'<div style="color:#666;font-size:smaller">{names}</div>'
 
 
-def _table(columns: Sequence[Column[Any]], rows: Sequence[Any]) -> str:
-    head = "".join(f"<th style='text-align:{_side(column)}'>{escape(column.title)}</th>" for column in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td style='text-align:{_side(column)}'>{escape(column.cell(row))}</td>" for column in columns)
-        + "</tr>"
-        for row in rows
+def _table(shown: Table[Any]) -> str:
+    sides = [f"style='text-align:{'left' if column.text else 'right'}'" for column in shown.columns]
+    titles = "".join(f"<th {side}>{escape(column.title)}</th>" for side, column in zip(sides, shown.columns, strict=True))
+    rows = (
+        "".join(f"<td {side}>{escape(cell)}</td>" for side, cell in zip(sides, cells, strict=True)) for cells in shown.cells()
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _side(column: Column[Any]) -> str:
-    return "left" if column.text else "right"
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _page(title: Sequence[str], table: str, drawn: Sequence[str], command: str) -> str:

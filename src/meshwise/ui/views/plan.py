@@ -17,7 +17,7 @@ from meshwise.plan.train.dataset import CHARACTERS, TEMPLATE
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
+from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, heading, price_sentence, sentences_view, wrapped
 from meshwise.units import GIB
 
 FIT = "see meshwise calibrate"
@@ -27,13 +27,13 @@ SEVERAL = 5
 """Layouts whose bars `--verbose` draws."""
 
 
-def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -> RenderableType:
+def plan_view(plan: TrainPlan, width: int, *, why: Explanation, verbose: bool) -> RenderableType:
     """Return everything that `plan` prints except the commands, which must not be wrapped."""
     best = plan.best
     parts: list[RenderableType] = [
         *heading(header(plan), width),
         Text(),
-        fitted(columns(plan), plan.choices, width),
+        table(plan).fitted(width),
         *(wrapped(line, width) for line in below_table(plan)),
         Text(),
         *bullets(finetune_lines(plan), width),
@@ -49,6 +49,12 @@ def plan_view(plan: TrainPlan, why: Explanation, width: int, *, verbose: bool) -
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
     about = calibration_line(plan.calibration, plan.cluster["chip"], REMEDY.get(str(kind), FIT), verbose=verbose)
     return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))
+
+
+def explanation_view(why: Explanation, width: int, *, kind: object) -> RenderableType:
+    """Return bars of the two layouts, on a kind of chip, and every reason."""
+    bars_of_both = choice_bars([why.best, why.other], width, kind) if why.other else []
+    return Group(*bars_of_both, Text(), sentences_view(why.reasons, width))
 
 
 def header(plan: TrainPlan) -> list[str]:
@@ -74,8 +80,8 @@ def setting(ask: TrainAsk, framework: str) -> str:
     return f"{framework}{assumed}, {how}; batch {ask.batch:,}{unit} x {ask.seq:,} = {step} tokens{training}"
 
 
-def columns(plan: TrainPlan) -> list[Column[Choice]]:
-    """Return the columns of the table; days and cost where tokens to train on were given."""
+def table(plan: TrainPlan) -> Table[Choice]:
+    """Return the table of layouts; with days and cost where tokens to train on were given."""
     capacity = plan.best.capacity / GIB
     columns: list[Column[Choice]] = [
         Column("layout", name_cell, text=True, short=lambda c: name_cell(c, short=True)),
@@ -100,7 +106,7 @@ def columns(plan: TrainPlan) -> list[Column[Choice]]:
                 Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9),
             ]
         )
-    return columns
+    return Table(columns, plan.choices)
 
 
 def name_cell(c: Choice, *, short: bool = False) -> str:

@@ -1,6 +1,6 @@
 """A probe on a terminal: rates as bars over shapes and sizes, the fitted figures, and those not measured."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -23,7 +23,17 @@ BAR = 32
 Line = tuple[str, float, Row]
 
 
-def summary(machine: Machine, width: int) -> RenderableType:
+def probed_view(probed: "Probed", width: int, *, curves: bool) -> RenderableType:
+    """Return the fitted figures of each chip; with `curves` also every measured rate."""
+    parts: list[RenderableType] = []
+    for key, rows in probed.rows_by_chip.items():
+        if curves:
+            parts += [Text(f"{key}: {rows[0]['name']}, {rows[0]['date']}", style="bold"), _curves(rows)]
+        parts.append(_summary(probed.machines[key], width))
+    return Group(*parts)
+
+
+def _summary(machine: Machine, width: int) -> RenderableType:
     """Return the fitted figures that plans use."""
     chip, c = machine.chip, machine.calibration
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
@@ -51,14 +61,6 @@ def summary(machine: Machine, width: int) -> RenderableType:
     return Group(table, *(wrapped(f"not measured: {what}", width, indent="  ") for what in machine.missing))
 
 
-def next_steps(probed: "Probed") -> Iterator[str]:
-    """Yield the files that were written, and a command that plans with them."""
-    yield f"saved in {probed.folder}: chips, calibration and probes of {' and '.join(probed.machines)}"
-    gpu = probed.machines["here"].chip.kind == "gpu"
-    model, batch = ("llama-3.2-1b", "8x2048") if gpu else ("llama-debug", "8x64")
-    yield f"plan with it: meshwise plan {model} --on here --batch {batch} --framework meshwise"
-
-
 def _peak(machine: Machine) -> str:
     """Return the peak rate of the chip, from its datasheet or as measured."""
     return units.show(Device.of(machine.chip, machine.calibration, "bf16").wide, "FLOP/s", digits=3) + (
@@ -66,7 +68,7 @@ def _peak(machine: Machine) -> str:
     )
 
 
-def curves(rows: Sequence[Row]) -> RenderableType:
+def _curves(rows: Sequence[Row]) -> RenderableType:
     """Return every row as a bar of its rate, with the spread of its repeats."""
     panels: list[RenderableType] = []
 

@@ -5,7 +5,7 @@ from rich.text import Text
 
 from meshwise.plan.rl.plan import PHASES, RolloutPlan, Split
 from meshwise.ui.views.plan import setting
-from meshwise.ui.views.tables import Column, bullets, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, bullets, heading, wrapped
 from meshwise.units import GIB
 
 
@@ -16,7 +16,7 @@ def rollout_view(plan: RolloutPlan, width: int) -> RenderableType:
     return Group(
         *heading([f"{ask.model} on {ask.on}: {answers}", setting(ask, plan.framework)], width),
         Text(),
-        fitted(_columns(), plan.splits, width),
+        Table(_columns(), plan.splits).fitted(width),
         Text(),
         *bullets(_sentences(best), width),
         Text(),

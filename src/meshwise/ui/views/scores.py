@@ -1,10 +1,8 @@
 """Scores of predictions on a terminal, with the baselines and the rows that were not used."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from meshwise.calibrate.result import Result
@@ -14,7 +12,7 @@ from meshwise.calibrate.serve.validate import ServeValidation
 from meshwise.calibrate.train.make import TrainCalibrationResult
 from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.catalogue.calibrations import SERVE_COEFFICIENTS
-from meshwise.ui.views.tables import wrapped
+from meshwise.ui.views.tables import Column, Table, grid, wrapped
 
 Line = tuple[str, str, str, str, str]
 
@@ -36,29 +34,25 @@ def calibration_view(result: Result, width: int) -> RenderableType:
 def _train_score(score: Score, width: int) -> RenderableType:
     """Return the scores of a table of training runs."""
     inside = score.get("in_sample")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column(score["table"])
-    for column in (*(("left out", "in sample") if inside else ("predicted",)), "constant rate", "rule of thumb"):
-        table.add_column(column, justify="right")
-    for name, mine, within, constant, rule in _lines(score, inside or score):
-        if mine:
-            table.add_row(name, mine, *([within] if inside else []), constant, rule)
-    return Group(table, *_sources(score), *_wrapped(_notes(score), width))
+    titles = (score["table"], *(("left out", "in sample") if inside else ("predicted",)), "constant rate", "rule of thumb")
+    rows = [
+        (name, mine, *([within] if inside else []), constant, rule)
+        for name, mine, within, constant, rule in _lines(score, inside or score)
+        if mine
+    ]
+    sources = [Table(SOURCES, score["sources"], edged=True).fitted(width)] if len(score["sources"]) > 1 else []
+    return Group(grid(titles, rows, edged=True).fitted(width), *sources, *_wrapped(_notes(score), width))
 
 
-def _sources(score: Score) -> list[Table]:
-    """Return a table of scores by chip, framework and precision, and whether a calibration of that pair exists; none for one source."""
-    if len(score["sources"]) < 2:
-        return []
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("chip, framework, precision")
-    for column in ("rows", "time", "inside", "memory", "calibrated"):
-        table.add_column(column, justify="right")
-    for source in score["sources"]:
-        cells = (_cell(source["mape"], "%"), _cell(source["coverage"], "%"), _cell(source["memory"], "%"))
-        name = f"{source['chip']}, {source['framework']}, {source['precision']}"
-        table.add_row(name, str(source["rows"]), *cells, "yes" if source["calibrated"] else "no")
-    return [table]
+SOURCES: tuple[Column[Score], ...] = (
+    Column("chip, framework, precision", lambda row: f"{row['chip']}, {row['framework']}, {row['precision']}", text=True),
+    Column("rows", lambda row: str(row["rows"])),
+    Column("time", lambda row: _cell(row["mape"], "%")),
+    Column("inside", lambda row: _cell(row["coverage"], "%")),
+    Column("memory", lambda row: _cell(row["memory"], "%")),
+    Column("calibrated", lambda row: "yes" if row["calibrated"] else "no"),
+)
+"""Scores by chip, framework and precision, and whether a calibration of that pair exists."""
 
 
 def _lines(score: Score, inside: Score) -> list[Line]:
@@ -116,14 +110,9 @@ def _notes(score: Score) -> list[str]:
 
 def _train_calibration(made: TrainCalibrationResult, width: int) -> RenderableType:
     """Return the errors of a training calibration before and after its fit, and its coefficients."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for column, side in (("", "left"), ("before", "right"), ("left out", "right"), ("in sample", "right")):
-        table.add_column(column, justify=side)  # pyright: ignore[reportArgumentType]
-    for (name, mine, within, _, _), (_, then, _, _, _) in zip(
-        _lines(made.left_out, made.in_sample), _lines(made.before, made.before), strict=True
-    ):
-        if mine:
-            table.add_row(name, then, mine, within)
+    pairs = zip(_lines(made.left_out, made.in_sample), _lines(made.before, made.before), strict=True)
+    rows = [(name, then, mine, within) for (name, mine, within, _, _), (_, then, _, _, _) in pairs if mine]
+    table = grid(("", "before", "left out", "in sample"), rows, edged=True).fitted(width)
     fitted = [name for name in made.widths if name not in made.kept]
     values = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
     lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {values}"]
@@ -143,14 +132,10 @@ def _serve_score(score: Score, width: int) -> RenderableType:
     notes += [f"fits or not: {fit['right']} of {fit['total']} right"]
     notes += [f"skipped: {reason} ({count})" for reason, count in score["skipped_reasons"].items()]
     notes += [f"assumed: {what} ({count})" for what, count in score["assumed"].items()]
-    return Group(_serve_table(score["table"], {"predicted": score}), *_wrapped(notes, width))
+    return Group(_serve_table(score["table"], {"predicted": score}).fitted(width), *_wrapped(notes, width))
 
 
-def _serve_table(name: str, columns: dict[str, Score]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column(name)
-    for column in columns:
-        table.add_column(column, justify="right")
+def _serve_table(name: str, columns: dict[str, Score]) -> Table[Sequence[str]]:
     shown = (
         ("mape", "error, mean", "%"),
         ("p95", "  95% are within", "%"),
@@ -158,20 +143,18 @@ def _serve_table(name: str, columns: dict[str, Score]) -> Table:
         ("coverage", "  in their 90% interval", "%"),
         ("spearman", "  rank correlation", ""),
     )
-    for part in ("decode", "prefill"):
-        for key, words, show in shown:
-            cells = [_cell(score[part].get(key), show) for score in columns.values()]
-            if any(cells):
-                table.add_row(f"{part} {words}" if key == "mape" else words, *cells)
+    rows = [
+        (f"{part} {words}" if key == "mape" else words, *(_cell(score[part].get(key), show) for score in columns.values()))
+        for part in ("decode", "prefill")
+        for key, words, show in shown
+    ]
     for key, words, show in (("mape", "memory error, mean", "%"), ("max_mib", "  largest, MiB", "")):
-        cells = [_cell(score["memory"][key], show) for score in columns.values()]
-        if any(cells):
-            table.add_row(words, *cells)
-    return table
+        rows.append((words, *(_cell(score["memory"][key], show) for score in columns.values())))
+    return grid((name, *columns), [row for row in rows if any(row[1:])], edged=True)
 
 
 def _serve_calibration(made: ServeCalibrationResult, width: int) -> RenderableType:
     """Return the errors of a serving calibration before and after its fit, and its coefficients."""
     coefficients = ", ".join(f"{name} {getattr(made.calibration, name):.4g}" for name in SERVE_COEFFICIENTS)
     table = _serve_table("", {"before": made.before, "left out": made.left_out, "in sample": made.in_sample})
-    return Group(table, *_wrapped([f"{made.left_out['rows']} rows; {coefficients}"], width))
+    return Group(table.fitted(width), *_wrapped([f"{made.left_out['rows']} rows; {coefficients}"], width))

@@ -12,7 +12,7 @@ from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.plan import Miss, ServePlan
 from meshwise.plan.serve.words import length_words, load_words, tokens
 from meshwise.ui.views import bars
-from meshwise.ui.views.tables import Column, bullets, calibration_line, fitted, heading, price_sentence, wrapped
+from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, heading, price_sentence, wrapped
 from meshwise.units import GIB
 
 REMEDY = "see meshwise bench"
@@ -27,7 +27,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     parts: list[RenderableType] = [
         *heading(header(plan), width),
         Text(),
-        fitted(columns(plan), plan.choices, width),
+        table(plan).fitted(width),
         *(wrapped(line, width) for line in below_table(plan)),
         Text(),
     ]
@@ -58,8 +58,8 @@ def header(plan: ServePlan) -> list[str]:
     ]
 
 
-def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
-    """Return the columns of the table; those of several requests, prices and targets where they apply."""
+def table(plan: ServePlan) -> Table[ServeChoice]:
+    """Return the table of layouts; with columns of several requests, prices and targets where they apply."""
     ask, several = plan.ask, plan.ask.users > 1 or plan.ask.rate > 0
 
     def time(title: str, name: str, quantile: str, rank: int) -> Column[ServeChoice]:
@@ -102,7 +102,7 @@ def columns(plan: ServePlan) -> list[Column[ServeChoice]]:
         columns.append(Column("$/1M in", lambda c: dollars(c.dollars_per_million_in), rank=8))
     if ask.ttft or ask.per_user or ask.tpot or ask.e2e:
         columns.append(Column("meets", lambda c: "yes" if c.meets else "no", rank=1))
-    return columns
+    return Table(columns, plan.choices)
 
 
 def dollars(value: float | None) -> str:

@@ -11,7 +11,7 @@ from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.serve.words import length_words, load_words, target_words, tokens
 from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.serve import dollars, gib
-from meshwise.ui.views.tables import Column, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, wrapped
 
 if TYPE_CHECKING:
     from meshwise.plan.serve.vary import ServePoint, ServePoints
@@ -28,7 +28,7 @@ def points_view(points: "ServePoints", width: int) -> RenderableType:
     return Group(
         *heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
         Text(),
-        fitted(_point_columns(points, several), points.points, width),
+        Table(_point_columns(points, several), points.points).fitted(width),
         Text(),
         _chart(points, several, width),
         Text(),
@@ -94,7 +94,7 @@ def cheapest_view(points: "ServePoints", width: int) -> RenderableType:
     return Group(
         *heading([f"{ask.model}: the fewest devices of each chip, the cheapest first", about], width),
         Text(),
-        fitted(cheapest_columns(points), points.points, width),
+        cheapest_table(points).fitted(width),
         Text(),
         chart(points.axes, [(point.labels, point.choice, "") for point in found], [rent, million], width),
         Text(),
@@ -111,8 +111,8 @@ def price_note(points: "ServePoints") -> str:
     )
 
 
-def cheapest_columns(points: "ServePoints") -> "list[Column[ServePoint]]":
-    """Return the columns: devices, dollars, and the latencies that a load has there."""
+def cheapest_table(points: "ServePoints") -> "Table[ServePoint]":
+    """Return the table of points: devices, dollars, and the latencies that a load has there."""
     ask, several = points.ask, points.ask.users > 1 or points.ask.rate > 0
 
     def time(name: str, quantile: str) -> "Callable[[ServePoint], str]":
@@ -120,7 +120,7 @@ def cheapest_columns(points: "ServePoints") -> "list[Column[ServePoint]]":
 
     quantile = "p95" if several else "p50"
     at = " p95" if several else ""
-    return [
+    columns: list[Column[ServePoint]] = [
         *axis_columns(points),
         Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
         Column("$/h", _of(lambda c: dollars(c.hourly))),
@@ -131,3 +131,4 @@ def cheapest_columns(points: "ServePoints") -> "list[Column[ServePoint]]":
         *([Column(f"per token{at}", time("tpot", quantile), rank=4)] if ask.tpot or ask.per_user else []),
         Column(f"request{at}", time("e2e", quantile), rank=5),
     ]
+    return Table(columns, points.points)

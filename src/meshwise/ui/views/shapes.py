@@ -11,7 +11,7 @@ from meshwise.plan.shapes.answer import LIKE, Shapes
 from meshwise.plan.shapes.search import Row
 from meshwise.plan.train.choice import Choice
 from meshwise.ui.views.plan import setting
-from meshwise.ui.views.tables import Column, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, wrapped
 from meshwise.units import GIB
 
 
@@ -26,7 +26,7 @@ def shapes_view(shapes: Shapes, width: int) -> RenderableType:
     return Group(
         *heading([f"shapes {size}like {ask.like or LIKE}, on {ask.on}", setting(ask, shapes.framework)], width),
         Text(),
-        fitted(_columns(), shapes.shapes, width),
+        Table(_columns(), shapes.shapes).fitted(width),
         Text(),
         Text("faults of each shape, with their cost in percent of its seconds per parameter", style="bold"),
         *faults,

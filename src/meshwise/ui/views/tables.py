@@ -1,4 +1,4 @@
-"""Tables for a terminal, and results as JSON and CSV. A table shows as many of its columns as fit, and never cuts a number."""
+"""The one kind of table, for a terminal, as text, in Markdown and on a page; sentences that wrap; and results as JSON and CSV."""
 
 import csv
 import io
@@ -7,20 +7,21 @@ import math
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
+from rich.table import Table as Grid
 from rich.text import Text
 
 PIPE_WIDTH = 120
 """Width of output that does not go to a terminal, unless $COLUMNS is set."""
 
-GAP = 2
-"""Spaces between two columns of a table."""
+GAP, WIDE_GAP, EDGES = 2, 3, 2
+"""Spaces between two columns of a table, between those of a table with an edge, and what its two edges take."""
 
 LINES, FEWEST = 9, 3
 """Most lines of a list of reasons, and fewest reasons that it has."""
@@ -85,7 +86,7 @@ def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
 
 @dataclass(frozen=True)
 class Column(Generic[Shown]):
-    """A column of a table, on a terminal and in a notebook."""
+    """A column of a table."""
 
     title: str
     cell: Callable[[Shown], str]
@@ -101,23 +102,85 @@ class Column(Generic[Shown]):
     """Sort key of the column on a page, if cells do not begin with the number itself."""
 
 
-def fitted(columns: Sequence[Column[Shown]], rows: Sequence[Shown], width: int) -> Table:
-    """Return the table with all columns, or else with short cells, or else with as many columns as fit into `width`.
+@dataclass(frozen=True)
+class Table(Generic[Shown]):
+    """Rows, and the columns that show them. It is drawn on a terminal (`fitted`), as text (`lines`) and in Markdown (`markdown`); the
+    macro `table` of ui/web/templates draws it on a page."""
 
-    Text of rank 0 may take half of the width before other columns are dropped; longer text wraps. Numbers are never cut."""
-    ranks = sorted({column.rank for column in columns if column.rank}, reverse=True)
-    fewer = [[column for column in columns if column.rank < rank] for rank in ranks]
-    tried = [(columns, False), (columns, True), *((remaining, True) for remaining in fewer)]
-    chosen, short = next((trial for trial in tried if _width(*trial, rows, width // 2) <= width), tried[-1])
-    return table(chosen, rows, short=short)
+    columns: Sequence[Column[Shown]]
+    rows: Sequence[Shown]
+    edged: bool = False
+    """Whether blank lines and wider gaps set it apart from other text on a terminal."""
+    summed: bool = False
+    """Whether the last row is the sum of the others, below a line on a terminal."""
+    style: Callable[[Shown], str] = lambda row: ""
+    """The style of a row on a terminal."""
+
+    def without_empty_columns(self) -> "Table[Shown]":
+        """Return the table without columns that are empty in every row."""
+        return replace(self, columns=[column for column in self.columns if any(column.cell(row) for row in self.rows)])
+
+    def cells(self, *, short: bool = False) -> list[list[str]]:
+        """Return the texts of every row."""
+        return [[_cell(column, row, short) for column in self.columns] for row in self.rows]
+
+    def fitted(self, width: int) -> Grid:
+        """Return the table for a terminal: with all columns, or else with short cells, or else with as many columns as fit into `width`.
+
+        Text of rank 0 may take half of the width before other columns are dropped; longer text wraps. Numbers are never cut."""
+        ranks = sorted({column.rank for column in self.columns if column.rank}, reverse=True)
+        fewer = [replace(self, columns=[column for column in self.columns if column.rank < rank]) for rank in ranks]
+        tried = [(self, False), (self, True), *((remaining, True) for remaining in fewer)]
+        chosen, short = next((trial for trial in tried if trial[0].width(trial[1], width // 2) <= width), tried[-1])
+        return chosen.whole(short=short)
+
+    def width(self, short: bool = False, most_text: int = 10_000) -> int:
+        """Return the width on a terminal where text of rank 0 takes at most `most_text` characters."""
+        titles = [_title(column, short) for column in self.columns]
+        natural = [max(map(_longest_line, texts)) for texts in zip(titles, *self.cells(short=short), strict=True)]
+        texts = sum(width for column, width in zip(self.columns, natural, strict=True) if column.text and not column.rank)
+        gaps = (WIDE_GAP if self.edged else GAP) * (len(natural) - 1) + EDGES * self.edged
+        return sum(natural) - texts + min(texts, most_text) + gaps
+
+    def whole(self, *, short: bool = False) -> Grid:
+        """Return the table for a terminal with all of its columns; `short` takes short titles and cells."""
+        padding = (0, 1) if self.edged else (0, 1, 0, 0)
+        made = Grid(box=box.SIMPLE_HEAD, show_edge=self.edged, pad_edge=False, padding=padding, header_style="bold")
+        for column in self.columns:
+            side = "left" if column.text else "right"
+            made.add_column(_title(column, short), justify=side, no_wrap=not column.text, overflow="fold")
+        for number, (row, cells) in enumerate(zip(self.rows, self.cells(short=short), strict=True), 2):
+            made.add_row(*cells, style=self.style(row), end_section=self.summed and number == len(self.rows))
+        return made
+
+    def lines(self) -> list[str]:
+        """Return the table as lines of text, its titles in the first."""
+        every = [[column.title for column in self.columns], *self.cells()]
+        widths = [max(map(len, texts)) for texts in zip(*every, strict=True)]
+        return ["  ".join(map(_aligned, self.columns, row, widths)) for row in every]
+
+    def markdown(self) -> str:
+        """Return the table as Markdown. Leading blanks of a cell, which mark a part of the row above, do not break."""
+        rule = ["---" if column.text else "---:" for column in self.columns]
+        return "\n".join(map(_markdown_row, [[column.title for column in self.columns], rule, *self.cells()]))
 
 
-def _width(columns: Sequence[Column[Shown]], short: bool, rows: Sequence[Shown], most: int) -> int:
-    """Return the width of a table whose text of rank 0 takes at most `most` characters."""
-    cells = [[_title(column, short), *(_cell(column, row, short) for row in rows)] for column in columns]
-    natural = [max(map(cell_len, column)) for column in cells]
-    texts = sum(width for column, width in zip(columns, natural, strict=True) if column.text and not column.rank)
-    return sum(natural) - texts + min(texts, most) + GAP * (len(columns) - 1)
+def grid(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    words: Iterable[int] = (0,),
+    *,
+    edged: bool = False,
+    style: Callable[[Sequence[str]], str] = lambda row: "",
+) -> Table[Sequence[str]]:
+    """Return the table of texts that are there already. `words`: numbers of the columns that are aligned to the left."""
+    left = set(words)
+    columns = [Column[Sequence[str]](title, itemgetter(i), text=i in left) for i, title in enumerate(titles)]
+    return Table(columns, rows, edged, style=style)
+
+
+def _longest_line(text: str) -> int:
+    return max(map(cell_len, text.split("\n")))
 
 
 def _title(column: Column[Any], short: bool) -> str:
@@ -128,15 +191,13 @@ def _cell(column: Column[Shown], row: Shown, short: bool) -> str:
     return (column.short or column.cell)(row) if short else column.cell(row)
 
 
-def table(columns: Sequence[Column[Shown]], rows: Sequence[Shown], *, short: bool = False) -> Table:
-    """Return a table with all of these columns; `short` takes short titles and cells."""
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for column in columns:
-        side = "left" if column.text else "right"
-        made.add_column(_title(column, short), justify=side, no_wrap=not column.text, overflow="fold")
-    for row in rows:
-        made.add_row(*(_cell(column, row, short) for column in columns))
-    return made
+def _aligned(column: Column[Any], text: str, width: int) -> str:
+    return text.ljust(width) if column.text else text.rjust(width)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    escaped = (cell.replace("|", "\\|") for cell in cells)
+    return "| " + " | ".join("&nbsp;" * (len(cell) - len(cell.lstrip())) + cell.lstrip() for cell in escaped) + " |"
 
 
 def wrapped(line: str, width: int, head: str = "", indent: str = "", style: str = "") -> Text:
@@ -150,6 +211,12 @@ def wrapped(line: str, width: int, head: str = "", indent: str = "", style: str 
 def heading(lines: Sequence[str], width: int) -> list[Text]:
     """Return the first line in bold, the others plain."""
     return [wrapped(line, width, style="" if i else "bold") for i, line in enumerate(lines)]
+
+
+def sentences_view(sentences: Sequence[str], width: int) -> Group:
+    """Return every sentence wrapped; one that is indented stays so."""
+    indents = ["  " if sentence.startswith(" ") else "" for sentence in sentences]
+    return Group(*(wrapped(line.strip(), width, indent, f"{indent}  ") for line, indent in zip(sentences, indents, strict=True)))
 
 
 def bullets(sentences: Iterable[str], width: int) -> list[Text]:

@@ -1,11 +1,12 @@
 """The view of a tuning: its runs beside their predictions, the layout that it ends with, and what one more run might gain."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
 from meshwise import units
-from meshwise.ui.views.tables import Column, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, wrapped
 from meshwise.units import GIB
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def tune_view(tuned: "Tuned", width: int) -> RenderableType:
     )
     head = [f"{tuned.title}: {runs} of {candidates}"]
     below = [*_best(tuned), f"stopped: {tuned.stopped}", *tuned.lines]
-    table = [fitted(columns(tuned), tuned.runs, width)] if tuned.runs else []
+    table = [_table(tuned.runs).fitted(width)] if tuned.runs else []
     return Group(*heading(head, width), *table, *(wrapped(line, width) for line in below))
 
 
@@ -35,9 +36,8 @@ def _best(tuned: "Tuned") -> list[str]:
     ]
 
 
-def columns(tuned: "Tuned") -> "list[Column[TunedRun]]":
-    """Return the columns that at least one run has values for."""
-    every: list[Column[TunedRun]] = [
+def _table(runs: "Sequence[TunedRun]") -> "Table[TunedRun]":
+    columns: list[Column[TunedRun]] = [
         Column("run", lambda run: str(run.number)),
         Column("candidate", lambda run: run.name, text=True),
         Column("devices", lambda run: str(run.devices), 3),
@@ -47,7 +47,7 @@ def columns(tuned: "Tuned") -> "list[Column[TunedRun]]":
         Column("GiB", lambda run: _gib(run.memory), 2),
         Column("expected GiB", lambda run: _gib(run.predicted_memory), 2),
     ]
-    return [column for column in every if any(column.cell(run) for run in tuned.runs)]
+    return Table(columns, runs).without_empty_columns()
 
 
 def _time(seconds: float | None) -> str:

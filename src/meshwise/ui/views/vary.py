@@ -13,7 +13,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.vary import Point, TrainPoints
 from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.plan import memory_cell, money, setting
-from meshwise.ui.views.tables import Column, fitted, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, wrapped
 from meshwise.units import GIB
 
 
@@ -23,7 +23,7 @@ def points_view(points: TrainPoints, width: int) -> RenderableType:
     several = sum(1 for point in points if point.choice) > 1
     why = [Text("why the layout changes", style="bold"), *reasons] if reasons else []
     why += [Text("The same layout wins at every point.")] if several and not reasons else []
-    table = fitted(_columns(points.ask, points.axes, points.points), points.points, width)
+    table = Table(_columns(points.ask, points.axes, points.points), points.points).fitted(width)
     return Group(
         *heading(_header(points.ask, " and ".join(points.axes), points.points), width),
         Text(),
@@ -127,7 +127,7 @@ def cheapest_view(cheapest: Cheapest, width: int) -> RenderableType:
         Text(),
         wrapped(sentence, width, style="bold"),
         Text(),
-        fitted(_columns(ask, ("chip", "nodes"), per_chip), per_chip, width),
+        Table(_columns(ask, ("chip", "nodes"), per_chip), per_chip).fitted(width),
         Text(),
         Text(f"Node counts of {best.values['chip']} that were tried and fit:"),
         Text(),

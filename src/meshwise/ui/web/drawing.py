@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part, on_chip
-from meshwise.ui.views.tables import Column
+from meshwise.ui.views.tables import Column, Table
 
 Shown = TypeVar("Shown")
 SCALES = {"tt": TRAIN_TIME, "tm": TRAIN_MEMORY, "st": SERVE_TIME, "sm": SERVE_MEMORY}
@@ -155,7 +155,9 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class Layouts:
+    """A table of layouts as a page draws it: heads that sort, rows with bars and intervals."""
+
     heads: tuple[Head, ...]
     rows: tuple[Row, ...]
 
@@ -193,13 +195,13 @@ def heads(columns: Sequence[Column[Any]], asked: str) -> tuple[Head, ...]:
     return tuple(shown)
 
 
-def ordered(columns: Sequence[Column[Shown]], rows: Sequence[Shown], asked: str) -> list[int]:
+def ordered(table: Table[Shown], asked: str) -> list[int]:
     """Return the numbers of the rows in the asked order; as they are where no column is asked for."""
-    column = next((column for column in columns if slug(column.title) == asked.removeprefix("-")), None)
-    numbers = list(range(len(rows)))
+    column = next((column for column in table.columns if slug(column.title) == asked.removeprefix("-")), None)
+    numbers = list(range(len(table.rows)))
     if column is None:
         return numbers
-    keys = [sort_key(column, row) for row in rows]
+    keys = [sort_key(column, row) for row in table.rows]
     present = [i for i in numbers if not keys[i][0]]
     present.sort(key=lambda i: keys[i][1:], reverse=asked.startswith("-"))
     return [*present, *(i for i in numbers if keys[i][0])]

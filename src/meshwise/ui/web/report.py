@@ -16,8 +16,9 @@ from meshwise.audit.report import Audit
 from meshwise.errors import UserError
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
-from meshwise.run.train.start import SweepResult, TrainResult
+from meshwise.run.train.results import SweepResult, TrainResult
 from meshwise.ui.views import front
+from meshwise.ui.views.run import report as run_report
 from meshwise.ui.views.svg.gantt import gantt
 from meshwise.ui.views.svg.lines import lines
 from meshwise.ui.web.asking import Pairs
@@ -69,7 +70,7 @@ def of_run(result: TrainResult | SweepResult) -> str:
             Markup(lines("loss", [step.loss for step in steps])),
             Markup(lines("seconds per step", [step.seconds for step in steps], forecast.seconds if forecast else None)),
         ]
-    return document(title, "run.html", {"title": title, "sections": result.sections, "pictures": pictures})
+    return document(title, "run.html", {"title": title, "sections": run_report.sections(result), "pictures": pictures})
 
 
 def of_audit(report: Audit) -> str:

@@ -9,7 +9,7 @@ from meshwise.catalogue import here
 from meshwise.run.train import launch
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
-from meshwise.run.train.report import failure
+from meshwise.run.train.report import failure, memory
 
 
 def ready(monkeypatch: pytest.MonkeyPatch, **words: Any) -> launch.Launch:
@@ -42,7 +42,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, gib: float, **words: Any) -> launch.
 
 def test_on_a_cpu_weights_are_counted_in_float32_and_memory_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = on_cpu(monkeypatch, 24, dp_shard=8, mbs=8)
-    held = failure.parts(asked, asked.predicted())
+    held = memory.parts(asked, asked.predicted())
     own = asked.model.params / 8
     assert (held["weights"], held["gradients"], held["optimizer"]) == pytest.approx((4 * own, 4 * own, 8 * own), rel=1e-3)
     assert held["activations"] == 2 * asked.predicted().memory["activations"]
@@ -52,11 +52,11 @@ def test_on_a_cpu_weights_are_counted_in_float32_and_memory_is_shared(monkeypatc
 
 def test_a_run_that_may_exceed_the_memory_gets_a_warning_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = on_cpu(monkeypatch, 24, dp_shard=8, mbs=8)
-    note = failure.memory_warning(asked, asked.predicted())
+    note = memory.memory_warning(asked, asked.predicted())
     assert note.startswith("predicted to need ")
     assert "but this machine has 24.0 GiB: it may be killed; a smaller --mbs" in note
     roomy = on_cpu(monkeypatch, 24, dp_shard=2, mbs=1, recompute="full")
-    assert failure.memory_warning(roomy, roomy.predicted()) == ""
+    assert memory.memory_warning(roomy, roomy.predicted()) == ""
 
 
 def test_without_a_smaller_layout_the_message_states_it(monkeypatch: pytest.MonkeyPatch) -> None:

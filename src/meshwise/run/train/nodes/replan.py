@@ -9,7 +9,7 @@ from meshwise.errors import UserError
 from meshwise.plan.train.choice import choice
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.report.advice import layout_of
+from meshwise.run.train.report.memory import layout_of
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
 SEARCHED = 64

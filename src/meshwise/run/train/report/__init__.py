@@ -1,9 +1,9 @@
-"""train.report: the report of a run, and layouts to try next.
+"""train.report: the numbers of a run's report, and layouts to try next. ui.views.run draws them.
 
     comparison.py  measured beside predicted, by part, over ranks and over earlier runs
-    sections.py    the report as data, printed as text or written as Markdown
     advice.py      the forecast of a run, and faster layouts for the next one
+    memory.py      the predicted memory of each device
     failure.py     the reason why a run failed; where memory ran out, the nearest layout that needs less
-Imports train.launch, plan, cost, catalogue, and the rows and settings of the trainer. Imported by the runs, sweeps and dry runs
-of train, by tune.loop and by ui.web.
+Imports train.launch, plan, cost, catalogue, and the rows and settings of the trainer. Imported by the runs of train, by tune.loop
+and by ui.views.run.
 """

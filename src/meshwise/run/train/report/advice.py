@@ -4,9 +4,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
-from meshwise.cost.axes import layout_name
 from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import TIE, Choice, choice
@@ -14,7 +13,7 @@ from meshwise.plan.train.explain import differences
 from meshwise.plan.train.own_run import finetune_words
 from meshwise.plan.train.search import Found, search
 from meshwise.run.train.launch import Launch
-from meshwise.units import GIB
+from meshwise.run.train.report.memory import layout_of
 from meshwise.workers.trainer.contract.rows import PREDICTED
 from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 
@@ -89,12 +88,6 @@ def _runnable(q: Question, result: Found, settings: Settings) -> Iterator[Choice
             yield choice(q, result.layouts, result.cost, i)
 
 
-def layout_of(row: "dict[str, int | str]") -> Layout:
-    """Convert a planner's layout into the trainer's. Without shards, the ZeRO stage is the default."""
-    axes = {f.name: row[f.name] for f in fields(Layout)}
-    return Layout(**cast(Any, axes | ({} if int(row["dp_shard"]) > 1 else {"zero": Layout.zero})))
-
-
 def _distinct(choices: list[Choice]) -> Iterator[Choice]:
     """Yield the fastest layout of each combination of tp, pp, cp and micro-batch; layouts with the same ones are nearly equally fast."""
     seen: set[tuple[object, ...]] = set()
@@ -124,25 +117,29 @@ def command(settings: Settings, layout: Layout, batch: int) -> str:
     return " ".join(["meshwise run", model, *words, f"--batch {batch}x{settings.seq}", *more])
 
 
-def advice(settings: Settings, forecast: Forecast) -> tuple[list[str], list[str]]:
-    """Return suggestions, and the commands that try them."""
-    here, tokens = forecast.here, settings.batch * settings.seq
-    lines: list[str] = []
-    commands: list[str] = []
-    for better in forecast.better:
-        gain, layout = here.step / better.step - 1, layout_of(better.layout)
-        lines.append(
-            f"{layout_name(better.layout)}: {gain:+.0%} tokens/s predicted over {layout_name(here.layout)}, "
-            f"{better.peak / GIB:.2f} GiB per device instead of {here.peak / GIB:.2f}; {why(better, here)}"
-        )
-        commands.append(command(settings, layout, settings.batch))
-    if not forecast.better:
-        lines.append(
-            f"{layout_name(here.layout)} is already the fastest of {forecast.evaluated:,} layouts for this batch, within {TIE:.0%}."
-        )
-    if forecast.doubled is not None:
-        gain = forecast.doubled.tokens_per_second / (tokens / here.step) - 1
-        lines.append(f"Twice the batch: {gain:+.0%} tokens/s predicted, with {layout_name(forecast.doubled.layout)}.")
-        if not forecast.better and gain > TIE:
-            commands.append(command(settings, layout_of(forecast.doubled.layout), 2 * settings.batch))
-    return lines, commands
+@dataclass(frozen=True)
+class Suggestion:
+    """A layout to try next."""
+
+    choice: Choice
+    gain: float
+    """Predicted tokens per second over those of the run, less 1."""
+    command: str
+    """The command that runs it; '' where that is not worth it."""
+    doubled: bool = False
+    """Whether it is for twice the batch."""
+
+
+def suggestions(settings: Settings, forecast: Forecast) -> list[Suggestion]:
+    """Return the faster layouts, then the fastest one with twice the batch, if one fits."""
+    here, doubled = forecast.here, forecast.doubled
+    found = [
+        Suggestion(better, here.step / better.step - 1, command(settings, layout_of(better.layout), settings.batch))
+        for better in forecast.better
+    ]
+    if doubled is not None:
+        gain = doubled.tokens_per_second / (settings.batch * settings.seq / here.step) - 1
+        pays = not forecast.better and gain > TIE
+        words = command(settings, layout_of(doubled.layout), 2 * settings.batch) if pays else ""
+        found.append(Suggestion(doubled, gain, words, doubled=True))
+    return found

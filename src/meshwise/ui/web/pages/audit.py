@@ -14,7 +14,7 @@ from meshwise.ui.views import audit as views
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import scores
-from meshwise.ui.web.pages.page import Example, Page, PlainTable, Reply, Site
+from meshwise.ui.web.pages.page import Example, Page, Reply, Site
 
 FILE = "file"
 """The parameter that chooses one of the files named on the command line."""
@@ -98,20 +98,13 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
             }
             for finding in audit.findings
         ],
-        "tables": [_table(views.TRAINED, trained), _table(views.SERVED, served)],
+        "tables": [views.runs_table(trained[:MOST_RUNS], views.TRAINED), views.runs_table(served[:MOST_RUNS], views.SERVED)],
         "more": max(0, len(trained) - MOST_RUNS) + max(0, len(served) - MOST_RUNS),
         "notes": audit.notes,
         "suggestions": [suggestion.message for suggestion in audit.predictions.suggestions],
         "scores": [scores.values(each, "devices") for each in scored],
         "unscored": unscored,
     }
-
-
-def _table(columns: Sequence[views.Column], rows: Sequence[dict[str, Any]]) -> PlainTable:
-    """Return the runs, without columns that are empty in all of them."""
-    heads = tuple((column.title.replace("\n", " "), column.text) for column in columns)
-    cells = tuple(tuple(column.cell(row) for column in columns) for row in rows[:MOST_RUNS])
-    return PlainTable(heads, cells).without_empty_columns()
 
 
 PAGE = Page(

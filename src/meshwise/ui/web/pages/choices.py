@@ -1,6 +1,6 @@
 """Functions that the pages Plan and Serve share: the plan that a query asks for, the table of its layouts, and its launch files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from meshwise import api
@@ -9,11 +9,11 @@ from meshwise.plan.fields import Ask
 from meshwise.plan.plan import Plan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
-from meshwise.ui.views.tables import Column
+from meshwise.ui.views.tables import Table
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import toggled
-from meshwise.ui.web.drawing import Bar, Row, Table
+from meshwise.ui.web.drawing import Bar, Layouts, Row
 from meshwise.ui.web.pages.page import Launch, Site
 
 Made = TypeVar("Made", bound=Plan[Any, Any])
@@ -31,24 +31,23 @@ def plan_of(site: Site, query: Pairs, ask: type[Ask], made: type[Made], plan: Ca
 
 
 def table(
-    columns: Sequence[Column[Chosen]],
-    choices: Sequence[Chosen],
+    shown: Table[Chosen],
     query: Pairs,
     interval: Callable[[Chosen], tuple[float, float, float]],
     bar: Callable[[Chosen], Bar],
     warning: Callable[[Chosen], str] = lambda choice: "",
-) -> Table:
+) -> Layouts:
     """Return the table of layouts in the asked order, with a bar and an interval (low, value, high) in each row."""
-    order, intervals = asking.one(query, "sort"), drawing.whiskers([interval(choice) for choice in choices])
+    order, intervals = asking.one(query, "sort"), drawing.whiskers([interval(choice) for choice in shown.rows])
     rows: list[Row] = []
-    for i in drawing.ordered(columns, choices, order):
-        choice, (mark, link) = choices[i], toggled(query, i)
-        cells = tuple(drawing.cell(column, choice) for column in columns)
+    for i in drawing.ordered(shown, order):
+        choice, (mark, link) = shown.rows[i], toggled(query, i)
+        cells = tuple(drawing.cell(column, choice) for column in shown.columns)
         rows.append(Row(i + 1, cells, mark, warning(choice), bar(choice), intervals[i], link))
-    return Table(drawing.heads(columns, order), tuple(rows))
+    return Layouts(drawing.heads(shown.columns, order), tuple(rows))
 
 
-def links(query: Pairs, shown: Table) -> dict[str, Any]:
+def links(query: Pairs, shown: Layouts) -> dict[str, Any]:
     """Return the query strings of a click on each head of the table, and on the button that ends a comparison."""
     return {
         "sorts": [asking.changed(query, sort=head.slug) for head in shown.heads],

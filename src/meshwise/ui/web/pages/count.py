@@ -1,7 +1,6 @@
 """The page Count: parameters, FLOPs, caches and bytes of models side by side, and the budget of training one on a cluster."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from meshwise import api
@@ -40,14 +39,6 @@ class CountAsk(Ask):
         return [name.strip() for name in self.model.split(",") if name.strip()]
 
 
-@dataclass(frozen=True)
-class Block:
-    """The rows under one heading: a name and a cell for each model."""
-
-    title: str
-    rows: list[tuple[str, list[str]]]
-
-
 def ask_of(site: Site, query: Pairs) -> CountAsk:
     rest = [pair for pair in query if pair[0] != "model"]
     ask = asking.question(CountAsk, rest, site.named.models)
@@ -71,16 +62,12 @@ def answer(site: Site, query: Pairs) -> Reply | None:
 
 def values(counts: Sequence[Count], ask: CountAsk) -> dict[str, Any]:
     tallies = [count.to_json() for count in counts]
-    blocks: list[Block] = []
-    for title, rows in views.sections(tallies):
-        filled = [(name, cells) for name, cell in rows if any(cells := [cell(tally) for tally in tallies])]
-        blocks += [Block(title, filled)] if filled else []
     budgets = [(tally["model"], views.budget_rows(tally["budget"])) for tally in tallies if "budget" in tally]
     notes = list(dict.fromkeys(note for tally in tallies for note in tally["notes"]))
     return {
         "names": [tally["model"] for tally in tallies],
         "sources": [tally["source"] for tally in tallies],
-        "blocks": blocks,
+        "blocks": views.sections(tallies),
         "budgets": budgets,
         "on": ask.on,
         "rooflines": [line for tally in tallies for line in tally.get("budget", {}).get("rooflines", ())],

@@ -6,10 +6,11 @@ from meshwise import units
 from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.mesh import Mesh
+from meshwise.ui.views.tables import Column, Table
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import choices, plan
-from meshwise.ui.web.pages.page import Page, PlainTable, Reply, Site, missing_fields
+from meshwise.ui.web.pages.page import Page, Reply, Site, missing_fields
 
 OTHERS = (*choices.OTHERS, "row", "from")
 MOST_DEVICES = 4096
@@ -65,27 +66,16 @@ def pager(mesh: Mesh, query: Pairs) -> dict[str, str]:
     }
 
 
-def groups(mesh: Mesh) -> PlainTable:
-    heads = (
-        ("group", True),
-        ("what it sends", True),
-        ("ranks", False),
-        ("stride", False),
-        (f"{mesh.unit}s", False),
-        ("seconds of a step", False),
-    )
-    rows = tuple(
-        (
-            each.name,
-            each.words,
-            f"{each.size:,}",
-            f"{each.stride:,}",
-            f"{each.nodes:,}",
-            units.show(each.seconds, "seconds", digits=3) if each.seconds else "hidden",
-        )
-        for each in mesh.communicators
-    )
-    return PlainTable(heads, rows)
+def groups(mesh: Mesh) -> Table[Any]:
+    columns: list[Column[Any]] = [
+        Column("group", lambda each: each.name, text=True),
+        Column("what it sends", lambda each: each.words, text=True),
+        Column("ranks", lambda each: f"{each.size:,}"),
+        Column("stride", lambda each: f"{each.stride:,}"),
+        Column(f"{mesh.unit}s", lambda each: f"{each.nodes:,}"),
+        Column("seconds of a step", lambda each: units.show(each.seconds, "seconds", digits=3) if each.seconds else "hidden"),
+    ]
+    return Table(columns, mesh.communicators)
 
 
 def stages(mesh: Mesh) -> list[dict[str, Any]]:

@@ -63,19 +63,6 @@ class Page:
 
 
 @dataclass(frozen=True)
-class PlainTable:
-    """A table of texts: titles, each with whether its column is words, and rows of cells."""
-
-    heads: tuple[tuple[str, bool], ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def without_empty_columns(self) -> "PlainTable":
-        """Return the table without columns that are empty in every row."""
-        kept = [i for i in range(len(self.heads)) if any(row[i] for row in self.rows)]
-        return PlainTable(tuple(self.heads[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in self.rows))
-
-
-@dataclass(frozen=True)
 class Tile:
     """One figure above the table: its name, value, and a remark."""
 

@@ -13,7 +13,6 @@ from meshwise.ui.views import plan as views
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import Comparison, compare_trained, selected
-from meshwise.ui.web.drawing import Table
 from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import Badge, Example, Launch, Page, Reply, Site, Tile, calibrated, dropped, missing_fields
 from meshwise.units import GIB
@@ -128,11 +127,10 @@ def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:
     return drawing.bar("tm", c.memory, c.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total, kind)
 
 
-def table(plan: TrainPlan, query: Pairs) -> Table:
+def table(plan: TrainPlan, query: Pairs) -> drawing.Layouts:
     slowest = max(c.step for c in plan.choices)
     return choices.table(
-        views.columns(plan),
-        plan.choices,
+        views.table(plan),
         query,
         lambda c: (c.low, c.step, c.high),
         lambda c: time_bar(c, slowest, c.name),

@@ -8,14 +8,15 @@ from typing import Any
 
 from meshwise import api, units
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.run.serve.bench import Bench
 from meshwise.run.train.folder import RunFolder
-from meshwise.run.train.report.comparison import row_layout_name
 from meshwise.ui.views import bench as bench_views
+from meshwise.ui.views.run.words import row_layout_name
+from meshwise.ui.views.tables import Column, Table
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.pages.page import Page, PlainTable, Reply, Site
+from meshwise.ui.web.pages.page import Page, Reply, Site
 from meshwise.units import GIB
 
+Figures = dict[str, float | None]
 MOST_RUNS = 6
 """Runs whose curves are drawn at once."""
 EVERY = 0.5
@@ -53,7 +54,7 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         "table": table(runs),
         "charts": [chart for chart in CHARTS if any(point[chart[0]] is not None for run in runs for point in run.points())],
         "drawing": [drawing(run) for run in runs],
-        "benches": [(name, bench.data["model"], bench_table(bench)) for name, bench in benches],
+        "benches": [(name, bench.data["model"], bench_views.table(bench.points)) for name, bench in benches],
         "live": any(run.running for run in runs),
     }
     data = {
@@ -104,47 +105,44 @@ def _scaled(point: dict[str, Any]) -> dict[str, Any]:
     return {key: value if key == "step" else _plain(key, value) for key, value in point.items()}
 
 
-def table(runs: list[RunFolder]) -> PlainTable:
+def table(runs: list[RunFolder]) -> Table[RunFolder]:
     """Return the runs side by side, measured beside predicted."""
-    heads = (
-        ("run", True), ("model", True), ("layout", True), ("devices", False), ("steps", False), ("s/step", False), ("predicted", False),
-        ("tokens/s", False), ("MFU", False), ("GiB", False), ("predicted", False), ("loss", False),
-    )  # fmt: skip
-    return PlainTable(heads, tuple(_cells(run) for run in runs)).without_empty_columns()
+    return Table(COLUMNS, runs).without_empty_columns()
 
 
-def _cells(run: RunFolder) -> tuple[str, ...]:
-    m, p, s = run.measured, run.predicted, run.settings
-    layout = s.layout
-    name = (
-        row_layout_name(run.row)
-        if run.row.get("outcome") == "ok"
-        else f"dp{layout.dp} tp{layout.tp} pp{layout.pp} mbs{layout.mbs}"
-    )
-    return (
-        run.name,
-        s.name,
-        name,
-        f"{layout.devices:,}",
-        f"{len(run.steps):,} of {s.steps:,}",
-        _text(m.get("seconds"), lambda value: units.show(value, "seconds", digits=3)),
-        _text(p.get("seconds"), lambda value: units.show(value, "seconds", digits=3)),
-        _text(m.get("tokens_per_second"), lambda value: f"{value:,.0f}"),
-        _text(m.get("mfu"), lambda value: f"{100 * value:.1f}%"),
-        _text(m.get("memory"), lambda value: f"{value / GIB:.2f}"),
-        _text(p.get("memory"), lambda value: f"{value / GIB:.2f}"),
-        f"{run.steps[0].loss:.3f} to {run.steps[-1].loss:.3f}" if run.steps else "",
-    )
+def _layout(run: RunFolder) -> str:
+    layout = run.settings.layout
+    if run.row.get("outcome") == "ok":
+        return row_layout_name(run.row)
+    return f"dp{layout.dp} tp{layout.tp} pp{layout.pp} mbs{layout.mbs}"
+
+
+def _seconds(figures: Figures) -> str:
+    return _text(figures.get("seconds"), lambda value: units.show(value, "seconds", digits=3))
+
+
+def _memory(figures: Figures) -> str:
+    return _text(figures.get("memory"), lambda value: f"{value / GIB:.2f}")
 
 
 def _text(value: float | None, show: Callable[[float], str]) -> str:
     return "" if value is None else show(value)
 
 
-def bench_table(bench: Bench) -> PlainTable:
-    columns = bench_views.columns(bench.points)
-    heads = tuple((column.title, column.text) for column in columns)
-    return PlainTable(heads, tuple(tuple(column.cell(point) for column in columns) for point in bench.points))
+COLUMNS: tuple[Column[RunFolder], ...] = (
+    Column("run", lambda run: run.name, text=True),
+    Column("model", lambda run: run.settings.name, text=True),
+    Column("layout", _layout, text=True),
+    Column("devices", lambda run: f"{run.settings.layout.devices:,}"),
+    Column("steps", lambda run: f"{len(run.steps):,} of {run.settings.steps:,}"),
+    Column("s/step", lambda run: _seconds(run.measured)),
+    Column("predicted", lambda run: _seconds(run.predicted)),
+    Column("tokens/s", lambda run: _text(run.measured.get("tokens_per_second"), lambda value: f"{value:,.0f}")),
+    Column("MFU", lambda run: _text(run.measured.get("mfu"), lambda value: f"{100 * value:.1f}%")),
+    Column("GiB", lambda run: _memory(run.measured)),
+    Column("predicted", lambda run: _memory(run.predicted)),
+    Column("loss", lambda run: f"{run.steps[0].loss:.3f} to {run.steps[-1].loss:.3f}" if run.steps else ""),
+)
 
 
 async def events(folder: Path) -> AsyncIterator[str]:

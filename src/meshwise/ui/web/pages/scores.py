@@ -7,7 +7,8 @@ from typing import Any
 from meshwise.calibrate.result import Validation
 from meshwise.calibrate.serve.validate import ServeValidation
 from meshwise.calibrate.train.validate import TrainValidation
-from meshwise.ui.web.pages.page import PlainTable, Tile
+from meshwise.ui.views.tables import Column, Table
+from meshwise.ui.web.pages.page import Tile
 
 AXES = {
     "devices": "devices",
@@ -112,29 +113,22 @@ def _tiles(part: Mapping[str, Any], rows: int, memory: Mapping[str, Any]) -> lis
     return shown
 
 
-def _sources(sources: Any) -> PlainTable | None:
+def _sources(sources: Any) -> Table[Any] | None:
     """Return errors by chip, framework and precision; None for a single source."""
-    if len(sources) < 2:
-        return None
-    heads = (
-        ("chip", True),
-        ("framework", True),
-        ("precision", True),
-        ("rows", False),
-        ("time error", False),
-        ("in interval", False),
-        ("memory error", False),
-        ("calibrated", True),
-    )
-    rows = tuple(
-        (
-            str(source["chip"]), str(source["framework"]), str(source["precision"]), f"{source['rows']:,}", _percent(source["mape"]),
-            _percent(source["coverage"]), _percent(source["memory"]), "yes" if source["calibrated"] else "no",
-        )
-        for source in sources
-    )  # fmt: skip
-    return PlainTable(heads, rows)
+    return Table(SOURCES, sources) if len(sources) > 1 else None
 
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.1f}%"
+
+
+SOURCES: tuple[Column[Any], ...] = (
+    Column("chip", lambda row: str(row["chip"]), text=True),
+    Column("framework", lambda row: str(row["framework"]), text=True),
+    Column("precision", lambda row: str(row["precision"]), text=True),
+    Column("rows", lambda row: f"{row['rows']:,}"),
+    Column("time error", lambda row: _percent(row["mape"])),
+    Column("in interval", lambda row: _percent(row["coverage"])),
+    Column("memory error", lambda row: _percent(row["memory"])),
+    Column("calibrated", lambda row: "yes" if row["calibrated"] else "no", text=True),
+)

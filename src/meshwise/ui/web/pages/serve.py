@@ -15,7 +15,6 @@ from meshwise.ui.views import serve_points
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import compare_served, selected
-from meshwise.ui.web.drawing import Table
 from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import (
     Badge,
@@ -71,22 +70,15 @@ def answer(site: Site, query: Pairs) -> Reply | None:
 
 def cheapest_values(points: ServePoints) -> dict[str, Any]:
     """Return what the template of the cheapest devices shows: a table with a link to the plan of each row."""
-    ask, columns = points.ask, serve_points.cheapest_columns(points)
-    rows = [
-        {
-            "cells": [column.cell(point) for column in columns],
-            "link": asking.changed(asking.query_of(point.ask)) if point.choice and point.ask else "",
-        }
-        for point in points
-    ]
+    ask = points.ask
     return {
         "cheapest": True,
         "header": [
             f"{ask.model}: the fewest devices of each chip, the cheapest first",
             "; ".join(filter(None, (load_words(ask), length_words(ask), target_words(ask)))),
         ],
-        "heads": [(column.title, column.text) for column in columns],
-        "rows": rows,
+        "table": serve_points.cheapest_table(points),
+        "links": [asking.changed(asking.query_of(point.ask)) if point.choice and point.ask else "" for point in points],
         "notes": [serve_points.price_note(points)],
         "command": points.command,
     }
@@ -189,11 +181,9 @@ def _device_bar(same: Sequence[Device], unit: str) -> drawing.Bar:
     return drawing.bar("sm", held, first.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total)
 
 
-def table(plan: ServePlan, query: Pairs) -> Table:
+def table(plan: ServePlan, query: Pairs) -> drawing.Layouts:
     slowest = max(sum(c.time.values()) for c in plan.choices)
-    return choices.table(
-        views.columns(plan), plan.choices, query, lambda c: (c.low, c.per_user, c.high), lambda c: time_bar(c, slowest, c.name)
-    )
+    return choices.table(views.table(plan), query, lambda c: (c.low, c.per_user, c.high), lambda c: time_bar(c, slowest, c.name))
 
 
 def misses(plan: ServePlan) -> list[Dropped]:

@@ -14,11 +14,12 @@ from meshwise.plan.fields import PRICE
 from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.vary import Axis, Points, Value
+from meshwise.ui.views.tables import Table, grid
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import plan as planned
 from meshwise.ui.web.pages import serve as served
-from meshwise.ui.web.pages.page import Example, Page, PlainTable, Reply, Site
+from meshwise.ui.web.pages.page import Example, Page, Reply, Site
 from meshwise.units import GIB
 
 SERVING = "serve"
@@ -245,8 +246,8 @@ def chart(points: Points[Any, Any], metrics: Sequence[Metric], chosen: str, ask:
     }
 
 
-def table(points: Points[Any, Any], metrics: Sequence[Metric]) -> PlainTable:
-    heads = (*((name, False) for name in points.axes), ("layout", True), *((metric.title, False) for metric in metrics))
+def table(points: Points[Any, Any], metrics: Sequence[Metric]) -> Table[Sequence[str]]:
+    titles = (*points.axes, "layout", *(metric.title for metric in metrics))
     rows = tuple(
         (
             *point.labels,
@@ -255,7 +256,7 @@ def table(points: Points[Any, Any], metrics: Sequence[Metric]) -> PlainTable:
         )
         for point in points
     )
-    return PlainTable(heads, rows)
+    return grid(titles, rows, words=(len(points.axes),))
 
 
 def _shown(value: float | None) -> str:

@@ -78,14 +78,30 @@ class Family:
 @cache
 def families() -> dict[str, Family]:
     """Return all families by model_type, in the order of their modules' names."""
+    return {kind: family for family in map(_family, _modules()) for kind in family.model_types}
+
+
+@cache
+def find_family(kind: str) -> Family | None:
+    """Return the family of a model_type; None if there is none. The module of that name comes first: it is most often the only import."""
+    named_alike = sorted(_modules(), key=lambda name: name != kind)
+    return next((family for family in map(_family, named_alike) if kind in family.model_types), None)
+
+
+def _modules() -> list[str]:
     folder = Path(__file__).parents[2] / "models/families"
-    names = sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
-    every = [import_module(f"{PACKAGE}.families.{name}").FAMILY for name in names]
-    return {kind: family for family in every for kind in family.model_types}
+    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
+
+
+def _family(module: str) -> Family:
+    return import_module(f"{PACKAGE}.families.{module}").FAMILY
 
 
 def family_of(config: Config) -> Family:
-    return families()[config["model_type"]]
+    family = find_family(config["model_type"])
+    if family is None:
+        raise KeyError(config["model_type"])
+    return family
 
 
 def import_part(config: Config, part: str) -> Any:
@@ -131,11 +147,11 @@ def unsupported(config: Config) -> str:
     kind = config.get("model_type")
     if kind is None:
         return f"it has no model_type; the trainer supports {', '.join(families())}"
-    if not isinstance(kind, str) or kind not in families():
+    family = find_family(kind) if isinstance(kind, str) else None
+    if family is None:
         return f"model_type {str(kind)[:60]!r} is not supported; the trainer supports {', '.join(families())}"
     if problem := next((found for key in config if (found := problem_of(key, config[key]))), ""):
         return problem
-    family = families()[kind]
     if any(float(config.get(key) or 0) for key in ("attention_dropout", "hidden_dropout") if key not in family.dropout):
         return "the trainer does not support dropout"
     return family.unsupported(config) or unsupported_description(family.describe(config))

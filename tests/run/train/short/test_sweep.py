@@ -12,8 +12,10 @@ from meshwise.errors import UserError
 from meshwise.run.train import processes
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import prepare
-from meshwise.run.train.report.sections import as_text
-from meshwise.run.train.sweep import Outcome, Point, parse, points, table
+from meshwise.run.train.results import SweepResult
+from meshwise.run.train.short.sweep import Outcome, Point, parse, points
+from meshwise.ui.views.run.sections import Section, as_text
+from meshwise.ui.views.run.sweep import sections
 from meshwise.workers.trainer.contract.rows import Step, add_row, failure, measurement
 from meshwise.workers.trainer.contract.settings import Settings
 from support.command import Run, one_line, refused
@@ -73,15 +75,19 @@ def outcome(name: str, seconds: float, *, oom: bool = False, predicted: float = 
     return Outcome(Point({"mbs": name}, ready), row, choice)
 
 
+def table(outcomes: Sequence[Outcome], refused: Sequence[Point]) -> list[Section]:
+    return sections(SweepResult(Path("out"), "mbs=1,2", tuple(outcomes), tuple(refused)))
+
+
 def test_the_table_is_sorted_by_measured_speed_with_the_planner_s_order_beside_it() -> None:
     some = [outcome("a", 4.0, predicted=2.0), outcome("b", 1.0, predicted=1.0), outcome("c", 2.0, predicted=4.0)]
     (section,) = table(some, [Point({"mbs": 3}, None, "a rule")])
     assert section.table
-    assert [(cells[0], cells[-1]) for cells in section.table.rows] == [("mbs=b", "1"), ("mbs=c", "3"), ("mbs=a", "2")]
+    assert [(cells[0], cells[-1]) for cells in section.table.cells()] == [("mbs=b", "1"), ("mbs=c", "3"), ("mbs=a", "2")]
     # ranks by speed: predicted b a c, measured b c a: rho = 1 - 6 x (0 + 1 + 1) / (3 x 8) = 0.5
     assert "rank correlation (Spearman) 0.50; the planner's pick, mbs=b, is the fastest measured" in section.lines[0]
     # measured over predicted: 2, 1 and 0.5; by their median, 1, the predicted seconds of a CPU are multiplied
-    assert [cells[4] for cells in section.table.rows] == ["1.0000", "4.0000", "2.0000"]
+    assert [cells[4] for cells in section.table.cells()] == ["1.0000", "4.0000", "2.0000"]
     assert section.lines[-1] == "not run, mbs=3: a rule"
 
 

@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 
 from meshwise import units
-from meshwise.calibrate.score import FEWEST, spearman
+from meshwise.calibrate.score import spearman
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.train.choice import Choice
 from meshwise.run.train.ask import AXES as LAYOUT_AXES
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import BrokenRules, Launch, prepare
 from meshwise.run.train.report.advice import GENERIC
-from meshwise.run.train.report.sections import Section, Table
-from meshwise.units import GIB
 from meshwise.workers.trainer.contract.settings import RECOMPUTE, SCHEDULES
 
 WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "compile": ("no", "yes")}
@@ -139,18 +137,6 @@ def _point(run: TrainRun, values: dict[str, Value]) -> Point:
         return Point(values, None, str(error))
 
 
-def table(outcomes: Sequence[Outcome], refused: Sequence[Point]) -> list[Section]:
-    """Return the runs, the fastest first, with their predictions, and how well the planner ranked them."""
-    scales = {devices: _scale(group) for devices, group in by_devices(outcomes).items()}
-    header = ("", "devices", "tokens/s", "s/step", "predicted s", "GiB", "predicted GiB", "predicted rank")
-    ranked = sorted(outcomes, key=lambda outcome: -outcome.rate)
-    rows = tuple(_cells(outcome, scales[outcome.devices], _order(outcome, outcomes)) for outcome in ranked)
-    broken = [f"not run, {point.name}: {point.refusal}" for point in refused]
-    return [
-        Section("measured, fastest first", Table(header, rows).without_empty_columns(), (*_verdicts(outcomes, scales), *broken))
-    ]
-
-
 def by_devices(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
     """Group runs by their number of devices: the planner chooses within such a group."""
     groups: dict[int, list[Outcome]] = {}
@@ -159,26 +145,14 @@ def by_devices(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
     return groups
 
 
-def _cells(outcome: Outcome, scale: float, order: str) -> tuple[str, ...]:
-    step, memory = (
-        (f"{outcome.predicted.step * scale:.4f}", f"{outcome.predicted.peak / GIB:.2f}") if outcome.predicted else ("", "")
-    )
-    if not outcome.ran:
-        return (outcome.point.name, str(outcome.devices), str(outcome.row["outcome"]), "", step, "", memory, order)
-    seconds, gib = f"{float(outcome.row['sec_per_iter']):.4f}", f"{float(outcome.row['mem_gb']):.2f}"
-    return (outcome.point.name, str(outcome.devices), f"{outcome.rate:,.0f}", seconds, step, gib, memory, order)
+def planned_rank(outcome: Outcome, outcomes: Sequence[Outcome]) -> int | None:
+    """Return the run's position in the planner's order among runs on as many devices; None without a prediction."""
+    if not outcome.predicted:
+        return None
+    return 1 + sum(other.predicted_rate > outcome.predicted_rate for other in outcomes if other.devices == outcome.devices)
 
 
-def _order(outcome: Outcome, outcomes: Sequence[Outcome]) -> str:
-    """Return the run's position in the planner's order among runs on as many devices; '' without a prediction."""
-    return (
-        str(1 + sum(other.predicted_rate > outcome.predicted_rate for other in outcomes if other.devices == outcome.devices))
-        if outcome.predicted
-        else ""
-    )
-
-
-def _scale(group: Sequence[Outcome]) -> float:
+def scale(group: Sequence[Outcome]) -> float:
     """Return the median of measured over predicted seconds on a generic CPU, a factor that does not change the order; else 1."""
     ratios = [
         float(outcome.row["sec_per_iter"]) / outcome.predicted.step
@@ -188,35 +162,29 @@ def _scale(group: Sequence[Outcome]) -> float:
     return float(np.median(ratios)) if ratios else 1.0
 
 
-def _verdicts(outcomes: Sequence[Outcome], scales: dict[int, float]) -> list[str]:
-    """Return how well the planner ranked the runs on each number of devices."""
+@dataclass(frozen=True)
+class Ranking:
+    """How well the planner ranked several runs on as many devices."""
+
+    devices: int
+    runs: int
+    correlation: float | None
+    """Spearman's, of the runs that completed; None for too few of them."""
+    best: Outcome | None
+    """The fastest; None if no run completed."""
+    pick: Outcome
+    """The fastest by the prediction, of those that fit."""
+
+
+def rankings(outcomes: Sequence[Outcome]) -> list[Ranking]:
+    """Return how well the planner ranked the runs on each number of devices; without those on which it ranked one run."""
     groups = by_devices([outcome for outcome in outcomes if outcome.predicted])
-    lines = [
-        f"{len(group)} runs on {devices} device{'s' * (devices > 1)}: {_verdict(group)}"
-        for devices, group in groups.items()
-        if len(group) > 1
-    ]
-    if any(outcome.generic for group in groups.values() for outcome in group):
-        factors = ", ".join(f"{scale:.3g} on {devices} device{'s' * (devices > 1)}" for devices, scale in scales.items())
-        lines.append(f"predicted seconds are for a generic CPU, times the median of measured over predicted: {factors}")
-    return lines
+    return [_ranking(devices, group) for devices, group in groups.items() if len(group) > 1]
 
 
-def _verdict(group: Sequence[Outcome]) -> str:
-    """Return the rank correlation of the runs that succeeded, and the result of the planner's pick."""
+def _ranking(devices: int, group: Sequence[Outcome]) -> Ranking:
     done = [outcome for outcome in group if outcome.ran]
-    if not done:
-        return "none completed"
-    best, pick = (
-        max(done, key=lambda outcome: outcome.rate),
-        max([outcome for outcome in group if outcome.fits] or group, key=lambda outcome: outcome.predicted_rate),
-    )
-    correlation = spearman(np.array([outcome.predicted_rate for outcome in done]), np.array([outcome.rate for outcome in done]))
-    ranked = (
-        f"rank correlation (Spearman) {correlation:.2f}"
-        if correlation is not None
-        else f"no rank correlation of fewer than {FEWEST} runs"
-    )
-    slower = f"is {1 - pick.rate / best.rate:.1%} slower than the fastest, {best.point.name}"
-    ended = slower if pick.ran else f"failed ({pick.row['outcome']})"
-    return f"{ranked}; the planner's pick, {pick.point.name}, {'is the fastest measured' if pick is best else ended}"
+    pick = max([outcome for outcome in group if outcome.fits] or group, key=lambda outcome: outcome.predicted_rate)
+    predicted, measured = (np.array([getattr(one, name) for one in done]) for name in ("predicted_rate", "rate"))
+    correlation = spearman(predicted, measured) if done else None
+    return Ranking(devices, len(group), correlation, max(done, key=lambda outcome: outcome.rate, default=None), pick)

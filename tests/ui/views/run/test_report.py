@@ -9,11 +9,14 @@ import pytest
 
 from meshwise.catalogue import here
 from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.attempt import with_prediction
 from meshwise.run.train.launch import Launch, prepare
-from meshwise.run.train.report.advice import Forecast, advice, command, forecast, layout_of
-from meshwise.run.train.report.comparison import Measured, balance, headline, memory, parts, read, scaling, sections
-from meshwise.run.train.report.sections import Section, as_text
-from meshwise.run.train.start import with_prediction
+from meshwise.run.train.report.advice import Forecast, command, forecast
+from meshwise.run.train.report.comparison import Measured, read
+from meshwise.run.train.report.memory import layout_of
+from meshwise.run.train.results import TrainResult
+from meshwise.ui.views.run.report import balanced, by_part, headline, memory, next_to_try, scaled, sections
+from meshwise.ui.views.run.sections import Section, as_text
 from meshwise.workers.trainer.contract.rows import PREDICTED, Rank, Step, add_row, measurement
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
@@ -36,12 +39,12 @@ def seen(run: Launch, *, seconds: float = 0.8, phases: dict[str, float] = PHASES
 
 def column(section: Section, which: int) -> dict[str, float]:
     assert section.table
-    return {row[0]: float(row[which].split()[0]) for row in section.table.rows if row[which]}
+    return {row[0]: float(row[which].split()[0]) for row in section.table.cells() if row[which]}
 
 
 def test_predicted_and_measured_seconds_each_add_up_to_their_step() -> None:
     run = ready()
-    (section,) = parts(seen(run), forecast(run, []))
+    (section,) = by_part(seen(run), forecast(run, []))
     for which in (1, 3):
         told = column(section, which)
         assert sum(value for name, value in told.items() if not name.startswith(" ") and name != "step") == pytest.approx(
@@ -59,9 +62,9 @@ def test_predicted_and_measured_seconds_each_add_up_to_their_step() -> None:
 
 def test_an_unknown_phase_is_listed_and_a_step_without_phases_has_none() -> None:
     run = ready()
-    (section,) = parts(seen(run, phases={"replay of the graph": 0.7}), forecast(run, []))
+    (section,) = by_part(seen(run, phases={"replay of the graph": 0.7}), forecast(run, []))
     assert column(section, 3) == {"replay of the graph": 0.7, "everything else": pytest.approx(0.1), "step": 0.8}
-    (section,) = parts(seen(run, phases={}), forecast(run, []))
+    (section,) = by_part(seen(run, phases={}), forecast(run, []))
     assert column(section, 3) == {"step": 0.8}
     assert "no phases" in section.lines[0]
 
@@ -76,7 +79,7 @@ def test_memory_by_kind_adds_up_to_its_peak_and_only_the_peak_is_measured() -> N
 
 def test_an_unknown_chip_has_measurements_and_no_prediction() -> None:
     run = replace(ready(), on="")
-    told = as_text(sections(seen(run), None))
+    told = as_text(sections(TrainResult(Path("run"), seen(run), None)))
     assert "no prediction" in told
     assert "predicted" not in told  # no column without a number
     assert "suggested" not in told
@@ -98,16 +101,16 @@ def test_on_a_cpu_an_earlier_run_scales_the_prediction_and_the_first_one_says_th
 
 def test_the_slow_rank_is_named_with_its_stage() -> None:
     run = ready(pp=2)
-    lines = balance(seen(run, ranks=[rank(0, 0.2), rank(1, 0.6)])).lines
+    lines = balanced(seen(run, ranks=[rank(0, 0.2), rank(1, 0.6)])).lines
     # the mean of 0.2 and 0.6 is 0.4
     assert "0.200 (rank 0) to 0.600 CPU s (rank 1), largest over mean 1.500: rank 1 (pp 1) has 50% more than the mean" in lines[0]
     assert lines[-1].endswith("largest over mean 1.000: balanced")
-    assert balance(seen(run, ranks=[rank(0, 0.2)])).lines == ("one rank: nothing to balance",)
+    assert balanced(seen(run, ranks=[rank(0, 0.2)])).lines == ("one rank: nothing to balance",)
 
 
 def test_times_that_some_rank_does_not_have_are_left_out() -> None:
     ranks = [replace(rank(i, 0.5), cpu_seconds=None, seconds=None if i else 0.5) for i in range(2)]
-    lines = balance(seen(ready(pp=2), ranks=ranks)).lines
+    lines = balanced(seen(ready(pp=2), ranks=ranks)).lines
     assert [line.split(":")[0] for line in lines] == ["memory"]
 
 
@@ -117,7 +120,7 @@ def row(devices: int, batch: int, seconds: float, **more: Any) -> dict[str, Any]
 
 def test_scaling_is_strong_for_the_same_batch_and_weak_for_the_same_batch_a_device() -> None:
     mine = seen(ready(dp_shard=2, batch=8), seconds=0.5, earlier=[row(1, 8, 0.8), row(1, 4, 0.4), row(1, 4, 0.45)])
-    lines = scaling(mine).lines
+    lines = scaled(mine).lines
     # 8 sequences in 0.8 s on one device, in 0.5 s on two: 1.6 times as fast, 80% of twice
     assert lines[0] == "strong scaling (batch 8), 1 to 2 devices: 1.60 times the tokens/s, efficiency 80%"
     # 4 sequences in 0.4 s on one device (the faster of two runs), 8 in 0.5 s on two: 16 over 10 sequences a second
@@ -127,14 +130,12 @@ def test_scaling_is_strong_for_the_same_batch_and_weak_for_the_same_batch_a_devi
 def test_runs_of_another_sequence_or_that_failed_are_not_compared() -> None:
     others = [row(1, 8, 0.8, seq_len=128), row(1, 8, 0.8, outcome="oom"), row(1, 8, 0.8, precision="bf16")]
     mine = seen(ready(dp_shard=2, batch=8), earlier=others)
-    assert scaling(mine).lines == ("none with this model and sequence length on this device",)
+    assert scaled(mine).lines == ("none with this model and sequence length on this device",)
 
 
 def test_the_fastest_earlier_run_on_as_many_devices_is_reported() -> None:
     mine = seen(ready(), seconds=0.8, earlier=[seen(ready(mbs=4), seconds=0.4).row, seen(ready(), seconds=1.0).row])
-    assert scaling(mine).lines == (
-        "against the fastest of 2 earlier runs on as many devices (dp1 tp1 pp1 mbs4): -50.0% tokens/s",
-    )
+    assert scaled(mine).lines == ("against the fastest of 2 earlier runs on as many devices (dp1 tp1 pp1 mbs4): -50.0% tokens/s",)
 
 
 @pytest.fixture
@@ -156,7 +157,8 @@ def test_the_next_layout_is_faster_by_the_planner_and_the_trainer_can_run_it() -
         assert one.step < found.here.step
         assert one.devices == 8
         assert not broken_rules(replace(run.settings, layout=layout_of(one.layout)))
-    lines, commands = advice(run.settings, found)
+    told = next_to_try(seen(run), found)
+    lines, commands = told.lines, told.commands
     gain = found.here.step / found.better[0].step - 1
     assert f"{gain:+.0%} tokens/s predicted over dp1 tp8 pp1 mbs1" in lines[0]
     assert "less time in tensor-parallel communication" in lines[0]
@@ -169,7 +171,7 @@ def test_the_best_layout_is_reported_as_the_fastest() -> None:
     best = layout_of(found.better[0].layout)
     run, found = on_h200(what="llama-3.2-1b", **vars(best), batch=64, seq=2048)
     assert found.better == ()
-    assert "is already the fastest of" in advice(run.settings, found)[0][0]
+    assert "is already the fastest of" in next_to_try(seen(run), found).lines[0]
 
 
 @pytest.mark.usefixtures("eight_h200")

@@ -1,6 +1,7 @@
 """One model at several lengths: equal tokens where that is possible, and numbers that add up."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,11 +9,17 @@ import pytest
 from meshwise.errors import UserError
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch, prepare
-from meshwise.run.train.lengths import comparison, configuration, equal_tokens, losses, parse, per_rank, points
 from meshwise.run.train.report.comparison import Measured
-from meshwise.run.train.sweep import Outcome, Point
+from meshwise.run.train.results import Lengths, TrainResult
+from meshwise.run.train.short.lengths import equal_tokens, parse, points
+from meshwise.run.train.short.sweep import Outcome, Point
+from meshwise.ui.views.run.lengths import comparison, configuration, losses, per_rank
 from meshwise.workers.trainer.contract.rows import Rank, Step, failure, measurement
 from support.command import one_line
+
+
+def short(outcomes: list[Outcome], refused: list[Point], *, same: bool) -> Lengths:
+    return Lengths(tuple(outcomes), tuple(refused), same, 100, {"device": "cpu"})
 
 
 def ready(**words: Any) -> tuple[TrainRun, Launch]:
@@ -58,7 +65,7 @@ def test_a_length_that_breaks_a_rule_is_reported_with_it() -> None:
     found = points(asked, run, (64, 2048))
     assert found[0].ready
     assert "1024" in found[1].refusal  # it has learned so many positions
-    lines = comparison([], [found[1]], same=False).lines
+    lines = comparison(short([], [found[1]], same=False)).lines
     assert lines[-1].startswith("not run, batch=")
     assert lines[-1].endswith(found[1].refusal)
 
@@ -71,14 +78,16 @@ def outcome(run: Launch, seq: int, seconds: float, *, oom: bool = False) -> Outc
 
 def test_every_length_is_a_row_in_order_and_its_numbers_add_up() -> None:
     _, run = ready(batch=8)
-    table = comparison([outcome(run, 128, 0.5), outcome(run, 64, 0.25), outcome(run, 256, 0, oom=True)], [], same=True).table
+    some = [outcome(run, 128, 0.5), outcome(run, 64, 0.25), outcome(run, 256, 0, oom=True)]
+    table = comparison(short(some, [], same=True)).table
     assert table
-    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    titles = [column.title for column in table.columns]
+    rows = [dict(zip(titles, row, strict=True)) for row in table.cells()]
     assert [row["sequence"] for row in rows] == ["64", "128", "256"]
     for row in rows[:2]:
         assert float(row["tokens/s"].replace(",", "")) * float(row["s/step"]) == float(row["tokens/step"].replace(",", ""))
     assert rows[2]["s/step"] == "oom"
-    assert "MFU" not in table.header  # of a CPU no peak is known
+    assert "MFU" not in titles  # of a CPU no peak is known
 
 
 def test_tokens_of_the_data_ranks_add_up_to_the_batch() -> None:
@@ -87,11 +96,11 @@ def test_tokens_of_the_data_ranks_add_up_to_the_batch() -> None:
     ranks = [Rank(i, "host", {"pp": 0, "dp_shard": i // 2, "tp": i % 2}, 256, 0.4, 0.3, 2.0**30) for i in range(4)]
     seen = Measured(run.settings, steps, ranks, measurement(run.settings, steps, 4), [])
     assert per_rank(seen).lines == ("tokens of the data ranks: 256 + 256 = 512 per step",)
-    about = configuration(seen, None, 100, {"device": "cpu"}).lines
+    about = configuration(TrainResult(Path("run"), seen, None), short([], [], same=True)).lines
     assert about[-1] == "8 x 64 = 512 tokens per step; 512 / 0.5 s = 1,024 tokens/s = 4 x 256.0"
     table = losses(seen).table
     assert table
-    assert [row[:2] for row in table.rows] == [
+    assert [tuple(row[:2]) for row in table.cells()] == [
         ("1", "6.0000"),
         ("3", "4.0000"),
         ("4", "3.0000"),

@@ -1,9 +1,10 @@
 """A report as text and as Markdown says the same."""
 
-from meshwise.run.train.report.sections import Section, Table, as_markdown, as_text
+from meshwise.ui.views.run.sections import Section, as_markdown, as_text
+from meshwise.ui.views.tables import grid
 
 PAGE = [
-    Section("time by part", Table(("", "s", "note"), (("step", "1.5", ""), ("  forward", "0.25", "a|b"))), ("median of 3",)),
+    Section("time by part", grid(("", "s", "note"), (("step", "1.5", ""), ("  forward", "0.25", "a|b"))), ("median of 3",)),
     Section("next", commands=("meshwise run x",)),
 ]
 
@@ -28,5 +29,6 @@ def test_markdown_keeps_rows_whole_and_parts_set_in() -> None:
 
 
 def test_a_column_that_no_row_fills_is_left_out() -> None:
-    table = Table(("", "MFU", "s"), (("a", "", "1"), ("b", "", "2"))).without_empty_columns()
-    assert table == Table(("", "s"), (("a", "1"), ("b", "2")))
+    table = grid(("", "MFU", "s"), (("a", "", "1"), ("b", "", "2"))).without_empty_columns()
+    assert [column.title for column in table.columns] == ["", "s"]
+    assert table.cells() == [["a", "1"], ["b", "2"]]
