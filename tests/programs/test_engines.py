@@ -10,6 +10,7 @@ from meshwise.catalogue.engines import find_engine
 from meshwise.catalogue.files import BUILT_IN
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.search import search
 from meshwise.programs.engines import commands, writers
 from support.every import check_every
@@ -85,7 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_commands_are_as_in_the_golden_files() -> None:
     def check(name: str) -> None:
         ask = ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": 16384} | CASES[name]))
-        q = ask.question()
+        q = lookup.question(ask)
         best = search(q).options[0]
         written = commands(q, best.layout)
         text = "".join(f"{engine}:\n" + "".join(f"  {line}\n" for line in lines) for engine, lines in written.items())

@@ -16,6 +16,7 @@ from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.rules import TP_IN_NODE, broken
 from meshwise.plan.train.search import search
@@ -110,7 +111,7 @@ def _predicted(
 ) -> Judged:
     """Predict the file's own layout, where it is known and uses the devices, and search a better one."""
     try:
-        q = ask.question(model)
+        q = lookup.question(ask, model)
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
     own, notes = None, list[str]()

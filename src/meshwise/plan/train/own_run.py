@@ -10,6 +10,7 @@ from meshwise.cost.train.step import evaluate
 from meshwise.cost.work import SHORT_MOMENTS
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 
@@ -31,7 +32,7 @@ def question(settings: Settings, model: Model, on: str) -> Question:
         model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision,
         tune=tune_words(settings), optimizer=OPTIMIZERS[settings.moments],
     )  # fmt: skip
-    return ask.question(model)
+    return lookup.question(ask, model)
 
 
 def predict(settings: Settings, model: Model, on: str) -> Choice:

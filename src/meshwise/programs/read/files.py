@@ -12,6 +12,7 @@ from meshwise.errors import UserError, quoted
 from meshwise.programs.program import Launcher, Program, launchers, programs
 from meshwise.programs.read import command, companions, flags, shell, tables, tree
 from meshwise.programs.read.command import Started
+from meshwise.programs.read.companions import Candidate, Found
 from meshwise.programs.source import Setting, Source
 from meshwise.runs.facts import BY_NAME, Facts, Stated
 
@@ -21,21 +22,6 @@ SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".
 COMPANIONS = ("accelerate", "deepspeed")
 """Programs whose files go with another program's, which says more."""
 TREES = (".yaml", ".yml", ".json", ".jsonc")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One program that the files may start."""
-
-    program: Program
-    settings: tuple[Setting, ...]
-    score: int
-    source: Source
-    started: Started | None = None
-
-    @property
-    def certain(self) -> bool:
-        return self.started is None or self.started.certain
 
 
 @dataclass(frozen=True)
@@ -53,19 +39,6 @@ class Reading:
     missing: tuple[str, ...] = ()
     """Files that these refer to and that were not given, one sentence each."""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Found:
-    """Everything that files say before one program is chosen."""
-
-    candidates: tuple[Candidate, ...]
-    launch: tuple[Stated, ...]
-    """Facts of schedulers and orchestrators."""
-    started: tuple[Started, ...]
-    sources: tuple[Source, ...]
-    """The files, and those that scripts write."""
-    notes: tuple[str, ...]
 
 
 def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = None) -> Reading:

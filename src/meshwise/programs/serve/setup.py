@@ -9,6 +9,7 @@ from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models import find
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.serve.search import search, with_memory
@@ -29,7 +30,7 @@ def of_plan(plan: ServePlan, number: int = 1) -> Setup:
     """Return the facts of one layout of a serving plan: the best, or the one in row `number` of its table."""
     if not 1 <= number <= len(plan.choices):
         raise UserError(f"--row {number}: the plan has {len(plan.choices)} layouts")
-    choice, q = plan.choices[number - 1], plan.ask.question()
+    choice, q = plan.choices[number - 1], lookup.question(plan.ask)
     options = [option.layout for option in search(q).options]
     layout = next((one for one in options if one.name == choice.name), None)
     if layout is None:
