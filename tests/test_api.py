@@ -75,13 +75,13 @@ def test_a_frame_is_made_by_whichever_library_is_installed(
     library = ModuleType(name)
     library.DataFrame = Frame  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, name, library)
-    monkeypatch.setattr("meshwise.plan.plan.find_spec", lambda wanted: wanted if wanted == name else None)
+    monkeypatch.setattr("meshwise.catalogue.records.find_spec", lambda wanted: wanted if wanted == name else None)
     for result in (plan, served, plan.vary(nodes="24,48")):
         assert result.to_frame().rows == result.rows()
 
 
 def test_without_polars_and_pandas_the_error_says_what_to_install(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwise.plan.plan.find_spec", lambda name: None)
+    monkeypatch.setattr("meshwise.catalogue.records.find_spec", lambda name: None)
     with pytest.raises(mw.UserError) as refused:
         plan.to_frame()
     assert one_line(refused.value) == "to_frame() needs polars or pandas: pip install polars; rows() needs neither"

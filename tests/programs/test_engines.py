@@ -104,7 +104,7 @@ def test_an_engine_of_another_package_is_found(tmp_path: Path, monkeypatch: pyte
     """It is written for its own plans, and offered for layouts of llama.cpp that it can run."""
     (tmp_path / "acme_engine-1.dist-info").mkdir()
     (tmp_path / "acme_engine-1.dist-info" / "METADATA").write_text("Name: acme-engine\nVersion: 1\n")
-    (tmp_path / "acme_engine-1.dist-info" / "entry_points.txt").write_text("[meshwise.export]\nacme = acme_engine\n")
+    (tmp_path / "acme_engine-1.dist-info" / "entry_points.txt").write_text("[meshwise.programs]\nacme = acme_engine\n")
     (tmp_path / "acme_engine.py").write_text(
         "RUNS_LAYOUTS_OF = 'llama.cpp'\n"
         "def lines(q, layout): return [f'acme {q.model.name} --cards {len(layout.cards)}']\n"

@@ -5,7 +5,6 @@ import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -14,6 +13,7 @@ from meshwise.errors import UserError
 from meshwise.models.count import flat
 from meshwise.plan.fields import Ask
 from meshwise.plan.vary import Points
+from meshwise.version import VERSION
 
 
 class Choice(Protocol):
@@ -98,4 +98,4 @@ def read(cls: type[PlanType], path: Path, check: Callable[[PlanType], Iterable[s
 def versions(**data: object) -> dict[str, str]:
     """Return the version of meshwise and a digest of each piece of data, which shows whether a chip file or calibration has changed."""
     digests = {name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in data.items()}
-    return {"meshwise": version("meshwise")} | digests
+    return {"meshwise": VERSION} | digests

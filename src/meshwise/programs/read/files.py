@@ -9,7 +9,7 @@ from pathlib import Path
 
 from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
-from meshwise.programs.program import Launcher, Program, launchers, programs
+from meshwise.programs.program import Program, launchers, programs
 from meshwise.programs.read import command, companions, flags, shell, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
@@ -146,7 +146,7 @@ def _candidates(settings: Sequence[Setting], source: Source) -> tuple[Candidate,
 
 def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found | None:
     """Return what a manifest of a launcher says; None for a file of no launcher."""
-    for launcher in _launchers():
+    for launcher in launchers().values():
         launch = launcher.read(source)
         if launch is not None:
             found = Found((), launch.facts, (), (), ())
@@ -156,14 +156,8 @@ def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Sou
     return None
 
 
-def _launchers() -> list[Launcher]:
-    return list(launchers().values())
-
-
 def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
     """Return what a script says: its directives, the programs that it starts, and the files that it writes."""
-    from meshwise.programs.launch import slurm
-
     script = shell.read(source, given, beside)
     started = [one for line in script.commands for one in _started(line, given, [*beside, *script.files])]
     candidates = [one for program in started for one in _of_started(program, source)]
@@ -174,7 +168,7 @@ def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source
                 written = _joined(written, _of_source(file, given, ()))
             except UserError:
                 continue  # a file that the script writes for other purposes
-    launch = tuple(slurm.facts_of_directives(script.directives))
+    launch = tuple(fact for launcher in launchers().values() for fact in launcher.directives(script.directives))
     return _joined(Found(tuple(candidates), launch, tuple(started), script.files, script.notes), written)
 
 

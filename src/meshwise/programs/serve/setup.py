@@ -1,7 +1,6 @@
 """A serving plan as facts: what writers of serving programs say in the words of an engine."""
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any
 
 from meshwise.catalogue.engines import find_engine
@@ -17,6 +16,7 @@ from meshwise.plan.serve.words import length_words, load_words
 from meshwise.programs.program import Refusal, Setup
 from meshwise.runs.facts import Value
 from meshwise.units import GIB
+from meshwise.version import VERSION
 
 CONVERTED = ("fp32", "bf16", "fp16", "fp8")
 """Formats that engines convert published weights to when they load them; other formats need their own checkpoint."""
@@ -129,7 +129,7 @@ def header(plan: ServePlan, choice: ServeChoice) -> tuple[str, ...]:
     fullest = min(choice.devices, key=lambda device: device.spare)
     used = (fullest.weights + fullest.cache + fullest.compute + fullest.context) / GIB
     return (
-        f"Made by meshwise {version('meshwise')} from: {plan.command}",
+        f"Made by meshwise {VERSION} from: {plan.command}",
         f"Layout: {choice.name} on {c['name']}, {plan.weights['format']}, context {plan.context:,}",
         f"Load: {load_words(plan.ask)}, {length_words(plan.ask)}",
         f"Predicted with {plan.engine}: {choice.per_user:.3g} tokens/s per request ({choice.low:.3g} to {choice.high:.3g}), "

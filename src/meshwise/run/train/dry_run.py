@@ -13,10 +13,9 @@ from typing import Any
 
 from meshwise import units
 from meshwise.cost.axes import layout_name
-from meshwise.run.train import launch
+from meshwise.run.train import hosts, launch
 from meshwise.run.train.ask import AXES, TrainRun
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.nodes import hosts
 from meshwise.run.train.report import failure
 from meshwise.run.train.report.sections import Section, Table, as_text
 from meshwise.workers.trainer.contract.models.registry import description_of, parameters_of, sizes_of

@@ -20,11 +20,11 @@ from meshwise.run.text import chat, corpus
 from meshwise.run.text import tokenizer as tokenizers
 from meshwise.run.text.chat import ChatCorpus
 from meshwise.run.text.fingerprint import fingerprint, weights_fingerprint
+from meshwise.run.train import hosts
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.data import eval_text_of, hides, text_of
 from meshwise.run.train.finetune import check_length, default_rate, trained_note, trained_share, tune_of
-from meshwise.run.train.nodes import hosts
-from meshwise.run.train.nodes.hosts import Hosts
+from meshwise.run.train.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.files import expected
 from meshwise.workers.trainer.contract.finetune.method import Tune

@@ -13,11 +13,11 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.output import ignore_broken_pipe
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.packages import require_torch
-from meshwise.run.train import attempt, dry_run, launch, lengths, lock, previous, processes, submit, sweep
+from meshwise.run.train import attempt, dry_run, hosts, launch, lengths, lock, previous, processes, submit, sweep
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.attempt import Attempt, with_prediction
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.nodes import elastic, hosts
+from meshwise.run.train.nodes import elastic
 from meshwise.run.train.report import comparison, failure, sections
 from meshwise.run.train.report.advice import Forecast, forecast
 from meshwise.run.train.report.comparison import Measured
