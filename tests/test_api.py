@@ -1,6 +1,5 @@
 """The library as a notebook uses it: `import meshwise as mw`."""
 
-import ast
 import importlib.util
 import inspect
 import json
@@ -288,19 +287,6 @@ def test_keywords_of_a_verb_are_the_fields_of_its_question(function: str, ask: t
             assert parameter.default == getattr(ask(), name)
     doc = inspect.getdoc(getattr(mw, function)) or ""
     assert all(f"{name}: {about.help}" in doc for name, about in spec(ask).items())
-
-
-PACKAGES = sorted(path.parent for path in (ROOT / "src" / "meshwise").rglob("__init__.py"))
-
-
-def test_every_package_says_what_is_in_it() -> None:
-    """One test for all of them, which names those that do not."""
-    silent = [
-        str(package.relative_to(ROOT))
-        for package in PACKAGES
-        if not ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
-    ]
-    assert silent == []
 
 
 # Processes of their own: the order of imports, and what is imported at all.

@@ -4,10 +4,9 @@
     parts.py        the parts of a step and the kinds of memory       work.py         Train, Serve: the task
     reliability.py  failure rates and their costs                     goodput.py      effective share of a long run's wall time
     tiles.py        facts about vendors' kernels                      interval.py     prediction intervals of a training step
-    precision.py    bf16 to nvfp4: rates, bytes and casts of products tuning.py       Tuning: full, lora, dora, qlora, freeze
+    precision.py    bf16 to nvfp4: rates, bytes and casts of products finetune.py     Tuning: full, lora, dora, qlora, freeze
     objective.py    losses: pairs, references, generated answers
     train/          Question x Layouts -> Cost                        serve/          ServeQuestion x ServeLayout -> Speed, Footprints
 
-train and serve do not import each other; serve, work, axes and parts do without numpy, so that serving plans start fast.
-Imports models, catalogue. Imported by plan, export, calibrate, run, audit, ui.
+train and serve do not import each other; serve does without numpy, so that serving plans start fast.
 """

@@ -1,4 +1,4 @@
-"""bash: follow a shell script without running it.
+"""bash: follow a shell script without running it. No processes, no files, nothing else of meshwise.
 
     pieces.py       Place, Piece, Value, Source: text that knows where it was written
     words.py        characters -> words: quotes, `$name`, `${...}`, `$(...)`, `$((...))`
@@ -10,9 +10,6 @@
     directives.py   `#SBATCH` lines
 
 Why an own parser: `bashlex` is GPL and stops at arithmetic and arrays; `tree-sitter-bash` (MIT) gives a tree in which expansions,
-splitting, tests
-and places of values would still be ours to write, at the price of two binary packages. The parser is the smaller half of the work, and
-bash itself is
-the referee of both in tests/export/read.
-Imports nothing of meshwise. Imported by export.read.shell. No processes, no files.
+splitting, tests and places of values would still be ours to write, at the price of two binary packages. The parser is the smaller half
+of the work, and bash itself is the referee of both in tests/programs/read.
 """
