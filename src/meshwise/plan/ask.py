@@ -353,7 +353,7 @@ class ServeAsk(Ask):
     engine: str = asked(
         default="",
         converter=TEXT,
-        help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama or transformers.",
+        help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama, transformers, ...",
         shown="by format and chip",
         complete="engines",
         vary="llama.cpp,vllm",

@@ -20,8 +20,6 @@ from meshwise.version import VERSION
 
 CONVERTED = ("fp32", "bf16", "fp16", "fp8")
 """Formats that engines convert published weights to when they load them; other formats need their own checkpoint."""
-AS_STORED = ("tensorrt-llm", "mlx")
-"""Engines that do not convert weights to 8 bits when they load them."""
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers")
 """Keys of a config.json that count layers for multi-token prediction."""
 
@@ -119,7 +117,7 @@ def draft_model(given: Setup) -> str:
 def model(q: ServeQuestion) -> str:
     """Return the hub id of the model, or a path where its format needs a checkpoint of its own."""
     name, fmt = q.model.name, q.weights.format
-    loads = fmt == q.model.quantization or (fmt in CONVERTED and (fmt != "fp8" or q.engine.key not in AS_STORED))
+    loads = fmt == q.model.quantization or (fmt in CONVERTED and (fmt != "fp8" or q.engine.converts_to_fp8))
     return find.hub_id(name) if loads else f"path/to/{name}-{fmt}"
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from meshwise import units
 from meshwise.cost.axes import layout_name
+from meshwise.plan.train.own_run import row_of
 from meshwise.run.train import hosts, launch
-from meshwise.run.train.ask import AXES, TrainRun
+from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.report import failure
 from meshwise.run.train.report.sections import Section, Table, as_text
@@ -149,10 +150,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 def describe(run: TrainRun, ready: Launch) -> DryRun:
     """Return the commands, shards and predicted memory of a run."""
     s, row = ready.settings, ready.predicted() if ready.on else None
-    a = s.layout
-    named: dict[str, Any] = {axis: getattr(a, axis) for axis in AXES}
-    named |= {"etp": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
-    named |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
+    named = row_of(s.layout) | {"sp": 0}
     return DryRun(
         commands=tuple(_commands(run, ready)),
         nodes=ready.hosts.nodes,

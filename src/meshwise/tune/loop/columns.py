@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+from meshwise.cost.axes import MODEL_CUTS
 from meshwise.cost.train.question import Question
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
@@ -41,7 +42,7 @@ def row(ask: TrainAsk, q: Question, choice: Choice, number: int, outcome: Outcom
         "precision": ask.precision or "bf16",
         "dp": sharded * replicated,
         "dp_shard": sharded,
-        **{axis: a[axis] for axis in ("tp", "pp", "cp", "ep", "etp")},
+        **{axis: a[axis] for axis in MODEL_CUTS},
         "zero_stage": a["zero"],
         "sharding": "hsdp" if replicated > 1 and sharded > 1 else "fsdp" if sharded > 1 else "ddp",
         "micro_batch": a["mbs"],
