@@ -10,7 +10,8 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve import lookup
-from meshwise.plan.serve.plan import ServePlan, refuse
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Option, search, with_memory, with_speed
 from meshwise.run.bench.speeds import Setting
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from meshwise.workers.trainer.contract.models.description import EMBEDDING, Description
@@ -78,8 +77,8 @@ class Family:
 @cache
 def families() -> dict[str, Family]:
     """Return all families by model_type, in the order of their modules' names."""
-    folder = Path(__file__).parents[2] / "models/families"
-    names = sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
+    folder = import_module(f"{PACKAGE}.families").__path__
+    names = sorted(module.name for module in pkgutil.iter_modules(folder))
     every = [import_module(f"{PACKAGE}.families.{name}").FAMILY for name in names]
     return {kind: family for family in every for kind in family.model_types}
 
