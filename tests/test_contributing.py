@@ -109,7 +109,7 @@ def test_a_model_is_one_file(home: Path) -> None:
     ours = json.loads("{" + section("A model:").split("```json\n")[1].split("```")[0] + "}")
     values |= {"_name_or_path": "example/example-16b", "num_hidden_layers": 64, **ours}
     (home / "models" / "example-16b.json").write_text(json.dumps(values))
-    wide, usual = (mw.count(name).row()["parameters.total"] for name in ("example-16b", "llama-3-8b"))
+    wide, usual = (mw.find_model(name).params for name in ("example-16b", "llama-3-8b"))
     assert 1.8 * usual < wide < 2 * usual
 
 

@@ -32,7 +32,7 @@ def main(path: Path) -> int:
     except (ValueError, KeyError, OSError, RuntimeError) as error:
         return say(error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", code=3)
     name = torch.cuda.get_device_name(0) if job.device == "cuda" else "cpu"
-    say(event="ready", device=name, torch=torch.VERSION, params=timed.params, seconds=time.monotonic() - begin)
+    say(event="ready", device=name, torch=torch.__version__, params=timed.params, seconds=time.monotonic() - begin)
     prompts: dict[int, list[float]] = {}
     for point in job.points:
         if job.seconds and time.monotonic() - begin > job.seconds:

@@ -39,7 +39,7 @@ def machine(device: torch.device, ranks: int) -> Row:
         "nodes": ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)),
         "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(),
-        "torch": torch.VERSION,
+        "torch": torch.__version__,
         "system": platform.platform(),
         "date": datetime.now(UTC).date().isoformat(),
     }

@@ -46,7 +46,7 @@ def environment(settings: Settings) -> dict[str, object]:
     cuda = settings.device == "cuda"
     return {
         "python": platform.python_version(),
-        "torch": torch.VERSION,
+        "torch": torch.__version__,
         "cuda": torch.version.cuda if cuda else None,
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
         "devices": settings.layout.devices,
