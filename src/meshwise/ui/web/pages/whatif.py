@@ -131,10 +131,12 @@ def current(ask: AnyAsk) -> dict[str, Value]:
     """Return where a question stands on the axes that have a slider."""
     own: dict[str, Value]
     if isinstance(ask, TrainAsk):
-        cluster, own = train_lookup.question(ask).cluster, {"batch": ask.batch * ask.seq, "seq": ask.seq}
+        cluster = train_lookup.question(ask).cluster
+        own = {"batch": ask.batch * ask.seq, "seq": ask.seq}
     else:
         q = serve_lookup.question(ask)
-        cluster, own = q.cluster, {"rate": ask.rate} if ask.rate else {"users": ask.users}
+        cluster = q.cluster
+        own = {"rate": ask.rate} if ask.rate else {"users": ask.users}
         own |= {"context": q.work.context, "prompt": ask.prompt, "depth": ask.depth}
     where: dict[str, Value] = {"nodes": cluster.node_count, "gpus": cluster.devices}
     if cluster.network and cluster.node_count > 1:
