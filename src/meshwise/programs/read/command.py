@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshwise.programs.read.shell import Command
-from meshwise.programs.source import Source, Word
+from meshwise.programs.source import Command, Source, Word
 from meshwise.runs.facts import Span, Stated, Value
 
 WRAPPERS = frozenset([

@@ -10,10 +10,10 @@ from pathlib import Path
 from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
 from meshwise.programs.program import Program, launchers, programs
-from meshwise.programs.read import command, companions, flags, shell, tables, tree
+from meshwise.programs.read import command, companions, flags, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
-from meshwise.programs.source import Setting, Source
+from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.facts import BY_NAME, Facts, Stated
 
 LARGEST = 2_000_000
@@ -158,6 +158,8 @@ def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Sou
 
 def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
     """Return what a script says: its directives, the programs that it starts, and the files that it writes."""
+    from meshwise.programs.read import shell  # bash is loaded for scripts alone
+
     script = shell.read(source, given, beside)
     started = [one for line in script.commands for one in _started(line, given, [*beside, *script.files])]
     candidates = [one for program in started for one in _of_started(program, source)]
@@ -172,7 +174,7 @@ def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source
     return _joined(Found(tuple(candidates), launch, tuple(started), script.files, script.notes), written)
 
 
-def _started(line: shell.Command, given: Mapping[str, str], beside: Sequence[Source]) -> list[Started]:
+def _started(line: Command, given: Mapping[str, str], beside: Sequence[Source]) -> list[Started]:
     if line.words and line.words[0].text.startswith("--"):  # a file of arguments alone
         return [Started("", line.words, (), certain=line.certain)]
     return command.unwrap(line, given, beside)
