@@ -1,6 +1,5 @@
 """The library as a notebook uses it: `import meshwise as mw`."""
 
-import ast
 import importlib.util
 import inspect
 import json
@@ -75,13 +74,13 @@ def test_a_frame_is_made_by_whichever_library_is_installed(
     library = ModuleType(name)
     library.DataFrame = Frame  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, name, library)
-    monkeypatch.setattr("meshwise.plan.plan.find_spec", lambda wanted: wanted if wanted == name else None)
+    monkeypatch.setattr("meshwise.catalogue.records.find_spec", lambda wanted: wanted if wanted == name else None)
     for result in (plan, served, plan.vary(nodes="24,48")):
         assert result.to_frame().rows == result.rows()
 
 
 def test_without_polars_and_pandas_the_error_says_what_to_install(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwise.plan.plan.find_spec", lambda name: None)
+    monkeypatch.setattr("meshwise.catalogue.records.find_spec", lambda name: None)
     with pytest.raises(mw.UserError) as refused:
         plan.to_frame()
     assert one_line(refused.value) == "to_frame() needs polars or pandas: pip install polars; rows() needs neither"
@@ -288,19 +287,6 @@ def test_keywords_of_a_verb_are_the_fields_of_its_question(function: str, ask: t
             assert parameter.default == getattr(ask(), name)
     doc = inspect.getdoc(getattr(mw, function)) or ""
     assert all(f"{name}: {about.help}" in doc for name, about in spec(ask).items())
-
-
-PACKAGES = sorted(path.parent for path in (ROOT / "src" / "meshwise").rglob("__init__.py"))
-
-
-def test_every_package_says_what_is_in_it() -> None:
-    """One test for all of them, which names those that do not."""
-    silent = [
-        str(package.relative_to(ROOT))
-        for package in PACKAGES
-        if not ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8")))
-    ]
-    assert silent == []
 
 
 # Processes of their own: the order of imports, and what is imported at all.

@@ -9,11 +9,11 @@ import numpy as np
 from meshwise.calibrate.score import Score, spearman
 from meshwise.calibrate.train.fit import fit, fit_leaving_out, groups_to_leave_out, prior_for
 from meshwise.calibrate.train.score import score
-from meshwise.calibrate.train.sources import Fits, LeftOut, spread
 from meshwise.runs.table import find_table
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import predict
 from meshwise.runs.train.settle import read_cases
+from sources import Fits, LeftOut, spread
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node")
 NEW_TABLES = ("nanotron_h100_128", "torchtitan_2024", "nemo_h100", "maxtext_tpu", "megatron_bridge_to_2602")

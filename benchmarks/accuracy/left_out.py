@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from levels import all_cases
 from meshwise.calibrate.train.fit import fit, prior_for
-from meshwise.calibrate.train.sources import Fits
 from meshwise.catalogue import files, levels, records
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.runs.train.case import Case
 from meshwise.tune.replay.groups import LEFT_OUT, left_out_name
+from sources import Fits
 
 FEWEST = 3
 """Rows that a group must have for its source to be replayed."""

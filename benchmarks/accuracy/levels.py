@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from meshwise.calibrate.train.sources import Fits, LeftOut, spread
 from meshwise.catalogue import files
 from meshwise.catalogue.levels import Levels
 from meshwise.runs.table import find_table
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.settle import read_cases
+from sources import Fits, LeftOut, spread
 
 TABLES = (
     "bloom_prequel",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from meshwise.cost.train.step import evaluate
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.search import BLOCK, blocks, search
 
 BLOOM = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, framework="torchtitan")
@@ -30,7 +31,7 @@ LARGE = [*COMMAND[:2], "llama-3-405b", "--on", "2048x8xh100-sxm", "--batch", "16
 
 def layouts_per_second(ask: TrainAsk) -> float:
     """Return layouts per second through the whole cost model, time and memory: best of 7 runs of about 300,000 layouts."""
-    question, block, _ = next(iter(blocks(ask.question(), {}, (), {})))
+    question, block, _ = next(iter(blocks(lookup.question(ask), {}, (), {})))
     repeats = max(1, 300_000 // len(block))
     best = 0.0
     for _ in range(7):
@@ -43,7 +44,7 @@ def layouts_per_second(ask: TrainAsk) -> float:
 
 def searched_per_second(ask: TrainAsk) -> float:
     """Return layouts per second of a whole search: enumeration, rules, memory of all, time of those that fit. Best of 5."""
-    question = ask.question()
+    question = lookup.question(ask)
     best = 0.0
     for _ in range(5):
         start = time.process_time()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.shapes import stack as shapes
 from meshwise.plan.shapes.search import fastest
+from meshwise.plan.train import lookup
 
 TOP = 20
 
@@ -20,7 +21,7 @@ TOP = 20
 def main() -> None:
     print(f"{'176B on 384 A100':38} {'shapes':>8} {'candidates':>12} {'CPU s':>7} {'per s':>11} {'s per 1e7':>10} {'MB':>5}")
     for framework in sys.argv[1:] or ("megatron-deepspeed", "megatron", "torchtitan"):
-        question = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, framework=framework).question()
+        question = lookup.question(TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, framework=framework))
         base = shapes.base_of(question.model, 250_880)
         start = time.process_time()
         stack = shapes.Stack(base, shapes.near(base, 176e9))

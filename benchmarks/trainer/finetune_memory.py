@@ -8,6 +8,7 @@ from meshwise.cost.axes import RECOMPUTE
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.step import evaluate
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.units import GIB
 
 METHODS = {"lora": "lora:16", "qlora": "qlora:16", "frozen": "freeze:0", "full": "full"}
@@ -22,7 +23,7 @@ def main(path: Path, on: str = "1xh200") -> None:
             method = METHODS["qlora"]
         ask = TrainAsk(row["model"], on=on, batch=row["batch"], seq=row["seq"], framework="meshwise", finetune=method)
         way = "full" if "checkpointing" in name else "none"
-        cost = evaluate(ask.question(), Layouts.of(mbs=row["batch"], recompute=RECOMPUTE.index(way)))
+        cost = evaluate(lookup.question(ask), Layouts.of(mbs=row["batch"], recompute=RECOMPUTE.index(way)))
         peak, step = float(cost.peak[0]) / GIB, float(cost.step[0])
         print(
             f"{name:32} {row['memory']:6.2f} GiB, predicted {peak:6.2f} ({100 * (peak / row['memory'] - 1):+.1f}%)   "

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -28,18 +27,8 @@ GROUPS = 5
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of the parts: the sources, and a distribution that registers meshwise's plug-ins without an installation."""
-    folder = Path("/tmp/meshwise-distribution")
-    info = folder / "meshwise-0.1.0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    groups = [
-        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in entries.items())
-        for group, entries in project.get("entry-points", {}).items()
-    ]
-    (info / "entry_points.txt").write_text("\n".join(groups), encoding="utf-8")
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: meshwise\nVersion: 0.1.0\n", encoding="utf-8")
-    places = [folder, ROOT / "src", ROOT / "tests", Path(__file__).parent, TESTS, *filter(None, [os.environ.get("PYTHONPATH")])]
+    """Return the environment of the parts, which run from the sources."""
+    places = [ROOT / "src", ROOT / "tests", Path(__file__).parent, TESTS, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": ":".join(map(str, places)), "PYTHONUNBUFFERED": "1", "MESHWISE_HOME": "/tmp/meshwise-home"}
 
 

@@ -8,6 +8,7 @@ import time
 import numpy as np
 
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.tune.belief.choice import next_runs
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.posterior import Posterior
@@ -27,7 +28,7 @@ def main() -> None:
     print(f"{'':<42} {'candidates':>10} {'enumerate':>10} " + "".join(f"{f'{n} runs':>9}" for n in RUNS) + "   CPU seconds")
     for ask in QUESTIONS:
         start = time.process_time()
-        space = Space.search(ask.question())
+        space = Space.search(lookup.question(ask))
         enumerated = time.process_time() - start
         tried = rng.choice(len(space), max(RUNS), replace=False)
         slower = np.where(rng.random(len(tried)) < SLOW, 2.0, 1.0)

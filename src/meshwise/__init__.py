@@ -94,7 +94,7 @@ def __dir__() -> list[str]:
 
 
 class _Verb(ModuleType):
-    """A package named like a verb (plan, run, audit, calibrate, export, tune): calling the package calls the function in `meshwise.api`."""
+    """A package named like a verb (plan, run, audit, calibrate, tune): calling the package calls the function in `meshwise.api`."""
 
     @property
     def _function(self) -> Any:

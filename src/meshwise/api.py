@@ -225,10 +225,10 @@ def check(*files: str | Path, **words: Any) -> "Verdict":
 
     Keywords are the fields of `CheckAsk`: check("train.sbatch", on="jean-zay:48", set=["TP=4"]).
     """
-    from meshwise.audit.check import verdict
+    from meshwise.audit.check import judge
     from meshwise.audit.check.ask import CheckAsk
 
-    return verdict.check(files, given(CheckAsk, words))
+    return judge.check(files, given(CheckAsk, words))
 
 
 # Count and look up.

@@ -10,6 +10,7 @@ from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.search import search
 from support.command import one_line
 from support.every import check_every
@@ -82,8 +83,8 @@ def test_a_mistake_in_a_users_framework_names_the_file_and_the_key(home: Path, t
 )
 def test_a_question_that_names_no_framework_gets_the_usual_one_for_its_chips(chip: str, name: str) -> None:
     ask = TrainAsk(model="llama-debug", on=chip, batch=64, seq=512)
-    assert ask.question().work.framework.key == name
-    assert replace(ask, framework="torchtitan").question().work.framework.key == "torchtitan"
+    assert lookup.question(ask).work.framework.key == name
+    assert lookup.question(replace(ask, framework="torchtitan")).work.framework.key == "torchtitan"
 
 
 # What a framework documents.

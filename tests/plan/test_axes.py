@@ -8,6 +8,7 @@ import pytest
 from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.train import lookup
 from meshwise.plan.vary import parse, variants
 from support.command import one_line
 
@@ -49,10 +50,10 @@ def test_every_example_of_an_axis_can_be_typed() -> None:
 
 
 def test_a_varied_link_or_network_reaches_the_question() -> None:
-    q = varied("link=123GB/s")[0].question()
+    q = lookup.question(varied("link=123GB/s")[0])
     assert q.cluster.node.link
     assert q.cluster.node.link.bandwidth == 123e9
-    q = varied("network=400Gbps")[0].question()
+    q = lookup.question(varied("network=400Gbps")[0])
     assert q.cluster.network
     assert q.cluster.network.bandwidth == 50e9
 

@@ -8,6 +8,7 @@ import pytest
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.cheapest import Cheapest, answer, rentable_chips, smooth_counts
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.search import search
 from support.command import one_line
@@ -21,7 +22,7 @@ def cheapest(ask: TrainAsk, *texts: str) -> Cheapest:
 
 
 def by_hand(ask: TrainAsk, cluster: str) -> Choice | None:
-    q = replace(ask, on=cluster).question()
+    q = lookup.question(replace(ask, on=cluster))
     found = search(q, top=1)
     return choice(q, found.layouts, found.cost, 0) if len(found.layouts) else None
 

@@ -7,6 +7,7 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from support.command import one_line
 from support.gguf_files import LLAMA
 from support.serve_questions import question
@@ -31,11 +32,11 @@ def test_the_engine_and_format_that_are_assumed(model: str, cluster: str, engine
 def test_the_weights_of_a_gguf_file_have_its_own_bytes(tmp_path: Path) -> None:
     file = LLAMA.write(tmp_path / "tiny.gguf")
     ask = ServeAsk(model=str(file), on="rtx3090", context=64, prompt=32, output=32)
-    q = ask.question()
+    q = lookup.question(ask)
     assert q.engine.name == "llama.cpp"
     assert q.weights.bytes == q.model.stored_bytes
     with pytest.raises(UserError, match=r"vllm does not read GGUF files; llama\.cpp and ollama do"):
-        ServeAsk(model=str(file), on="rtx3090", engine="vllm").question()
+        lookup.question(ServeAsk(model=str(file), on="rtx3090", engine="vllm"))
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,6 @@ def test_the_weights_of_a_gguf_file_have_its_own_bytes(tmp_path: Path) -> None:
 )
 def test_bad_questions_are_one_line(more: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as refusal:
-        ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": 16384} | more)).question()
+        lookup.question(ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": 16384} | more)))
     assert words in one_line(refusal.value)
     assert refusal.value.exit_code == 2

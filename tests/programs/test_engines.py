@@ -10,6 +10,7 @@ from meshwise.catalogue.engines import find_engine
 from meshwise.catalogue.files import BUILT_IN
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.search import search
 from meshwise.programs.engines import commands, writers
 from support.every import check_every
@@ -85,7 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_commands_are_as_in_the_golden_files() -> None:
     def check(name: str) -> None:
         ask = ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": 16384} | CASES[name]))
-        q = ask.question()
+        q = lookup.question(ask)
         best = search(q).options[0]
         written = commands(q, best.layout)
         text = "".join(f"{engine}:\n" + "".join(f"  {line}\n" for line in lines) for engine, lines in written.items())
@@ -103,7 +104,7 @@ def test_an_engine_of_another_package_is_found(tmp_path: Path, monkeypatch: pyte
     """It is written for its own plans, and offered for layouts of llama.cpp that it can run."""
     (tmp_path / "acme_engine-1.dist-info").mkdir()
     (tmp_path / "acme_engine-1.dist-info" / "METADATA").write_text("Name: acme-engine\nVersion: 1\n")
-    (tmp_path / "acme_engine-1.dist-info" / "entry_points.txt").write_text("[meshwise.export]\nacme = acme_engine\n")
+    (tmp_path / "acme_engine-1.dist-info" / "entry_points.txt").write_text("[meshwise.programs]\nacme = acme_engine\n")
     (tmp_path / "acme_engine.py").write_text(
         "RUNS_LAYOUTS_OF = 'llama.cpp'\n"
         "def lines(q, layout): return [f'acme {q.model.name} --cards {len(layout.cards)}']\n"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import meshwise
 from meshwise.audit.check.ask import CheckAsk
-from meshwise.audit.check.verdict import judge
+from meshwise.audit.check.judge import judge
 from meshwise.errors import UserError
 from meshwise.programs.program import launchers, programs
 from meshwise.programs.read.files import read_sources

@@ -12,6 +12,7 @@ import pytest
 
 from meshwise.catalogue.files import BUILT_IN
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.search import search
 from meshwise.programs.engines import commands
 from support.every import check_every
@@ -51,7 +52,7 @@ def test_vllm_takes_every_command_and_means_the_same(tmp_path: Path) -> None:
 
     def check(name: str) -> None:
         ask = ServeAsk(**({"model": "llama-3-8b:bf16", "on": "8xh100-sxm", "users": 16, "context": 8192} | ASKS[name]))
-        q = ask.question()
+        q = lookup.question(ask)
         layout = search(q).options[0].layout
         for line in commands(q, layout)["vllm"]:
             words = shlex.split(line, comments=True)[3:]

@@ -12,6 +12,8 @@ from meshwise.audit.report import Audit
 from meshwise.calibrate.dispatch import is_served
 from meshwise.catalogue import files
 from meshwise.plan.ask import ServeAsk, TrainAsk
+from meshwise.plan.serve import lookup as serve_lookup
+from meshwise.plan.train import lookup as train_lookup
 from meshwise.runs.serve import case as serve
 from meshwise.runs.table import run_of
 from meshwise.runs.train import case as train
@@ -99,8 +101,8 @@ def doors(name: str) -> dict[str, str]:
     audited = Figures(row, "").named
     checked = model_of_file(row)[0]
     return {
-        "plan": TrainAsk(name, on="8xh100-sxm", batch=8, seq=1024).question().model.name,
-        "serve": ServeAsk(name, on="8xh200").question().model.name,
+        "plan": train_lookup.question(TrainAsk(name, on="8xh100-sxm", batch=8, seq=1024)).model.name,
+        "serve": serve_lookup.question(ServeAsk(name, on="8xh200")).model.name,
         "validate": train.setup(row).model.name,
         "validate, served": serve.case_of(served, "").model.name,
         "audit": audited.name if audited else "",

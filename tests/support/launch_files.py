@@ -12,8 +12,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.plan import TrainPlan, make
 from meshwise.programs.program import Program, Setup, Written, programs
 from meshwise.programs.read.command import Started
-from meshwise.programs.read.companions import Together, facts_of, settings_of
-from meshwise.programs.read.files import Candidate, Found
+from meshwise.programs.read.companions import Candidate, Found, Together, facts_of, settings_of
 from meshwise.programs.read.flags import settings, takes_of
 from meshwise.programs.setup import of_plan
 from meshwise.programs.source import Source, Word

@@ -5,13 +5,14 @@ from typing import Any
 
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.search import Found, Option, search
 
 
 @cache
 def question(model: str = "llama-3.3-70b:q4_k_m", cluster: str = "4xrtx4060ti-16gb", **more: Any) -> ServeQuestion:
     asked: dict[str, Any] = {"context": 16384} | more
-    return ServeAsk(model=model, on=cluster, **asked).question()
+    return lookup.question(ServeAsk(model=model, on=cluster, **asked))
 
 
 @cache

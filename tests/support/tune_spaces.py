@@ -10,13 +10,16 @@ from meshwise.cost.layout import Floats
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.space import Space
 
 
 @cache
 def question(nodes: int = 2) -> Question:
-    return TrainAsk(model="llama-3.1-8b", on=f"{nodes}x8xh100-sxm", batch="256", seq="4096", framework="nanotron").question()
+    return lookup.question(
+        TrainAsk(model="llama-3.1-8b", on=f"{nodes}x8xh100-sxm", batch="256", seq="4096", framework="nanotron")
+    )
 
 
 @cache

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.catalogue import files, records
 from meshwise.catalogue.calibrations import Record, coefficients
+from meshwise.catalogue.records import frame
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.plan.plan import frame
 from meshwise.runs.table import Skipped
 
 WORSE = 1.005

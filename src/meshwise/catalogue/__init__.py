@@ -14,5 +14,5 @@
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
     levels.py        coefficients of architectures, frameworks and networks, and the calibration composed of them for a question
 A new chip or cluster is one file: data/chips/NAME.toml, data/clusters/NAME.toml.
-Imports units, errors. Imported by models, cost and every package above. No printing.
+No printing.
 """

@@ -72,6 +72,16 @@ class Engine:
     """Whether it can decode speculatively."""
     adapters: bool = False
     """Whether it can serve LoRA adapters beside the model."""
+    words: tuple[str, ...] = ()
+    """Other words for it in tables of measurements."""
+    converts_to_fp8: bool = True
+    """Whether it converts 16-bit weights to fp8 when it loads them."""
+    native_formats: tuple[str, ...] = ()
+    """Formats that it does not run on chips without units for them."""
+    install: str = ""
+    """The command that installs its server, where one command with --host and --port starts it."""
+    by_hand: str = ""
+    """Why `meshwise run` does not start its server: 'runs as a service'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +90,8 @@ class Runtime:
 
     key: str = field(default="", metadata={"derived": True})
     name: str
-    engine: Literal["llama.cpp", "vllm", "sglang", "tensorrt-llm", "mlx", "transformers"]
+    engine: str
+    """The engine's name."""
     fitted_on: str
     """Source of the calibrated sizes."""
     sources: tuple[Source, ...]

@@ -3,12 +3,14 @@
 The types of the fields are the schema: `memory: Bytes` reads '80GiB', `tuple[Source, ...]` reads an array of tables.
 """
 
+import importlib
 import json
 import math
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -267,3 +269,11 @@ def _first(arms: tuple[Any, ...], value: Any, name: str) -> Any:
         except TypeError:
             continue
     raise TypeError(f"{name} is {quoted(value)}")
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a polars or pandas data frame."""
+    for name in ("polars", "pandas"):
+        if find_spec(name) is not None:
+            return importlib.import_module(name).DataFrame([dict(row) for row in rows])
+    raise UserError("to_frame() needs polars or pandas: pip install polars; rows() needs neither")

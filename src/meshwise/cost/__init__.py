@@ -8,6 +8,5 @@
     objective.py    losses: pairs, references, generated answers
     train/          Question x Layouts -> Cost                        serve/          ServeQuestion x ServeLayout -> Speed, Footprints
 
-train and serve do not import each other; serve, work, axes and parts do without numpy, so that serving plans start fast.
-Imports models, catalogue. Imported by plan, export, calibrate, run, audit, ui.
+train and serve do not import each other; serve does without numpy, so that serving plans start fast.
 """

@@ -40,6 +40,13 @@ class Axis:
     """Its text in the name of a layout where it is not the default; '' where layout_name handles it."""
     short: str = ""
     """Its text in a narrow table."""
+    within: str = ""
+    """The axis without which it has its default: no stages, no interleaving."""
+
+    @property
+    def default(self) -> int | str:
+        """Its default, as in plan.json."""
+        return self.values[self.least] if self.values else self.least
 
 
 AXES = (
@@ -49,13 +56,13 @@ AXES = (
     Axis("pp", "Pipeline stages.", role="cut", shown="pp{}"),
     Axis("cp", "Context parallelism.", role="cut", shown="cp{}"),
     Axis("ep", "Expert parallelism.", role="cut", shown="ep{}"),
-    Axis("etp", "Tensor parallelism of experts: 1, or the same as tp.", role="cut", shown="etp{}"),
+    Axis("etp", "Tensor parallelism of experts: 1, or the same as tp.", role="cut", shown="etp{}", within="tp"),
     Axis("mbs", "Sequences in a micro-batch.", role="batch", shown="mbs{}"),
-    Axis("vpp", "Model chunks per pipeline stage (interleaving).", shown="vpp{}"),
+    Axis("vpp", "Model chunks per pipeline stage (interleaving).", shown="vpp{}", within="pp"),
     Axis("zero", "ZeRO stage.", least=0, minor=True, shown="zero{}", short="z{}"),
     Axis("recompute", "Which activations are recomputed.", least=0, values=RECOMPUTE, shown="{} recompute", short="{}"),
-    Axis("sp", "Sequence parallelism within tensor parallelism.", least=0, minor=True, shown="sp"),
-    Axis("schedule", "Pipeline schedule.", least=0, values=SCHEDULES, minor=True, shown="{}", short="zb"),
+    Axis("sp", "Sequence parallelism within tensor parallelism.", least=0, minor=True, shown="sp", within="tp"),
+    Axis("schedule", "Pipeline schedule.", least=0, values=SCHEDULES, minor=True, shown="{}", short="zb", within="pp"),
     Axis("offload", "State kept in host memory.", least=0, values=OFFLOAD, minor=True, shown="offload {}", short="off-{}"),
 )
 BY_NAME = {axis.name: axis for axis in AXES}
@@ -66,7 +73,7 @@ INNER = tuple(axis.name for axis in AXES if axis.role == "inner")
 MINOR = tuple(axis.name for axis in AXES if axis.minor)
 DATA = ("dp_replicate", "dp_shard")
 """Axes of data parallelism: their product is dp."""
-MODEL_CUTS = ("tp", "pp", "cp", "ep", "etp")
+MODEL_CUTS = tuple(axis for axis in CUTS if axis not in DATA)
 """Axes that divide the model or its sequences, not the batch."""
 BOUNDED = ("dp", *NAMES)
 """Axes that `--fix` and `--allow` accept."""

@@ -11,5 +11,5 @@
     modules.py       the linear layers by their names in transformers, for adapters
     gguf/            GGUF files: reading headers, llama.cpp's choice of types, random weights; make_gguf.py writes files
 A new model is one file, data/models/NAME.json; a new type is one file, data/architectures/TYPE.toml.
-Imports catalogue (files), units, errors. Imported by cost and every package above. numpy is loaded only to write GGUF files.
+numpy is loaded only to write GGUF files.
 """

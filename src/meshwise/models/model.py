@@ -157,8 +157,8 @@ class Model:
 
 
 def families() -> dict[str, Any]:
-    """Return the family modules by name, built-in and third-party alike, from their entry points."""
-    return load_plugins("meshwise.families", "model_types", "read")
+    """Return the family modules by name: ours in `families/`, and those that other packages register."""
+    return load_plugins("meshwise.families", ("meshwise.models.families",), "model_types", "read")
 
 
 def family_of(model_type: str) -> Any:

@@ -1,6 +1,6 @@
-"""TrainAsk, ServeAsk, ShapeAsk: a question in the words of the command line, and `question()`, which looks up everything it names."""
+"""TrainAsk, ServeAsk, ShapeAsk: a question in the words of the command line. The two `lookup.py` look up what it names."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.frameworks import LOSSES
@@ -30,11 +30,6 @@ from meshwise.plan.fields import (
     question,
     whole,
 )
-
-if TYPE_CHECKING:  # help and completion only read the fields and must not wait for these imports
-    from meshwise.cost.serve.question import ServeQuestion
-    from meshwise.cost.train.question import Question
-    from meshwise.models.model import Model
 
 LAYOUT = "Layout"
 MACHINE = "Machine and price"
@@ -283,14 +278,6 @@ class TrainAsk(Ask):
         fields = {name: getattr(self, name) for name in (*ACCEPTED, "async_checkpoint")}
         return {name: value for name, value in fields.items() if value is not None and value is not False}
 
-    def question(self, model: "Model | None" = None) -> "Question":
-        """Look up the cluster, the framework and the calibration; also the model, unless it is given."""
-        from meshwise.plan.train import lookup
-
-        made = lookup.question(self, model)
-        lookup.check_length(self, made.model)
-        return made
-
 
 @question
 class ShapeAsk(TrainAsk):
@@ -365,7 +352,7 @@ class ServeAsk(Ask):
     engine: str = asked(
         default="",
         converter=TEXT,
-        help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama or transformers.",
+        help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama, transformers, ...",
         shown="by format and chip",
         complete="engines",
         vary="llama.cpp,vllm",
@@ -417,9 +404,3 @@ class ServeAsk(Ask):
                     object.__setattr__(self, f"{name}_spread", number(0, 5)(spread))
                 except UserError as error:
                     raise UserError(f"--{name} {quoted(text)}: a mean and its spread, such as 2k:0.5; {error}") from None
-
-    def question(self, model: "Model | None" = None) -> "ServeQuestion":
-        """Look up the devices, the engine and the weights; also the model, unless it is given."""
-        from meshwise.plan.serve import lookup
-
-        return lookup.question(self, model)

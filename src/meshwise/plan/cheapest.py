@@ -10,13 +10,14 @@ from meshwise.catalogue import chips as hardware
 from meshwise.catalogue import records, rescale
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue.records import frame
 from meshwise.cost.train.compute import Device
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.count import flat
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
-from meshwise.plan.plan import frame
+from meshwise.plan.train import lookup
 from meshwise.plan.train.lookup import with_one_framework
 from meshwise.plan.train.vary import Point, answer_point, starting_ask, too_late
 from meshwise.plan.vary import Value, Variant, first_values, parse
@@ -218,7 +219,7 @@ def _kind(ask: TrainAsk, key: str) -> Kind:
     """Return the kind of node that has this chip, with the question on it."""
     text = rescale.with_chip(ask.on, key) if ask.on else key
     on_kind = with_one_framework(replace(ask, on=text, at_most=""), [text, *_two_nodes(text)])
-    q: Question = on_kind.question()
+    q: Question = lookup.question(on_kind)
     peak = Device.of(q.chip, q.calibration, q.work.precision).peak
     rent = q.cluster.rent / q.cluster.devices if q.cluster.rent else None
     return Kind(on_kind, q.chip, rescale.node_size(text), rent, q.model.flops(ask.tokens, q.work.seq) / peak, q)

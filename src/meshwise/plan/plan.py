@@ -4,19 +4,16 @@ import hashlib
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import version
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from meshwise.catalogue import files, records
 from meshwise.errors import UserError
 from meshwise.models.count import flat
 from meshwise.plan.fields import Ask
-
-if TYPE_CHECKING:
-    from meshwise.plan.vary import Points
+from meshwise.plan.vary import Points
+from meshwise.version import VERSION
 
 
 class Choice(Protocol):
@@ -50,7 +47,7 @@ class Plan(ABC, Generic[Asked, Chosen]):
         return self.ask.command()
 
     @abstractmethod
-    def vary(self, **axes: str) -> "Points[Any, Any]":
+    def vary(self, **axes: str) -> Points[Any, Any]:
         """Answer the question at many points: vary(nodes="8..512"), vary(chip="h100-sxm,h200", batch="1M..4M")."""
 
     def rows(self) -> list[dict[str, Any]]:
@@ -63,7 +60,7 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
     def to_frame(self) -> Any:
         """Return the rows as a data frame of polars or pandas, whichever is installed."""
-        return frame(self.rows())
+        return records.frame(self.rows())
 
     def to_json(self) -> dict[str, Any]:
         kind = {"kind": self.kind} if self.kind else {}
@@ -81,14 +78,6 @@ class Plan(ABC, Generic[Asked, Chosen]):
         """Return the HTML that a notebook shows: table and bars."""
         # imported by name, because ui depends on plan and not the other way round
         return importlib.import_module("meshwise.ui.views.notebook").plan_html(self)
-
-
-def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return rows as a polars or pandas data frame."""
-    for name in ("polars", "pandas"):
-        if find_spec(name) is not None:
-            return importlib.import_module(name).DataFrame([dict(row) for row in rows])
-    raise UserError("to_frame() needs polars or pandas: pip install polars; rows() needs neither")
 
 
 PlanType = TypeVar("PlanType", bound=Plan[Any, Any])
@@ -109,4 +98,4 @@ def read(cls: type[PlanType], path: Path, check: Callable[[PlanType], Iterable[s
 def versions(**data: object) -> dict[str, str]:
     """Return the version of meshwise and a digest of each piece of data, which shows whether a chip file or calibration has changed."""
     digests = {name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in data.items()}
-    return {"meshwise": version("meshwise")} | digests
+    return {"meshwise": VERSION} | digests

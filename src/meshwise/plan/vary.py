@@ -14,7 +14,6 @@ from meshwise.catalogue import records
 from meshwise.errors import DoesNotFit, UserError, nearest, quoted
 from meshwise.models.count import flat
 from meshwise.plan.fields import Ask
-from meshwise.plan.plan import frame
 
 Asked = TypeVar("Asked")
 Question = TypeVar("Question", bound=Ask)
@@ -228,7 +227,7 @@ class Points(Generic[Question, Answered]):
 
     def to_frame(self) -> Any:
         """Return the rows as a data frame of polars or pandas, whichever is installed."""
-        return frame(self.rows())
+        return records.frame(self.rows())
 
     def to_json(self) -> dict[str, Any]:
         kind = {"kind": self.kind} if self.kind else {}

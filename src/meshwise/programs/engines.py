@@ -1,13 +1,12 @@
-"""Commands that start an engine with a planned layout. Engines are found through the entry-point group `meshwise.programs`."""
+"""Commands that start an engine with a planned layout: the serving programs that have `lines`, on their module or their `PROGRAM`."""
 
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from meshwise.catalogue.plugins import load_plugins
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
-
-GROUP = "meshwise.export"
+from meshwise.programs.program import PROGRAMS, SERVE
 
 
 class Writer(Protocol):
@@ -30,15 +29,23 @@ class SharingWriter(Writer, Protocol):
 
 
 def writers() -> dict[str, Writer]:
-    """Load the modules that write commands, by engine."""
-    return cast(dict[str, Writer], load_plugins(GROUP, "lines"))
+    """Load what writes commands, by engine."""
+    found: dict[str, Any] = {}
+    for file, module in load_plugins(PROGRAMS, (SERVE,), "PROGRAM or lines").items():
+        program = getattr(module, "PROGRAM", None)
+        writer = next((one for one in (module, program) if hasattr(one, "lines")), None)
+        if writer is not None:
+            found[program.name if program is not None else file] = writer
+    return cast(dict[str, Writer], found)
 
 
 def commands(q: ServeQuestion, layout: ServeLayout) -> dict[str, tuple[str, ...]]:
     """Return shell lines by engine: the planned one first, then others that can run the same layout."""
     known, engine = writers(), q.engine.name
     if engine not in known:
-        raise UserError(f"no commands are known for the engine {engine!r}; expected one of {', '.join(known)} ({GROUP} plugins)")
+        raise UserError(
+            f"no commands are known for the engine {engine!r}; expected one of {', '.join(known)} ({PROGRAMS} plugins)"
+        )
     lines = {engine: tuple(known[engine].lines(q, layout))}
     for name, writer in known.items():
         if getattr(writer, "RUNS_LAYOUTS_OF", "") == engine and cast(SharingWriter, writer).can(q, layout):

@@ -1,8 +1,9 @@
 """Program and Launcher: how one training or serving program, and one way to start processes, say the facts of a run.
 
-A program is one file with `PROGRAM`, a launcher one file with `LAUNCHER`, registered in pyproject.toml under the entry-point groups
-`meshwise.programs` and `meshwise.launchers`; another package adds its own in the same way. The table `keys` of a program serves both
-directions: `wording` turns the facts of a plan into the program's own facts, `keys` writes and reads them, `meaning` turns them back.
+A program is one file with `PROGRAM` in `train/` or `serve/`, a launcher one file with `LAUNCHER` in `launch/`, each named like its file,
+punctuation aside; another package registers its own under the entry-point groups `meshwise.programs` and `meshwise.launchers`. The table
+`keys` of a program serves both directions: `wording` turns the facts of a plan into the program's own facts, `keys` writes and reads them,
+`meaning` turns them back.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,13 +11,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, cast
 
-from meshwise.catalogue.plugins import load_plugins
+from meshwise.catalogue.plugins import load_own, load_plugins
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.programs.kinds import INT, Kind
 from meshwise.programs.source import Setting, Source, Unknown
 from meshwise.runs.run import Run, Stated, Value
 
 PROGRAMS, LAUNCHERS = "meshwise.programs", "meshwise.launchers"
+TRAIN, SERVE, LAUNCH = "meshwise.programs.train", "meshwise.programs.serve", "meshwise.programs.launch"
+"""The folders of our own programs and launchers."""
 Form = Literal["flags", "yaml", "toml", "json", "text"]
 
 
@@ -232,6 +235,10 @@ def _no_launch(_: Source) -> Launch | None:
     return None
 
 
+def _no_directives(_: Sequence[Setting]) -> Iterable[Stated]:
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
     """A way to start processes on nodes: a scheduler, an orchestrator or a plain script."""
@@ -245,34 +252,39 @@ class Launcher:
     """The command that starts the job: 'sbatch train.sbatch'."""
     read: Callable[[Source], Launch | None] = _no_launch
     """Return what a file of this launcher says; None for another file. Shell scripts are read by `read.shell` and `read.command`."""
+    directives: Callable[[Sequence[Setting]], Iterable[Stated]] = _no_directives
+    """Return what the directives in a script's comments (`#SBATCH`) say about machines."""
     check: str = ""
     """The command with which a user checks the files."""
 
 
 @cache
 def programs() -> dict[str, Program]:
-    """Load every registered program, by name."""
-    return _loaded(PROGRAMS, "PROGRAM")
+    """Load every program, by name."""
+    modules = load_plugins(PROGRAMS, (TRAIN, SERVE), "PROGRAM or lines")
+    return _by_name(module.PROGRAM for module in modules.values() if hasattr(module, "PROGRAM"))
 
 
 @cache
 def launchers() -> dict[str, Launcher]:
-    """Load every registered launcher, by name."""
-    return _loaded(LAUNCHERS, "LAUNCHER")
+    """Load every launcher, by name."""
+    return _by_name(module.LAUNCHER for module in load_plugins(LAUNCHERS, (LAUNCH,), "LAUNCHER").values())
 
 
-def _loaded(group: str, attribute: str) -> dict[str, Any]:
-    return {name: getattr(module, attribute) for name, module in load_plugins(group, attribute).items()}
+def _by_name(known: Iterable[Any]) -> dict[str, Any]:
+    return {one.name: one for one in sorted(known, key=lambda one: one.name)}
 
 
 def find_program(name: str) -> Program:
-    """Return a program by name. UserError with the nearest name for an unknown one."""
-    return _found(name, programs(), "--to")
+    """Return a program by name; of ours, no other is loaded. UserError with the nearest name for an unknown one."""
+    own = getattr(load_own((TRAIN, SERVE), name), "PROGRAM", None)
+    return own if own is not None and own.name == name else _found(name, programs(), "--to")
 
 
 def find_launcher(name: str) -> Launcher:
-    """Return a launcher by name. UserError with the nearest name for an unknown one."""
-    return _found(name, launchers(), "--with")
+    """Return a launcher by name; of ours, no other is loaded. UserError with the nearest name for an unknown one."""
+    own = getattr(load_own((LAUNCH,), name), "LAUNCHER", None)
+    return own if own is not None and own.name == name else _found(name, launchers(), "--with")
 
 
 def _found(name: str, known: dict[str, Any], option: str) -> Any:

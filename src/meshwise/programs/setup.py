@@ -1,7 +1,6 @@
 """The facts of a plan: what its writers say in the words of a program."""
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any, cast
 
 from meshwise.errors import UserError
@@ -13,6 +12,7 @@ from meshwise.programs.program import Setup
 from meshwise.programs.train import adapters
 from meshwise.runs.run import Value
 from meshwise.units import GIB
+from meshwise.version import VERSION
 
 POSITIONS = {"rotary": "rope", "learned": "learned", "alibi": "alibi", "none": "none"}
 
@@ -92,7 +92,7 @@ def header(plan: TrainPlan, choice: Choice) -> tuple[str, ...]:
     c: Any = plan.cluster
     low, high = choice.peak_low / GIB, choice.peak_high / GIB
     return (
-        f"Made by meshwise {version('meshwise')} from: {plan.command}",
+        f"Made by meshwise {VERSION} from: {plan.command}",
         f"Layout: {choice.name} on {choice.devices:,} x {c['chip']}",
         f"Predicted with {plan.framework}: {choice.step:.4g} s/step ({choice.low:.3g} to {choice.high:.3g}), MFU {choice.mfu:.1%}, "
         f"{choice.peak / GIB:.1f} GiB of {choice.capacity / GIB:.0f} per device ({low:.0f} to {high:.0f})",

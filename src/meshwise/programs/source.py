@@ -1,6 +1,7 @@
-"""Source, Word, Setting: what a file says in its program's own words, and where it says so."""
+"""Source, Word, Setting, Command: what a file says in its program's own words, and where it says so."""
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -85,3 +86,15 @@ class Setting:
     value: "Scalar | tuple[Scalar, ...] | Unknown"
     """True for a flag without a value."""
     span: Span
+
+
+@dataclass(frozen=True)
+class Command:
+    """A simple command with its words after expansion, and the environment that it starts with. `srun bash -c 'a b'` is the command
+    `srun a b`."""
+
+    words: tuple[Word, ...]
+    environment: Mapping[str, Word]
+    """Exported variables and assignments before the command."""
+    certain: bool = True
+    """Whether the command certainly starts: not in a branch whose condition is unknown."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.catalogue import files
-from meshwise.cost.axes import NAMES, layout_name
+from meshwise.cost.axes import AXES, NAMES, layout_name
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.step import peak
 from meshwise.errors import UserError
@@ -175,10 +175,7 @@ def nearest(program: Program, setup: Setup, refusals: list[Refusal]) -> Setup | 
         while mbs > 1 and setup.whole("batch") % (dp * mbs):
             mbs -= 1
         values |= {"dp": dp, "mbs": mbs, "accumulation": max(1, setup.whole("batch") // (dp * mbs))}
-        if values["tp"] == 1:
-            values |= {"sp": 0, "etp": 1}
-        if values["pp"] == 1:
-            values |= {"vpp": 1, "schedule": "1f1b"}
+        values |= {axis.name: axis.default for axis in AXES if axis.within and values[axis.within] == 1}
         setup = replace(setup, values=values)
         refusals = list(program.refuse(setup))
     return None

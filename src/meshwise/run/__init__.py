@@ -6,8 +6,8 @@
     probe/        ProbeAsk: time this machine's kernels and links, and install the result as the cluster `here`
     text/         data files and tokenizers -> token files
     children.py   end child processes with their parent
+    packages.py   optional packages, and the command that installs one
     scratch.py    files between processes that leave nothing behind
     callbacks.py  Say and Progress: how long functions report to their caller
-Inside: serve | train import bench | probe | text, which import children and callbacks. Imports plan, export, calibrate, models, catalogue
-and the settings of workers (no torch). Imported by api. Prints nothing: lines and progress go to callbacks.
+Prints nothing: lines and progress go to callbacks.
 """

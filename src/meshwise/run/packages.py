@@ -1,7 +1,7 @@
 """Optional packages: refuse a feature whose package is not installed, with the command that installs it."""
 
 import importlib.util
-from importlib.metadata import requires
+from importlib.metadata import PackageNotFoundError, requires
 
 from meshwise.errors import UserError
 
@@ -15,7 +15,11 @@ def require(package: str, feature: str) -> None:
 
 def install(package: str) -> str:
     """Return the command that installs an optional package in a version that meshwise works with."""
-    listed = (line.partition(";")[0].strip() for line in requires("meshwise") or () if "extra ==" in line)
+    try:
+        lines = requires("meshwise") or ()
+    except PackageNotFoundError:  # a bare source tree
+        lines = ()
+    listed = (line.partition(";")[0].strip() for line in lines if "extra ==" in line)
     requirement = next((line for line in listed if line.startswith(package)), package)
     return f"pip install '{requirement}'"
 

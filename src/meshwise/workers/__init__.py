@@ -4,6 +4,6 @@
     decoder/  times prefill and decode of an HF model (also needs transformers)
     probe/    times a machine's devices and links
 
-Imports nothing else of meshwise, so that a worker starts on any machine with torch. The other packages start these programs as processes,
-and import only their torch-free modules: settings, rows, markers and expected tensors.
+They import nothing else of meshwise but its printing, so that a worker starts on any machine with torch. The other packages start these
+programs as processes, and import only what has no torch: the trainer's contract, and settings and rows.
 """

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.audit.check.ask import CheckAsk
-from meshwise.audit.check.verdict import judge
+from meshwise.audit.check.judge import judge
 from meshwise.programs.program import Job, launchers, programs
 from meshwise.programs.read.files import read_sources
 from meshwise.programs.source import Source

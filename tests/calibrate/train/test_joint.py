@@ -7,11 +7,11 @@ import pytest
 
 from meshwise.calibrate.train.fit import Point, Problem
 from meshwise.calibrate.train.joint import JointFit, predict_with
-from meshwise.calibrate.train.sources import sampled
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import Levels
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Batch
+from sources import sampled
 from support.measured_rows import built_in
 
 TRUTH = Levels(

@@ -18,6 +18,7 @@ from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from support.adapters import adapter_parameters
 from support.every import check_every
 from support.train_questions import cost, question
@@ -46,7 +47,7 @@ def test_4_bit_weights_are_whole_on_every_rank_where_the_framework_does_not_shar
     held: dict[str, float] = {}
     for framework in ("meshwise", "fsdp"):
         ask = TrainAsk("llama-3-8b", on="2xh200", batch=4, seq=1024, framework=framework, finetune="qlora:16")
-        held[framework] = float(evaluate(ask.question(), Layouts.of(dp_shard=2, zero=3, mbs=2)).memory["weights"][0])
+        held[framework] = float(evaluate(lookup.question(ask), Layouts.of(dp_shard=2, zero=3, mbs=2)).memory["weights"][0])
     assert held["meshwise"] - held["fsdp"] == pytest.approx(packed / 2 - packed * 2 / 32, rel=0.01)  # two layers are not gathered
 
 

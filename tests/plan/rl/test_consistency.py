@@ -13,7 +13,9 @@ from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.plan.rl.plan import RolloutPlan, Split, make
 from meshwise.plan.rl.roles import part_of
 from meshwise.plan.rl.rollout import generate
+from meshwise.plan.serve import lookup as serve_lookup
 from meshwise.plan.serve import search as serving
+from meshwise.plan.train import lookup
 from meshwise.plan.train import plan as training
 from meshwise.plan.train.search import search
 from meshwise.units import GIB
@@ -46,7 +48,7 @@ def test_generation_takes_as_long_as_serving_the_same_prompts_and_answers(name: 
             ask.model, on=f"{split.rollout_devices}x{chip}", engine="vllm", users=split.at_once, context=ask.seq, prompt=ask.prompt,
             output=ask.seq - ask.prompt,
         )  # fmt: skip
-        option = next(one for one in serving.search(served.question()).options if one.speed)
+        option = next(one for one in serving.search(serve_lookup.question(served)).options if one.speed)
         speed, copies = option.speed, option.layout.replicas
         assert speed is not None
         assert option.layout.name == split.rollout_layout
@@ -84,7 +86,7 @@ def test_two_forward_passes_are_added_to_training_on_plain_text(finetune: str) -
 
 @pytest.mark.parametrize("name", ASKS)
 def test_roles_add_up_to_what_a_device_holds_in_each_phase(name: str, plans: dict[str, RolloutPlan]) -> None:
-    chip = ASKS[name].question().chip
+    chip = lookup.question(ASKS[name]).chip
     engine = ("engine weights", "engine cache")
     for split in plans[name].splits:
         trained = sum(size for role, size in split.memory.items() if role not in engine)
@@ -108,7 +110,7 @@ def test_a_reference_is_a_copy_of_the_policy_unless_adapters_are_trained(plans: 
 
 def fastest_by_hand(ask: TrainAsk, sync: float) -> float:
     """The least seconds of a step over every split, every layout that fits, and every engine."""
-    q, number = ask.question(), ask.batch * ask.answers
+    q, number = lookup.question(ask), ask.batch * ask.answers
     total, seconds = q.cluster.devices, [np.inf]
     for devices in range(total):
         part = part_of(q, total - devices)

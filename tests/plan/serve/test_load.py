@@ -8,11 +8,11 @@ import pytest
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve import cheapest, front
+from meshwise.plan.serve import cheapest, front, lookup
 from meshwise.plan.serve.capacity import max_rate, most_within
 from meshwise.plan.serve.choice import choice, doubts
 from meshwise.plan.serve.lookup import read_lengths
-from meshwise.plan.serve.plan import refuse
+from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import meets, search
 from support.command import one_line
 from support.serve_questions import found, question
@@ -25,13 +25,13 @@ def test_a_length_with_a_spread_is_its_mean_and_its_deviation() -> None:
     assert (ask.prompt, ask.prompt_spread, ask.output, ask.output_spread) == (2048, 0.5, 300, 1.0)
     assert "--prompt 2k" in ask.command()
     assert "--prompt-spread 0.5" in ask.command()
-    load = ask.question().load
+    load = lookup.question(ask).load
     assert (load.prompt.spread, load.users) == (0.5, 1)
 
 
 def test_rates_and_targets_are_read_in_their_units() -> None:
     ask = ServeAsk(model="llama-3.1-8b", on="h100-sxm", rate="90/min", ttft="1s", tpot="40ms@p99", e2e="20s@mean")
-    q = ask.question()
+    q = lookup.question(ask)
     assert (q.load.rate, q.load.users) == (1.5, 0)
     assert q.targets.ttft
     assert q.targets.tpot
@@ -65,7 +65,7 @@ def test_lengths_of_a_file_replace_prompt_and_output(tmp_path: Path) -> None:
 )
 def test_bad_loads_are_one_line(words: dict[str, str], message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        ServeAsk(**{"model": "llama-3.1-8b:fp8", "on": "h100-sxm"} | words).question()  # pyright: ignore[reportArgumentType]
+        lookup.question(ServeAsk(**{"model": "llama-3.1-8b:fp8", "on": "h100-sxm"} | words))  # pyright: ignore[reportArgumentType]
     one_line(error.value)
 
 
@@ -156,7 +156,7 @@ def test_the_cheapest_devices_are_as_few_as_meet_the_targets() -> None:
     assert point.choice.replicas * point.choice.cards == point.values["gpus"]
     assert int(point.values["gpus"]) > 1
     fewer = int(point.values["gpus"]) - 1
-    q = replace(ask, on=f"{fewer}xl40s" if fewer <= 8 else f"{-(-fewer // 8)}x8xl40s", cheapest=False).question()
+    q = lookup.question(replace(ask, on=f"{fewer}xl40s" if fewer <= 8 else f"{-(-fewer // 8)}x8xl40s", cheapest=False))
     assert not any(meets(q, option) for option in search(q).options if option.layout.devices <= fewer)
 
 

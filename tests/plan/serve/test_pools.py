@@ -4,6 +4,7 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.capacity import max_rate, most_within
 from meshwise.plan.serve.choice import choice
 from meshwise.plan.serve.search import meets
@@ -44,4 +45,4 @@ def test_pools_that_are_asked_for() -> None:
 
 def test_pools_need_an_engine_that_moves_caches() -> None:
     with pytest.raises(UserError, match=r"transformers cannot compute prompts on other devices than outputs"):
-        ServeAsk(model="llama-3.1-8b:bf16", on=RIG, engine="transformers", fix=("prefill=1",)).question()
+        lookup.question(ServeAsk(model="llama-3.1-8b:bf16", on=RIG, engine="transformers", fix=("prefill=1",)))

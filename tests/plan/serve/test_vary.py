@@ -7,6 +7,7 @@ import pytest
 from meshwise.errors import DoesNotFit
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.axes import SERVE_AXES
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.choice import choice
 from meshwise.plan.serve.search import search
 from meshwise.plan.serve.vary import ServePoint, answer, answers
@@ -24,7 +25,7 @@ def points(text: str, ask: ServeAsk = ASK) -> list[ServePoint]:
 def test_a_point_is_the_plan_of_its_own_question(text: str) -> None:
     for point in points(text):
         assert point.ask
-        q = point.ask.question()
+        q = lookup.question(point.ask)
         assert point.choice == choice(q, search(q).options[0])
 
 

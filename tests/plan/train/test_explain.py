@@ -13,8 +13,9 @@ from meshwise.cost.parts import TRAIN_PARTS, TRAIN_WORDS
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
-from meshwise.plan.train.explain import binding, differences, explain, fastest_with, runner_up, what_if
+from meshwise.plan.train.explain import binding, differences, fastest_with, runner_up, what_if
 from meshwise.plan.train.plan import TrainPlan, make
 from meshwise.plan.train.search import search
 from support.command import one_line
@@ -25,7 +26,7 @@ BLOOM = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, fra
 
 @pytest.fixture(scope="module")
 def asked() -> Question:
-    return BLOOM.question()
+    return lookup.question(BLOOM)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +160,7 @@ def test_a_layout_is_compared_on_as_many_devices_as_the_plan_uses() -> None:
         model="llama-debug", on="2x(4xrtx3090)@1Gbps", batch=8, seq=512, framework="megatron", at_most="2", fix=("pp=1",)
     )
     best = make(near).best
-    assert best.devices == fastest_with(near.question(), best, "tp=2,pp=1").devices == 4
+    assert best.devices == fastest_with(lookup.question(near), best, "tp=2,pp=1").devices == 4
 
 
 # What binds, and what would change it.
@@ -216,8 +217,8 @@ def test_a_larger_batch_that_does_not_fit_is_reported() -> None:
 
 def test_rooflines_are_for_the_devices_that_the_layout_uses(plan: TrainPlan, best: Choice) -> None:
     """2048 x 2048 tokens on 384 devices are 10,923 each; on 192 of them, which --at-most may choose, twice as many."""
-    assert "10,923 tokens per device" in explain(replace(plan, choices=(best,))).reasons[-1]
-    assert "21,845 tokens per device" in explain(replace(plan, choices=(replace(best, devices=192),))).reasons[-1]
+    assert "10,923 tokens per device" in replace(plan, choices=(best,)).explain().reasons[-1]
+    assert "21,845 tokens per device" in replace(plan, choices=(replace(best, devices=192),)).explain().reasons[-1]
 
 
 # All of it.
@@ -247,6 +248,6 @@ def test_the_highlights_are_few_and_say_how_much_slower_the_other_layout_is(plan
 
 def test_a_plan_of_one_layout_is_explained_without_another(plan: TrainPlan, best: Choice) -> None:
     share = round(100 * best.time["matmul"] / best.step)  # of BLOOM's step, the largest part
-    alone = explain(replace(plan, choices=(best,)))
+    alone = replace(plan, choices=(best,)).explain()
     assert alone.other is None
     assert any(line.startswith(f"The largest parts of the step are matrix products {share}%") for line in alone.reasons)

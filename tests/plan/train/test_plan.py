@@ -17,6 +17,7 @@ from meshwise.cost.parts import COMPUTING
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.find import find_values
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import CHEAP, Choice
 from meshwise.plan.train.explain import differences
 from meshwise.plan.train.plan import TrainPlan, make, read
@@ -56,7 +57,7 @@ def best(plan: TrainPlan) -> Choice:
     ],
 )
 def test_a_framework_that_trains_the_model_is_taken_where_none_is_named(model: str, cluster: str, framework: str) -> None:
-    assert replace(ASK, model=model, on=cluster, framework="").question().work.framework.key == framework
+    assert lookup.question(replace(ASK, model=model, on=cluster, framework="")).work.framework.key == framework
 
 
 @pytest.mark.parametrize("model", ["ttt-linear-125m", "gpt2", "llama-3.2-1b", "bloom-560m"])
@@ -97,7 +98,7 @@ def test_every_layout_planned_for_our_trainer_can_run_in_it(model: str) -> None:
 )
 def test_a_question_that_cannot_be_asked_is_refused_in_one_line(change: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as refused:
-        replace(ASK, **change).question()
+        lookup.question(replace(ASK, **change))
     assert words in one_line(refused.value)
     assert refused.value.exit_code == 2
 
@@ -127,7 +128,7 @@ def test_megatrons_tflops_count_masked_attention_and_recompute() -> None:
 
 def test_the_interval_is_that_of_the_rows_which_the_calibration_left_out(best: Choice) -> None:
     """ln(measured / predicted) between `low` and `high` of the range that the step's share of waiting falls into; 13% for memory."""
-    c = ASK.question().calibration
+    c = lookup.question(ASK).calibration
     share = 1 - sum(best.time[name] for name in COMPUTING) / best.step
     at = sum(share >= edge for edge in c.waiting)
     beyond = 0.03 * math.log2(best.devices / c.devices) if 0 < c.devices < best.devices else 0.0
@@ -182,7 +183,7 @@ BLOOM = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, fra
 def test_choices_are_the_fastest_first_and_no_two_are_the_same_answer(ask: TrainAsk) -> None:
     choices = planned(ask, top=8).choices
     assert len(choices) == 8
-    assert choices[0].step == search(ask.question()).cost.step[0]
+    assert choices[0].step == search(lookup.question(ask)).cost.step[0]
     took = [choice.step for choice in choices]
     assert took == sorted(took)
     axes = ("tp", "pp", "cp", "ep", "mbs", "vpp", "recompute")
@@ -198,7 +199,7 @@ def test_layouts_that_differ_only_in_how_data_is_sharded_are_counted_as_ties() -
     ask = replace(ASK, on="1x8xh200")
     (best,) = planned(ask, top=1).choices
     alike = ",".join(f"{axis}={best.layout[axis]}" for axis in ("tp", "pp"))
-    found = search(ask.question(), bounds=parse(alike), top=100)
+    found = search(lookup.question(ask), bounds=parse(alike), top=100)
     same = found.layouts.mbs / found.layouts.cp == int(best.layout["mbs"]) / int(best.layout["cp"])
     same &= np.isin(found.layouts.recompute, [RECOMPUTE.index(how) for how in ("none", *CHEAP)])
     assert best.ties == sum(same & (found.cost.step < best.step * 1.01)) - 1 > 0
@@ -211,7 +212,7 @@ def test_a_model_that_fits_nowhere_says_by_how_much_and_what_would_help() -> Non
     with pytest.raises(DoesNotFit) as refused:
         planned(TrainAsk(model="llama-3-405b", on="8xrtx4090", batch=8, seq=4096, framework="megatron"))
     message = one_line(refused.value)
-    q = TrainAsk(model="llama-3-405b", on="8xrtx4090", batch=8, seq=4096, framework="megatron").question()
+    q = lookup.question(TrainAsk(model="llama-3-405b", on="8xrtx4090", batch=8, seq=4096, framework="megatron"))
     assert f"{search(q).smallest / 2**30:.1f} GiB" in message
     assert "24.0" in message  # GiB of an RTX 4090
     assert refused.value.exit_code == 1

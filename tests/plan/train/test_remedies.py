@@ -8,6 +8,7 @@ import pytest
 from meshwise.cost.train.step import host_needs, peak
 from meshwise.errors import DoesNotFit
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.fallback import first_that_fits
 from meshwise.plan.train.plan import make
 from meshwise.plan.train.remedies import CHANGES, Cure, Remedy, cure, words
@@ -45,10 +46,10 @@ def test_all_changes_together_make_it_fit_and_none_can_be_left_out(name: str, cu
     flags = [remedy.flag for remedy in cures[name].remedies]
     assert flags
     ask = changed(ASKS[name], flags)
-    assert first_that_fits(ask, ask.question(), top=1).fits
+    assert first_that_fits(ask, lookup.question(ask), top=1).fits
     for left_out in flags:
         fewer = changed(ASKS[name], [flag for flag in flags if flag != left_out])
-        assert not first_that_fits(fewer, fewer.question(), top=1).fits, (flags, left_out)
+        assert not first_that_fits(fewer, lookup.question(fewer), top=1).fits, (flags, left_out)
 
 
 def test_fine_tuning_beyond_the_context_of_a_model_is_advised_with_a_shorter_sequence() -> None:
@@ -61,7 +62,7 @@ def test_fine_tuning_beyond_the_context_of_a_model_is_advised_with_a_shorter_seq
 def test_savings_add_up_to_the_difference_of_one_layout(name: str, cures: dict[str, Cure]) -> None:
     found = cures[name]
     ask = changed(ASKS[name], [remedy.flag for remedy in found.remedies])
-    fitted = first_that_fits(ask, ask.question(), top=1)
+    fitted = first_that_fits(ask, lookup.question(ask), top=1)
     layout = fitted.found.layouts.take(np.array([0]))
     assert found.peak == float(peak(fitted.question, layout)[0])
     assert found.on_host == float(host_needs(fitted.question, layout)[0]) <= found.host

@@ -398,8 +398,9 @@ def test_a_search_over_2048_devices_stays_under_500_mb() -> None:
     script = """
 import json, pathlib
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.search import search
-q = TrainAsk(model="llama-3-70b", on="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan").question()
+q = lookup.question(TrainAsk(model="llama-3-70b", on="256x8xh100-sxm", batch=2048, seq=4096, framework="torchtitan"))
 found = search(q, top=1000)
 # getrusage would count the memory of the process that started this one
 status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from meshwise.audit.check.ask import CheckAsk
-from meshwise.audit.check.verdict import Verdict, check
+from meshwise.audit.check.judge import check
+from meshwise.audit.check.verdict import Verdict
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.plan import ServePlan, make

@@ -17,6 +17,7 @@ from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import DoesNotFit
 from meshwise.models import find
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.run import children
 from meshwise.run.probe import measure, store
 from meshwise.run.probe.measure import Session
@@ -90,7 +91,7 @@ def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[Row], together: l
     both = find_cluster("1x2xhere-1of2")
     assert both.node.link is not None
     ask = TrainAsk(model="llama-debug", on="here", batch=8, seq=64, framework="meshwise")
-    assert ask.question(find.find_model("llama-debug")).calibration == calibrations.named("probe")
+    assert lookup.question(ask, find.find_model("llama-debug")).calibration == calibrations.named("probe")
 
 
 @pytest.mark.slow

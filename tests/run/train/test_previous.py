@@ -12,9 +12,9 @@ import pytest
 from meshwise.errors import UserError
 from meshwise.run.train import launch, previous
 from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.lock import lock
-from meshwise.run.train.nodes.hosts import Hosts
 from meshwise.workers.trainer.contract.files.expected import config_json
 from meshwise.workers.trainer.contract.marker import Marker, Trained
 from meshwise.workers.trainer.models.base import Span, build

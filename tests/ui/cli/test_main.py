@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from meshwise.version import VERSION
 from support.command import Done, Run, once, refused, rows
 from support.gguf_files import LLAMA
 from support.small_configs import small
@@ -201,7 +201,7 @@ def test_help_is_printed(arguments: list[str]) -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert once("--version") == Done(0, version("meshwise") + "\n", "")
+    assert once("--version") == Done(0, VERSION + "\n", "")
 
 
 # Checks that need a process of its own.
@@ -244,7 +244,7 @@ def test_a_name_that_is_no_text_is_still_one_line() -> None:
 
 def test_python_m_meshwise_is_the_program() -> None:
     done = shell("$MESHWISE --version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, version("meshwise") + "\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, VERSION + "\n", "")
     assert shell("$MESHWISE --help").stdout.startswith("Usage: meshwise VERB")
 
 

@@ -7,7 +7,8 @@
     changes.py          a better layout as changes of the file, and the patched text
     train.py            the verdict on a training file
     serve.py            the verdict on a serving file
-    verdict.py          Verdict, and `check`, which reads files and judges them
+    judge.py            `check`: reads files and judges them
+    verdict.py          Verdict
 
 Imports export.read, plan, cost, models, catalogue. Imported by api.
 """

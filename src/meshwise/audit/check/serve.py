@@ -16,6 +16,7 @@ from meshwise.models import find
 from meshwise.models.formats import FORMATS
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.search import Found, Option, search, worth
 from meshwise.plan.serve.words import length_words
 from meshwise.programs.program import Program
@@ -191,11 +192,11 @@ def _predicted(
 ) -> tuple[Served | None, Served | None, list[Change], list[str]]:
     """Predict the file's own layout with its own settings, and find a better one."""
     facts = reading.facts
-    fix = _fixed(facts, question.question(model))
+    fix = _fixed(facts, lookup.question(question, model))
     own_ask, notes = _started_with(replace(question, fix=fix), facts, model)
     free_ask = replace(own_ask, fix=question.fix)
-    q = with_settings(own_ask.question(model), facts, bounded=True)
-    free = with_settings(free_ask.question(model), facts, bounded=False)
+    q = with_settings(lookup.question(own_ask, model), facts, bounded=True)
+    free = with_settings(lookup.question(free_ask, model), facts, bounded=False)
     option = _first(search(q), all_on_cards=facts.says("gpu_layers"))
     if option is None:
         return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
@@ -218,7 +219,7 @@ def _started_with(ask: ServeAsk, facts: Run, model: Model) -> tuple[ServeAsk, li
     if not facts.whole("users"):
         return ask, [*notes, "users are not stated: one request at a time is assumed; --set users=64, or --set rate=5"]
     copies = facts.whole("replicas", 1)
-    q = with_settings(replace(ask, users=max(copies, ask.users)).question(model), facts, bounded=True)
+    q = with_settings(lookup.question(replace(ask, users=max(copies, ask.users)), model), facts, bounded=True)
     if not q.runtime.paged:
         return ask, notes
     most = next((one for one in search(q).options), None)

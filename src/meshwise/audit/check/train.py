@@ -16,6 +16,7 @@ from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.rules import TP_IN_NODE, broken
 from meshwise.programs.program import Program, Setup
@@ -132,7 +133,7 @@ def _predicted(
 ) -> Judged:
     """Predict the file's own layout, where it is known and uses the devices, and search a better one."""
     try:
-        q = ask.question(model)
+        q = lookup.question(ask, model)
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
     own, notes = None, list[str]()

@@ -1,6 +1,6 @@
-"""Verdict: what a launch file says, what contradicts, whether it fits, how fast it is, and what would be better. `check` makes it."""
+"""Verdict: what a launch file says, what contradicts, whether it fits, how fast it is, and what would be better."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from meshwise.audit.check.layout import normal, row_of
 from meshwise.catalogue import records
 from meshwise.errors import UserError
 from meshwise.programs.program import Program
-from meshwise.programs.read.files import Reading, read_files, read_sources
+from meshwise.programs.read.files import Reading, read_sources
 from meshwise.programs.source import Source
 from meshwise.runs import derive
 from meshwise.runs.fields import BY_NAME
@@ -132,17 +132,8 @@ def shown(fact: str) -> bool:
     return fact in BY_NAME or fact.startswith(VARIABLES)
 
 
-def check(files: Sequence[str | Path], ask: CheckAsk) -> Verdict:
-    """Read launch files and judge what they say on a cluster."""
-    return judge(read_files(files, ask.answers), ask)
-
-
 def judge(reading: Reading, ask: CheckAsk) -> Verdict:
-    """Judge what launch files say."""
-    if reading.program.kind == "serve":
-        from meshwise.audit.check import serve
-
-        return serve.judge(reading, ask)
+    """Judge what the launch files of a training say."""
     program = reading.program
     facts = derive.complete(reading.facts, devices_of(ask.on), launched=True)
     judged = train.judge(program, facts, ask.on, ask.model, ask.price)

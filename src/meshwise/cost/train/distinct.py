@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
+from meshwise.cost.axes import CUTS, MODEL_CUTS, OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.models.model import Model
 
@@ -103,24 +103,24 @@ class LayoutGroups:
     @staticmethod
     def of(model: Model, batch: "int | Ints", a: Layouts) -> "LayoutGroups":
         extra = tuple(np.asarray(column) for column in (model.variant, batch) if np.ndim(column))
-        partial = Groups.of_runs(*extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.etp, a.mbs).if_fewer()
+        partial = Groups.of_runs(*extra, *(getattr(a, axis) for axis in CUTS), a.mbs).if_fewer()
         return LayoutGroups(a, extra, partial)
 
     @cached_property
     def cuts(self) -> Groups:
         """Equal device cut, any micro-batch: the bandwidth of communication groups depends on nothing else."""
         a, rows = self.layouts, self.partial.rows
-        axes = (*self.extra, a.dp_replicate, a.dp_shard, a.tp, a.pp, a.cp, a.ep, a.etp)
+        axes = (*self.extra, *(getattr(a, axis) for axis in CUTS))
         return Groups.of_runs(*(axis[rows] for axis in axes)).compose(self.partial)
 
     @cached_property
     def _sequence_work(self) -> Groups:
-        """Groups of `cuts` with equal (tp, cp, ep, etp): equal work per device and sequence."""
+        """Groups of `cuts` that divide a layer alike: equal work per device and sequence."""
         a, rows = self.layouts, self.cuts.rows
-        return Groups.of(*(axis[rows] for axis in (*self.extra, a.tp, a.cp, a.ep, a.etp)))
+        return Groups.of(*(axis[rows] for axis in (*self.extra, *(getattr(a, axis) for axis in MODEL_CUTS if axis != "pp"))))
 
     def passes(self, timing: Groups) -> Groups:
-        """Groups of `timing` with equal (tp, cp, ep, etp, mbs): equal computation per micro-batch."""
+        """Groups of `timing` that divide a layer alike, with equal mbs: equal computation per micro-batch."""
         return Groups.of(self._sequence_work.which[self.cuts.which[timing.rows]], self.layouts.mbs[timing.rows])
 
     def timing(self, *link_ids: Ints) -> Groups:

@@ -1,5 +1,5 @@
-"""Families: how the config.json of a type becomes Ops. A third party's file is used in the same way, through the entry-point group
-`meshwise.families`.
+"""Families: how the config.json of a type becomes Ops. Every module here with `model_types` and
+`read` is one; another package registers its own under the entry-point group `meshwise.families`.
 
     described.py         every type that has a file in data/architectures, which maps its keys onto blocks
         description.py   reads such a file with everything it is like; expression.py  its expressions, keys.py  checked keys of a config
@@ -15,5 +15,4 @@ and, if llama.cpp runs its models,
     gguf                 tuple of Architecture: llama.cpp's names for them, and how its converter stores them
     tensor_names         llama.cpp's names for the weights of the family's own Ops
 A new type is one TOML file; only one whose blocks rows of data cannot express needs a module.
-Imports architecture, config, op, catalogue (files). Imported by model.py (through entry points) and tensors.py.
 """

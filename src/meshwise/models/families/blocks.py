@@ -141,7 +141,7 @@ class Body:
     extra: tuple[tuple[str, int], ...] = ()
     """Hyperparameters beyond a plain decoder's, for the table."""
     family: str = ""
-    """The kind of model, where one module reads several: 'dense', 'moe'; else the name of the module's entry point."""
+    """The kind of model, where one module reads several: 'dense', 'moe'; else the module's name."""
 
 
 def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False, value_dim: int = 0) -> Block:

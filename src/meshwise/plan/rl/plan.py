@@ -92,7 +92,7 @@ def make(ask: TrainAsk) -> RolloutPlan:
         raise UserError(f"--prompt {ask.prompt:,}: expected fewer tokens than --seq {ask.seq:,}, which holds prompt and answer")
     if lookup.mixed(ask):
         raise UserError(f"{ask.objective} is planned on one kind of device")
-    usual, number = ask.question(), ask.batch * ask.answers
+    usual, number = lookup.question(ask), ask.batch * ask.answers
     q, splits = _first_that_fits(ask, usual, number)
     if not splits:
         helps = remedies.needed_changes(ask, lambda other: bool(_some_split(other)))
@@ -124,7 +124,7 @@ def _some_split(ask: TrainAsk) -> Split | None:
     """Return any split that fits a question; None where none does."""
     if not 0 < ask.prompt < ask.seq:
         return None
-    q = ask.question()
+    q = lookup.question(ask)
     return next(_splits(ask, q, ask.batch * ask.answers), None)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from meshwise.catalogue.chips import Cluster
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.ask import ServeAsk, TrainAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.search import Option, search
 
 ENGINE = "vllm"
@@ -64,7 +65,7 @@ def _question(ask: TrainAsk, cluster: Cluster, devices: int, users: int, taken: 
     )
     inside = min(devices, node.devices)
     shape = (max(1, devices // node.devices), replace(node, chips=((inside, chip),)))
-    return replace(served.question(), cluster=replace(cluster, nodes=(shape,)))
+    return replace(lookup.question(served), cluster=replace(cluster, nodes=(shape,)))
 
 
 def _rollout(ask: TrainAsk, option: Option, number: int) -> Rollout:

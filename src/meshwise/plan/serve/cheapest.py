@@ -9,6 +9,7 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.capacity import max_rate
 from meshwise.plan.serve.choice import choice, on_cards
 from meshwise.plan.serve.search import Option, meets, search, with_memory, with_speed
@@ -80,11 +81,11 @@ def _on_one_host(ask: ServeAsk, chip: Chip, model: Model | None) -> ServeQuestio
     """Return the question of one replica on one host: of HOST devices, or of one where the chip is a host of its own (GH200)."""
     one = replace(ask, fix=(*ask.fix, "replicas=1"))
     try:
-        return replace(one, on=f"{HOST}x{chip.key}").question(model)
+        return lookup.question(replace(one, on=f"{HOST}x{chip.key}"), model)
     except UserError as error:
         if "several hosts" not in str(error):
             raise
-        return replace(one, on=f"1x{chip.key}").question(model)
+        return lookup.question(replace(one, on=f"1x{chip.key}"), model)
 
 
 def _point(ask: ServeAsk, chip: Chip, devices: int, host: int = HOST, refusal: str = "") -> ServePoint:

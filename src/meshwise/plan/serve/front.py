@@ -10,8 +10,9 @@ from meshwise.cost.serve.passes.speed import Speed
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.choice import split_cost
-from meshwise.plan.serve.plan import refuse
+from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Found, Option, search
 
 LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -66,7 +67,7 @@ def answer(ask: ServeAsk) -> Front:
     the question states a load."""
     if ask.users > 1 or ask.rate:
         raise UserError(f"--front tries every number of users: drop --{'rate' if ask.rate else 'users'}")
-    q = ask.question()
+    q = lookup.question(ask)
     found = search(q)
     if not found.options:
         raise refuse(q, found)

@@ -29,8 +29,6 @@ USUAL_CONTEXT = 8192
 """Tokens of one request where no context is given, if the model was trained for as many."""
 NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 """Formats whose products need units of their own, and the rate that a chip with these units states."""
-REFUSED = {"tensorrt-llm": ("fp8", "nvfp4"), "sglang": ("nvfp4",), "vllm": ()}
-"""Formats that an engine does not run on chips without such units. vLLM and SGLang unpack fp8 weights there, at 16-bit rates."""
 KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
 SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts", "prefill")
@@ -308,7 +306,7 @@ def _check_chips(q: ServeQuestion) -> None:
         )
     needed = NATIVE.get(q.weights.format)
     without = {card.chip.name for card in q.cards if needed and needed not in card.chip.flops}
-    if without and not q.engine.gguf and q.weights.format in REFUSED.get(q.engine.key, ()):
+    if without and q.weights.format in q.engine.native_formats:
         raise UserError(
             f"{q.engine.name} does not run {q.weights.format} on {', '.join(sorted(without))}, which has no {needed} products; "
             "use bf16, int8 or awq"

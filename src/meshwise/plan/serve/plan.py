@@ -1,6 +1,6 @@
 """ServePlan: the best layouts to serve a model on given devices. `make` answers a ServeAsk, `read` opens a plan.json."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,13 +11,15 @@ from meshwise.catalogue.quality import quality_note
 from meshwise.cost.parts import SERVE_PARTS
 from meshwise.cost.serve.layouts import ServeLayout, unit
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.errors import DoesNotFit, UserError
+from meshwise.errors import UserError
 from meshwise.models.formats import SAME_IN_GGUF, split_model_name
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.capacity import max_rate, most_within
-from meshwise.plan.serve.choice import ServeChoice, choice, contexts, doubts, largest_format, on_cards
-from meshwise.plan.serve.search import Found, Option, largest_context, meets, search
+from meshwise.plan.serve import lookup
+from meshwise.plan.serve.capacity import most_within
+from meshwise.plan.serve.choice import ServeChoice, choice, contexts, doubts, on_cards
+from meshwise.plan.serve.refusal import refuse
+from meshwise.plan.serve.search import Option, meets, search
 
 if TYPE_CHECKING:
     from meshwise.plan.serve.vary import ServePoints
@@ -80,7 +82,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
     or none meets the latency targets."""
     from meshwise.plan.serve import explain, measured
 
-    q = ask.question()
+    q = lookup.question(ask)
     found = search(q)
     if not found.options or not meets(q, found.options[0]):
         raise refuse(q, found)
@@ -168,46 +170,3 @@ def _notes(ask: ServeAsk, q: ServeQuestion, best: Option) -> list[str]:
             f"{need} of host memory needed" + (f", of {units.show(memory, 'bytes', binary=True, digits=3)}" if memory else "")
         )
     return notes
-
-
-def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
-    """Return the error where nothing fits or meets the targets: the closest layout, by how much it misses, and what would fit."""
-    if found.options:
-        return DoesNotFit(_too_slow(q, found.options))
-    if not found.misses:
-        fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
-        return DoesNotFit(f"no layout of {q.model.name} on {q.cluster.name} has {fixed}")
-    near = found.misses[0]
-    more = units.show(-near.spare, "bytes", binary=True, digits=3)
-    users = f" for {q.work.users} concurrent requests" if q.work.users > 1 else ""
-    head = (
-        f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
-        f"{users}: {near.layout.name} needs {more} more on its fullest {near.layout.unit}"
-    )
-    context, wider = largest_context(q, near), largest_format(q, near)
-    hints = [f"a context of {context:,} would fit"] if context else []
-    hints += [f"{near.most_users} concurrent requests would fit"] if q.work.users > 1 and near.most_users else []
-    hints += [f"{wider[0]} would fit"] if wider else []
-    return DoesNotFit("; ".join([head, *hints]))
-
-
-def _too_slow(q: ServeQuestion, options: Sequence[Option]) -> str:
-    """Return why no layout serves the load within the targets, and the most that can be."""
-    best = options[0]
-    if best.report is None:
-        most, largest = max(((max_rate(q, option), option) for option in options), key=lambda pair: pair[0])
-        return (
-            f"no layout on {q.cluster.name} serves {q.load.rate:g} requests/s of {q.work.prompt:,} prompt and {q.work.output:,} output "
-            f"tokens: the most is {most:.3g}/s, by {largest.layout.name}"
-        )
-    words = {"ttft": "a time to first token", "tpot": "a time per output token", "e2e": "a request"}
-    asked = [f"{words[name]} of {units.show(t.seconds, 'seconds')} at {t.quantile}" for name, t in q.targets.named.items()]
-    values = [
-        f"{words[name]} of {units.show(getattr(best.report, name).at(t.quantile), 'seconds', digits=3)}"
-        for name, t in q.targets.named.items()
-    ]
-    most, largest = max(((most_within(q, option), option) for option in options), key=lambda pair: pair[0])
-    unit = "requests/s" if q.load.rate else "user" if most == 1 else "users"
-    hint = f"; {largest.layout.name} meets them with up to {most:,.3g} {unit}" if most else ""
-    closest = f"the closest is {best.layout.name}, with {' and '.join(values)}"
-    return f"no layout on {q.cluster.name} gives {' and '.join(asked)}: {closest}{hint}"

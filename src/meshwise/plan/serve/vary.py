@@ -10,9 +10,10 @@ from meshwise.errors import UserError
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.axes import SERVE_AXES
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.choice import ServeChoice, choice, on_cards
 from meshwise.plan.serve.explain import layer_split_lesson
-from meshwise.plan.serve.plan import refuse
+from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Found, Option, largest_context, search
 from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
@@ -80,7 +81,7 @@ def answer_point(variant: Variant[ServeAsk], model: Model | None, whole: bool) -
     if variant.ask is None:
         return point, model
     try:
-        q = variant.ask.question(model)
+        q = lookup.question(variant.ask, model)
     except UserError as error:
         return replace(point, refusal=str(error)), model
     found = search(q)

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from meshwise.catalogue.records import frame
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.count import flat
 from meshwise.plan.ask import ShapeAsk
-from meshwise.plan.plan import frame
 from meshwise.plan.shapes import stack as shaping
 from meshwise.plan.shapes.search import Fastest, Row, fastest, rule
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import no_layout
 from meshwise.plan.train.search import check_divides
 from meshwise.units import GIB
@@ -64,7 +65,7 @@ class Shapes:
 def answer(ask: ShapeAsk) -> Shapes:
     """Search shapes and layouts together. DoesNotFit where no shape fits."""
     _check(ask)
-    question, bounds = replace(ask, model=ask.like or LIKE).question(), ask.bounds
+    question, bounds = lookup.question(replace(ask, model=ask.like or LIKE)), ask.bounds
     base = shaping.base_of(question.model, ask.vocab)
     named = shaping.parse(base, ask.shape) if ask.shape else None
     stack = shaping.Stack(base, named or shaping.near(base, ask.params))

@@ -1,4 +1,10 @@
-"""plan/train: rules.py drops layouts, search.py evaluates the rest, choice.py converts one to SI figures, plan.py holds the best,
-explain.py says why it won, vary.py answers at many points, timeline.py simulates one step, mesh.py numbers its ranks, own_run.py predicts
-a run of our own trainer, dataset.py reads lengths of rows, finetune.py has what fine-tuning trains and fits, fallback.py tries
-frameworks until one fits, remedies.py says what would fit."""
+"""plan/train: how to train a model on a cluster.
+
+lookup.py    TrainAsk -> Question: cluster, model, framework, calibration; dataset.py lengths of rows of `--data`
+rules.py     which layouts can run; floors.py bounds that spare the evaluation of slow ones; search.py evaluates the rest
+choice.py    Choice: one layout in SI figures; plan.py TrainPlan: the best ones
+fallback.py  other frameworks, until one fits; remedies.py what would fit
+explain.py   why the best one won; vary.py one question at many points
+mesh.py      the ranks of a layout; timeline.py one step, simulated
+finetune.py  what a fine-tuning trains and fits; own_run.py predicts a run of our own trainer
+"""

@@ -13,7 +13,6 @@ from meshwise.cost.train.step import evaluate, peak
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.roofline import verdicts
 from meshwise.plan.train.choice import Choice, choice
-from meshwise.plan.train.plan import TrainPlan
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
 from meshwise.units import GIB
@@ -90,10 +89,10 @@ def _signed(gained: float) -> str:
     return f"{gained:+.3g}"
 
 
-def explain(plan: TrainPlan, versus: str = "") -> Explanation:
+def explain(q: Question, choices: tuple[Choice, ...], bounds: Bounds, versus: str = "") -> Explanation:
     """Compare the best layout with the runner-up, or with the best layout that has the axes of `versus`."""
-    q, best, bounds = plan.question(), plan.best, plan.ask.bounds
-    other = fastest_with(q, best, versus) if versus else runner_up(plan.choices)
+    best = choices[0]
+    other = fastest_with(q, best, versus) if versus else runner_up(choices)
     rows = tuple(differences(best, other)) if other else ()
     return Explanation(best, other, rows, tuple(comparison(best, other, rows)), tuple(_limits(q, best, bounds)))
 

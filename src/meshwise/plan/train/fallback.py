@@ -89,7 +89,7 @@ def _kinds(on: str) -> Iterator[str]:
 def _seconds(ask: TrainAsk) -> float | None:
     """Return the seconds of a step of the fastest layout; None where none fits."""
     try:
-        found = first_that_fits(ask, ask.question(), top=1).found
+        found = first_that_fits(ask, lookup.question(ask), top=1).found
     except UserError:
         return None
     return float(found.cost.step[0]) if len(found.layouts) else None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwise.cost.axes import RECOMPUTE
+from meshwise.cost.axes import MODEL_CUTS, RECOMPUTE
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
@@ -21,7 +21,7 @@ def time_floors(q: Question, shape: Ints, a: Layouts) -> Floats:
     """Return the lower bound on the time of each partial layout of the model's `shape`, with as little recompute as fits; infinity where
     none fits. Bounds do not depend on how data ranks are divided into copies and shards, so they are computed once per other cut."""
     code = shape
-    for axis in (a.tp, a.pp, a.cp, a.ep, a.etp, a.mbs):
+    for axis in (getattr(a, name) for name in (*MODEL_CUTS, "mbs")):
         code = code * (int(axis.max()) + 1) + axis
     _, first, which = np.unique(code, return_index=True, return_inverse=True)
     parts = (first[i : i + BLOCK] for i in range(0, len(first), BLOCK))
@@ -92,5 +92,5 @@ def _fully_sharded(q: Question, a: Layouts) -> dict[str, Ints]:
     """Return the axes of partial layouts with state sharded over all data ranks, and norms over all tensor ranks where the
     framework can."""
     sp = (a.tp > 1) & (q.work.framework.sequence_parallel != "never")
-    cuts = {axis: getattr(a, axis) for axis in ("tp", "pp", "cp", "ep", "etp", "mbs")}
+    cuts = {axis: getattr(a, axis) for axis in (*MODEL_CUTS, "mbs")}
     return {**cuts, "dp_shard": a.dp, "sp": sp.astype(np.int64)}

@@ -25,9 +25,9 @@ PADDED_TOGETHER = 8
 """Sequences of a micro-batch that are padded to the longest of them, at most. An assumption: the search chooses the micro-batch later."""
 
 
-def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False) -> Question:
+def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False, any_length: bool = False) -> Question:
     """Return everything that the cost of a step depends on, except the layout. `model`: the model, if it was looked up already.
-    `in_turn`: treat unequal cards as sequential stages (device_map), not as peers."""
+    `in_turn`: unequal cards of a node are stages that run one after another, not peers. `any_length`: sequences may exceed the context."""
     if not ask.on:
         raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
     if not ask.batch:
@@ -65,7 +65,21 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
     finetuned(model, work.finetune)  # refuses targets, ranks and layers that the model lacks
     name = ask.calibration
     calibration = calibrations.named(name) if name else levels.choose_for(cluster, framework)
-    return Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))
+    made = Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))
+    if not any_length:
+        _check_length(ask, model)
+    return made
+
+
+def node_counts(ask: TrainAsk, q: Question) -> tuple[int, ...]:
+    """Return every number of nodes up to `--at-most`; () where the whole cluster is used."""
+    if not ask.at_most:
+        return ()
+    most = q.cluster.node_count
+    number = ask.at_most.lower().removesuffix("nodes").removesuffix("node").strip()
+    if not number.isdecimal() or len(number) > 8 or not 1 <= int(number) <= most:
+        raise UserError(f"--at-most {quoted(ask.at_most)}: expected 1 to {most} nodes, such as '{most} nodes'")
+    return tuple(range(1, int(number) + 1))
 
 
 def without_head(model: Model) -> Model:
@@ -90,7 +104,7 @@ def with_tower(model: Model, *, trained: bool, images: int) -> Model:
     return replace(model, placed=(*model.placed, (EMBEDDING, tower)), notes=(*notes, words))
 
 
-def check_length(ask: TrainAsk, model: Model) -> None:
+def _check_length(ask: TrainAsk, model: Model) -> None:
     """Refuse to fine-tune a model on sequences beyond its context; what is trained from the start may have any."""
     if (ask.finetune or ask.data) and model.decoder.context and ask.seq > model.decoder.context:
         raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")

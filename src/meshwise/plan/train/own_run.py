@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import cast
 
+from meshwise.cost.axes import AXES
 from meshwise.cost.finetune import FULL, Finetune, Method
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
@@ -10,6 +11,7 @@ from meshwise.cost.train.step import evaluate
 from meshwise.cost.work import SHORT_MOMENTS
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 
@@ -31,14 +33,17 @@ def question(settings: Settings, model: Model, on: str) -> Question:
         model=settings.name, on=on, batch=settings.batch, seq=settings.seq, framework="meshwise", precision=precision,
         finetune=finetune_words(settings), optimizer=OPTIMIZERS[settings.moments],
     )  # fmt: skip
-    return ask.question(model)
+    return lookup.question(ask, model)
+
+
+def row_of(a: Layout) -> dict[str, int | str]:
+    """Return a layout of the trainer in the planner's words; axes that the trainer lacks have their defaults."""
+    row = {axis.name: axis.default for axis in AXES} | {f.name: getattr(a, f.name) for f in fields(Layout)}
+    row |= {"etp": 1 if a.ep > 1 else a.tp, "sp": int(a.tp > 1), "zero": a.zero if a.dp_shard > 1 else 0}
+    return row | {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
 
 
 def predict(settings: Settings, model: Model, on: str) -> Choice:
     """Return the predicted cost of the run's own layout."""
-    q, a = question(settings, model, on), settings.layout
-    row: dict[str, int | str] = {f.name: getattr(a, f.name) for f in fields(Layout)}
-    row |= {"etp": 1 if a.ep > 1 else a.tp, "sp": int(a.tp > 1), "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
-    row |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
-    layouts = Layouts.from_row(row)
+    q, layouts = question(settings, model, on), Layouts.from_row(row_of(settings.layout))
     return choice(q, layouts, evaluate(q, layouts), 0)

@@ -16,7 +16,7 @@ from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import host_memory
-from meshwise.errors import DoesNotFit, UserError, quoted
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import fallback, finetune, lookup, remedies
@@ -64,7 +64,7 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         """Explain why the best layout won, against the runner-up or against a layout of your own ('tp=8,pp=6')."""
         from meshwise.plan.train import explain
 
-        return explain.explain(self, versus)
+        return explain.explain(self.question(), self.choices, self.ask.bounds, versus)
 
     def vary(self, **axes: str) -> "TrainPoints":
         from meshwise.plan.train import vary
@@ -84,25 +84,14 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         return timeline.simulate_step(self.question(), choice or self.best)
 
 
-def node_counts(ask: TrainAsk, q: Question) -> tuple[int, ...]:
-    """Return every number of nodes up to `--at-most`; () where the whole cluster is used."""
-    if not ask.at_most:
-        return ()
-    most = q.cluster.node_count
-    number = ask.at_most.lower().removesuffix("nodes").removesuffix("node").strip()
-    if not number.isdecimal() or len(number) > 8 or not 1 <= int(number) <= most:
-        raise UserError(f"--at-most {quoted(ask.at_most)}: expected 1 to {most} nodes, such as '{most} nodes'")
-    return tuple(range(1, int(number) + 1))
-
-
 def make(ask: TrainAsk) -> TrainPlan:
     """Search every layout and keep the best. DoesNotFit where none fits, makes progress or meets the deadline."""
     if not ask.model:
         raise UserError("missing MODEL: a preset, HF id, config.json or .gguf; or --params 176B to search its shape too")
     if ask.within and not ask.tokens:
         raise UserError("--within needs --tokens: how many to train on, such as --tokens 15T")
-    q = ask.question()
-    nodes = node_counts(ask, q)
+    q = lookup.question(ask)
+    nodes = lookup.node_counts(ask, q)
     check_divides(q, ask.bounds, nodes)
     usual = q
     q, found = fallback.first_that_fits(ask, q, nodes)

@@ -165,7 +165,7 @@ def _fits(ask: TrainAsk) -> bool:
 def _attempt(ask: TrainAsk) -> Attempt | None:
     """Return the search for a question; None where the model lacks what it names, such as targets of adapters."""
     try:
-        return first_that_fits(ask, ask.question(), top=1)
+        return first_that_fits(ask, lookup.question(ask), top=1)
     except UserError:
         return None
 
@@ -191,7 +191,9 @@ def _bytes(ask: TrainAsk, fitted: Question, layout: Layouts) -> tuple[float, flo
     """Return the bytes of a device and of a host's memory that a layout needs under a question, within the bounds of that question."""
     row = layout.row(0)
     framework = ask.framework or fitted.work.framework.key
-    q = lookup.question(replace(ask, framework=framework), in_turn=row["schedule"] == "naive" and lookup.mixed(ask))
+    q = lookup.question(
+        replace(ask, framework=framework), in_turn=row["schedule"] == "naive" and lookup.mixed(ask), any_length=True
+    )
     bounded = {axis: np.clip(getattr(layout, axis), *ask.bounds[axis]) for axis in BOUNDED if axis in ask.bounds}
     layout = replace(layout, **bounded)
     return float(peak(q, layout)[0]), float(host_needs(q, layout)[0])
@@ -227,7 +229,7 @@ def _more_host_memory(ask: TrainAsk) -> str:
     if found is None or not found.fits:
         return ""
     least = float(host_needs(found.question, found.found.layouts).min())
-    have = host_memory(ask.question())
+    have = host_memory(lookup.question(ask))
     assumed = "" if ask.ram else " are assumed"
     return (
         f"offload fits with {least / GIB:.0f} GiB of host memory, of which {have / GIB:.0f}{assumed} (--ram)"

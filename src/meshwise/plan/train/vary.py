@@ -15,10 +15,9 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import TIE, Choice, choice
 from meshwise.plan.train.explain import differences
-from meshwise.plan.train.lookup import with_one_framework
-from meshwise.plan.train.plan import node_counts
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
 from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
@@ -83,9 +82,9 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
     if ask.at_most and {"nodes", "devices"} & {*names}:
         raise UserError("--vary nodes or devices and --at-most both set the number of devices; give only one")
     if not ask.on:
-        ask.question()  # raises the error for a missing --on
+        lookup.question(ask)  # raises the error for a missing --on
     if {"nodes", "devices"} & {*names}:
-        ask = with_one_framework(ask, [point.ask.on for point in variants(ask, varied, TRAIN_AXES) if point.ask])
+        ask = lookup.with_one_framework(ask, [point.ask.on for point in variants(ask, varied, TRAIN_AXES) if point.ask])
     points = answers(variants(ask, varied, TRAIN_AXES), len(varied[-1].values))
     check(points, ask.within)
     return TrainPoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
@@ -96,8 +95,8 @@ def answer_point(variant: Variant[TrainAsk], model: Model | None = None) -> Poin
     point = Point(values=variant.values, labels=variant.labels, ask=variant.ask, refusal=variant.refusal)
     if variant.ask is None:
         return point
-    q = variant.ask.question(model)
-    found = search(q, bounds=variant.ask.bounds, top=1, nodes=node_counts(variant.ask, q))
+    q = lookup.question(variant.ask, model)
+    found = search(q, bounds=variant.ask.bounds, top=1, nodes=lookup.node_counts(variant.ask, q))
     if not len(found.layouts):
         return replace(point, question=q, refusal=_refusal(q, found))
     return replace(point, question=q, choice=choice(q, found.layouts, found.cost, 0))

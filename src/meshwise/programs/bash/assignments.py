@@ -1,19 +1,16 @@
 """Assignments: variables, elements and whole arrays."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from meshwise.programs.bash import tree
 from meshwise.programs.bash.flow import MOST_TEXT
 from meshwise.programs.bash.pieces import EMPTY, Value, not_known
+from meshwise.programs.bash.shell import Shell
 from meshwise.programs.bash.state import Array
 from meshwise.programs.bash.words import Word
 
-if TYPE_CHECKING:
-    from meshwise.programs.bash.interpreter import Interpreter
 
-
-def assign(shell: "Interpreter", assignment: tree.Assignment) -> None:
+def assign(shell: Shell, assignment: tree.Assignment) -> None:
     """Set a variable; what the caller has set stays."""
     name = assignment.name
     if name in shell.fixed:
@@ -42,7 +39,7 @@ def assign(shell: "Interpreter", assignment: tree.Assignment) -> None:
 
 
 def _array(
-    shell: "Interpreter", elements: Sequence[Word | tree.Assignment], start: Value | Array | None, before: Value | Array | None
+    shell: Shell, elements: Sequence[Word | tree.Assignment], start: Value | Array | None, before: Value | Array | None
 ) -> Array:
     """Return an array with these elements after those that it has."""
     named = isinstance(before, Array) and before.named

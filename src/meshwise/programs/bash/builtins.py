@@ -3,19 +3,16 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from meshwise.programs.bash import arithmetic, inner, outputs, sed, tree
 from meshwise.programs.bash.braces import braces
 from meshwise.programs.bash.expansion import COMMAND
 from meshwise.programs.bash.flow import Leave, Started, Status
 from meshwise.programs.bash.pieces import EMPTY, Place, Source, Value, joined, not_known, said
+from meshwise.programs.bash.shell import Shell
 from meshwise.programs.bash.state import Array, Variable
 from meshwise.programs.bash.statements import DECLARING
 from meshwise.programs.bash.words import Word
-
-if TYPE_CHECKING:
-    from meshwise.programs.bash.interpreter import Interpreter
 
 IGNORED = frozenset(
     [
@@ -46,7 +43,7 @@ IGNORED = frozenset(
 class Builtins:
     """Runs simple commands for an interpreter."""
 
-    def __init__(self, shell: "Interpreter") -> None:
+    def __init__(self, shell: Shell) -> None:
         self.shell = shell
         self.locals: list[dict[str, Variable | None]] = []
         self._table: Mapping[str, Callable[[list[Value], int], Status]] = {

@@ -2,16 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from meshwise.programs.bash.directives import directives, variables
 from meshwise.programs.bash.flow import Leave, Status
 from meshwise.programs.bash.pieces import Source, Value, joined
+from meshwise.programs.bash.shell import Shell
 from meshwise.programs.bash.state import State
 from meshwise.programs.bash.statements import parse
-
-if TYPE_CHECKING:
-    from meshwise.programs.bash.interpreter import Interpreter
 
 SHELLS = ("bash", "sh", "zsh", "dash", "/bin/bash", "/bin/sh", "/usr/bin/bash", "/usr/bin/env bash")
 RUNNERS = (
@@ -95,14 +92,14 @@ def _submitted(words: Sequence[Value], stdin: Value | None, beside: Callable[[Va
     return Inner(tuple(words), Source(stdin.pieces), ()) if stdin is not None and stdin.pieces else None
 
 
-def statements(shell: "Interpreter", source: Source) -> Status:
+def statements(shell: Shell, source: Source) -> Status:
     """Follow the statements of a text in the shell's own state."""
     parsed = parse(source)
     shell.notes += [str(note) for note in parsed.notes]
     return shell.block(parsed.block)
 
 
-def follow(shell: "Interpreter", found: Inner, environment: Mapping[str, Value]) -> Status:
+def follow(shell: Shell, found: Inner, environment: Mapping[str, Value]) -> Status:
     """Follow a script that starts as a process of its own: it sees exported variables alone, and changes none of ours.
 
     A variable that is not exported stays unknown inside, rather than empty: a launcher may set it.

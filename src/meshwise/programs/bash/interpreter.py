@@ -9,51 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from meshwise.programs.bash import arithmetic, assignments, patterns, tree
 from meshwise.programs.bash.builtins import Builtins
 from meshwise.programs.bash.conditions import Condition, negate
-from meshwise.programs.bash.directives import Directive
-from meshwise.programs.bash.expansion import COMMAND, Expander
-from meshwise.programs.bash.flow import MOST_CALLS, MOST_STEPS, MOST_TEXT, Guess, Leave, Started, Status, TooLong
-from meshwise.programs.bash.pieces import Piece, Source, Value, joined, not_known
+from meshwise.programs.bash.expansion import COMMAND
+from meshwise.programs.bash.flow import MOST_CALLS, Guess, Leave, Status, TooLong
+from meshwise.programs.bash.pieces import Piece, Source, Value, not_known
+from meshwise.programs.bash.shell import Shell
 from meshwise.programs.bash.state import State, merged
 from meshwise.programs.bash.statements import parse
 from meshwise.programs.bash.words import Parameter, Substitution, Word
 
 
-class Interpreter:
-    """A state, and what was found on the way."""
+class Interpreter(Shell):
+    """The shell that follows the statements of a script."""
 
     def __init__(self, state: State, fixed: Mapping[str, Value], beside: Mapping[str, Source]) -> None:
-        self.state, self.fixed, self.beside = state, fixed, beside
-        self.expander = Expander(state, fixed, self.substituted)
-        self.started: list[Started] = []
-        self.notes: list[str] = []
-        self.uncertain = 0
-        self.steps = self.calls = 0
-        self.outputs: list[list[Value]] = []
-        self.directives: list[Directive] = []
-        self.stdin: Value | None = None
+        super().__init__(state, fixed, beside)
         self.builtins = Builtins(self)
-
-    # notes and outputs
-
-    def note(self, line: int, text: str) -> None:
-        """Remember something that the reader assumed or left out."""
-        message = f"{self.state.script}:{line}: {text}"
-        if message not in self.notes and len(self.notes) < 200:
-            self.notes.append(message)
-
-    def print(self, value: Value) -> None:
-        """Add to the output that is being collected."""
-        if self.outputs and sum(len(v.text) for v in self.outputs[-1]) < MOST_TEXT:
-            self.outputs[-1].append(value)
-
-    def collected(self, run: Callable[[], Status]) -> tuple[Status, Value]:
-        """Run something and return its output."""
-        self.outputs.append([])
-        try:
-            status = run()
-        finally:
-            output = joined(self.outputs.pop())
-        return status, output
 
     def substituted(self, part: Substitution) -> Value:
         """Return the output of `$(...)`, unknown where a command in it is not understood."""
@@ -85,12 +55,6 @@ class Interpreter:
             self.state.take(outer)
             self.state.files = files
         return status
-
-    def spend(self, steps: int) -> None:
-        """Count work; a script that needs more than a launch script does is not followed to its end."""
-        self.steps += steps
-        if self.steps > MOST_STEPS:
-            raise TooLong
 
     # statements
 

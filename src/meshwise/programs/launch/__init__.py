@@ -1,1 +1,5 @@
-"""launch: ways to start processes, one file each, with `LAUNCHER` (see export.program)."""
+"""launch: ways to start processes, one file each, with `LAUNCHER` (see programs.program).
+
+script.py     the lines that a node runs
+manifests.py  manifests of Kubernetes, both ways
+"""

@@ -164,5 +164,11 @@ def _hours(text: str) -> float:
 
 
 LAUNCHER = Launcher(
-    name="slurm", title="Slurm", version="22.05", write=write, start=f"sbatch {FILE}", check=f"sbatch --test-only {FILE}"
+    name="slurm",
+    title="Slurm",
+    version="22.05",
+    write=write,
+    directives=facts_of_directives,
+    start=f"sbatch {FILE}",
+    check=f"sbatch --test-only {FILE}",
 )

@@ -1,6 +1,6 @@
 """Recognize the format of a file by its content, or take it by name, and read the file.
 
-A format is one module, registered under the entry-point group `meshwise.logs`; see `Format` for its contents.
+A format is one module in `formats/`, or one that another package registers under the entry-point group `meshwise.logs`; see `Format`.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from meshwise.programs.logs import lines
 from meshwise.programs.logs.lines import Line
 from meshwise.runs.reading import Reading
 
-GROUP = "meshwise.logs"
+GROUP, FORMATS = "meshwise.logs", "meshwise.programs.logs.formats"
 PAGES = (".md", ".markdown", ".txt")
 """Files that are read as Markdown if no format matches: they may hold nothing but sentences."""
 
@@ -39,7 +39,7 @@ class Format(Protocol):
 
 def formats() -> list[Format]:
     """Return all registered formats, in the order in which they are tried."""
-    modules = cast(Iterable[Format], load_plugins(GROUP, "name", "order", "matches", "read").values())
+    modules = cast(Iterable[Format], load_plugins(GROUP, (FORMATS,), "name", "order", "matches", "read").values())
     return sorted(modules, key=lambda module: (module.order, module.name))
 
 

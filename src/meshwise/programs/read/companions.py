@@ -3,16 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from meshwise.errors import UserError
 from meshwise.programs.program import Program, plain_key, programs
 from meshwise.programs.read import flags, tables, tree
+from meshwise.programs.read.command import Started
 from meshwise.programs.source import Setting, Source, Unknown, Word
 from meshwise.runs.run import ENVIRONMENT, Run, Stated
-
-if TYPE_CHECKING:
-    from meshwise.programs.read.files import Candidate, Found
 
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
 SECTIONS = (
@@ -25,6 +22,34 @@ SECTIONS = (
     ("gradient_accumulation", "deepspeed_config."),
 )
 """Sections of accelerate's YAML that its flags belong to, by the start of their name."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One program that the files may start."""
+
+    program: Program
+    settings: tuple[Setting, ...]
+    score: int
+    source: Source
+    started: Started | None = None
+
+    @property
+    def certain(self) -> bool:
+        return self.started is None or self.started.certain
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything that files say before one program is chosen."""
+
+    candidates: tuple[Candidate, ...]
+    launch: tuple[Stated, ...]
+    """Facts of schedulers and orchestrators."""
+    started: tuple[Started, ...]
+    sources: tuple[Source, ...]
+    """The files, and those that scripts write."""
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -47,7 +72,7 @@ class _Said:
     notes: list[str] = field(default_factory=list[str])
 
 
-def facts_of(one: "Candidate", found: "Found") -> Together:
+def facts_of(one: Candidate, found: Found) -> Together:
     """Return the facts of a candidate, of the files that it names, and of its launcher."""
     said = _Said()
     own = list(one.settings)
@@ -66,7 +91,7 @@ def facts_of(one: "Candidate", found: "Found") -> Together:
     return Together(facts.merged(launch), tuple(said.programs), tuple(said.missing), tuple(dict.fromkeys(said.notes)))
 
 
-def _beside(one: "Candidate", found: "Found", said: _Said) -> list[Run]:
+def _beside(one: Candidate, found: Found, said: _Said) -> list[Run]:
     """Return the other configuration files that were given with a Trainer's, and that no script ties to it."""
     if one.program.name != "trainer":
         return []
@@ -83,7 +108,7 @@ def _launch(scheduler: Sequence[Stated], starter: Sequence[Stated]) -> Run:
     return Run.of([*scheduler, *(stated for stated in starter if stated.value is not None or stated.fact not in known)])
 
 
-def _with_references(program: Program, settings: Sequence[Setting], found: "Found", said: _Said) -> Run:
+def _with_references(program: Program, settings: Sequence[Setting], found: Found, said: _Said) -> Run:
     """Return the facts of a companion file with those of the files that it names in turn."""
     more: list[Run] = []
     said.programs.append(program)
@@ -103,7 +128,7 @@ def _references(program: Program, settings: Sequence[Setting]) -> Iterable[tuple
             yield setting, programs()[name]
 
 
-def _source(setting: Setting, program: Program, found: "Found", said: _Said) -> Source | None:
+def _source(setting: Setting, program: Program, found: Found, said: _Said) -> Source | None:
     """Return the given file that a setting names, else the only given file of that program, else None."""
     if not isinstance(setting.value, Unknown):
         wanted = PurePosixPath(str(setting.value)).name
@@ -131,7 +156,7 @@ def settings_of(source: Source) -> list[Setting]:
         return []
 
 
-def _launched(one: "Candidate", found: "Found", said: _Said) -> list[Run]:
+def _launched(one: Candidate, found: Found, said: _Said) -> list[Run]:
     """Return the facts of an `accelerate launch`: its YAML, then its own flags."""
     started = one.started
     if started is None or started.launcher != "accelerate":
@@ -155,14 +180,14 @@ def _as_key(setting: Setting) -> Setting:
     return Setting(section + name, setting.value, setting.span)
 
 
-def _started_facts(one: "Candidate", found: "Found") -> list[Stated]:
+def _started_facts(one: Candidate, found: Found) -> list[Stated]:
     """Return what starts the program; for a configuration file, what starts the only program of the scripts beside it."""
     if one.started is not None:
         return list(one.started.facts)
     return [fact for started in found.started for fact in started.facts]
 
 
-def _open(one: "Candidate") -> list[Word]:
+def _open(one: Candidate) -> list[Word]:
     """Return words of the command that are wholly unknown and may be further flags."""
     if one.started is None:
         return []

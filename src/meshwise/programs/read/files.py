@@ -9,10 +9,11 @@ from pathlib import Path
 
 from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
-from meshwise.programs.program import Launcher, Program, launchers, programs
-from meshwise.programs.read import command, companions, flags, shell, tables, tree
+from meshwise.programs.program import Program, launchers, programs
+from meshwise.programs.read import command, companions, flags, tables, tree
 from meshwise.programs.read.command import Started
-from meshwise.programs.source import Setting, Source
+from meshwise.programs.read.companions import Candidate, Found
+from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import Run, Stated
 
@@ -22,21 +23,6 @@ SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".
 COMPANIONS = ("accelerate", "deepspeed")
 """Programs whose files accompany those of another, more specific program."""
 TREES = (".yaml", ".yml", ".json", ".jsonc")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One program that the files may start."""
-
-    program: Program
-    settings: tuple[Setting, ...]
-    score: int
-    source: Source
-    started: Started | None = None
-
-    @property
-    def certain(self) -> bool:
-        return self.started is None or self.started.certain
 
 
 @dataclass(frozen=True)
@@ -54,19 +40,6 @@ class Reading:
     missing: tuple[str, ...] = ()
     """Files that are referred to but were not given, one sentence each."""
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Found:
-    """Everything read from the files before one program is chosen."""
-
-    candidates: tuple[Candidate, ...]
-    launch: tuple[Stated, ...]
-    """Facts of schedulers and orchestrators."""
-    started: tuple[Started, ...]
-    sources: tuple[Source, ...]
-    """The files, and those that scripts write."""
-    notes: tuple[str, ...]
 
 
 def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = None) -> Reading:
@@ -174,7 +147,7 @@ def _candidates(settings: Sequence[Setting], source: Source) -> tuple[Candidate,
 
 def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found | None:
     """Return what a manifest of a launcher says; None for a file of no launcher."""
-    for launcher in _launchers():
+    for launcher in launchers().values():
         launch = launcher.read(source)
         if launch is not None:
             found = Found((), launch.facts, (), (), ())
@@ -184,13 +157,9 @@ def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Sou
     return None
 
 
-def _launchers() -> list[Launcher]:
-    return list(launchers().values())
-
-
 def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
     """Read a script: its directives, the programs that it starts, and the files that it writes."""
-    from meshwise.programs.launch import slurm
+    from meshwise.programs.read import shell  # bash is loaded for scripts alone
 
     script = shell.read(source, given, beside)
     started = [one for line in script.commands for one in _started(line, given, [*beside, *script.files])]
@@ -202,11 +171,11 @@ def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source
                 written = _joined(written, _of_source(file, given, ()))
             except UserError:
                 continue  # a file that the script writes for other purposes
-    launch = tuple(slurm.facts_of_directives(script.directives))
+    launch = tuple(fact for launcher in launchers().values() for fact in launcher.directives(script.directives))
     return _joined(Found(tuple(candidates), launch, tuple(started), script.files, script.notes), written)
 
 
-def _started(line: shell.Command, given: Mapping[str, str], beside: Sequence[Source]) -> list[Started]:
+def _started(line: Command, given: Mapping[str, str], beside: Sequence[Source]) -> list[Started]:
     if line.words and line.words[0].text.startswith("--"):  # a file of arguments alone
         return [Started("", line.words, (), certain=line.certain)]
     return command.unwrap(line, given, beside)

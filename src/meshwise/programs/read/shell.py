@@ -1,8 +1,8 @@
 """Read a shell or Slurm script without running it: which commands it would start, with which words, and where each word was written.
 
-Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed (`programs.bash`).
-A value known only at run time (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. If a test cannot be
-decided, both branches are followed, and what they disagree on is unknown.
+Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed (`programs.bash`). A
+value that only running the script would tell (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. Where a test
+cannot be decided, both branches are followed, and what they disagree on is unknown.
 """
 
 from bisect import bisect_right
@@ -17,23 +17,11 @@ from meshwise.programs.bash.flow import Leave, Started, TooLong
 from meshwise.programs.bash.interpreter import Interpreter
 from meshwise.programs.bash.state import Array, State
 from meshwise.programs.bash.statements import parse
-from meshwise.programs.source import Setting, Source, Unknown, Word
+from meshwise.programs.source import Command, Setting, Source, Unknown, Word
 from meshwise.runs.run import Span
 
 LARGEST = 2_000_000
 """Characters of a script; a launch script is a thousandth of it."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """A simple command with its words after expansion, and the environment that it starts with. `srun bash -c 'a b'` is the command
-    `srun a b`."""
-
-    words: tuple[Word, ...]
-    environment: Mapping[str, Word]
-    """Exported variables and assignments before the command."""
-    certain: bool = True
-    """Whether the command certainly starts: not in a branch whose condition is unknown."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +62,7 @@ class WrittenFile(Source):
 
 def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()) -> Script:
     """Return what a script would do. `given` answers unknown variables (`--set`), before what the script assigns; `beside` are files
-    that it may
-    source, start or copy."""
+    that it may source, start or copy."""
     if len(source.text) > LARGEST:
         raise UserError(f"{source.file} has {len(source.text)} characters; a launch script of at most {LARGEST} is expected")
     text = _pieces(source)

@@ -51,7 +51,7 @@ def servers(q: ServeQuestion, layout: ServeLayout) -> Iterator[Server]:
             number, start = number + 1, start + size
 
 
-def lines(
+def commands(
     q: ServeQuestion, found: Sequence[Server], command: Callable[[Server], str], router: str, variables: str = ""
 ) -> list[str]:
     """Return the command of each server with its devices, and the line that starts the router between them."""

@@ -1,7 +1,6 @@
 """A serving plan as facts: what writers of serving programs say in the words of an engine."""
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any
 
 from meshwise.catalogue.engines import find_engine
@@ -9,6 +8,7 @@ from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models import find
+from meshwise.plan.serve import lookup
 from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.serve.search import search, with_memory
@@ -16,11 +16,10 @@ from meshwise.plan.serve.words import length_words, load_words
 from meshwise.programs.program import Refusal, Setup
 from meshwise.runs.run import Value
 from meshwise.units import GIB
+from meshwise.version import VERSION
 
 CONVERTED = ("fp32", "bf16", "fp16", "fp8")
 """Formats that engines convert published weights to when they load them; other formats need their own checkpoint."""
-AS_STORED = ("tensorrt-llm", "mlx")
-"""Engines that do not convert weights to 8 bits when they load them."""
 MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers", "mtp_num_layers")
 """Keys of a config.json that count layers for multi-token prediction."""
 
@@ -29,7 +28,7 @@ def of_plan(plan: ServePlan, number: int = 1) -> Setup:
     """Return the facts of one layout of a serving plan: the best, or the one in row `number` of its table."""
     if not 1 <= number <= len(plan.choices):
         raise UserError(f"--row {number}: the plan has {len(plan.choices)} layouts")
-    choice, q = plan.choices[number - 1], plan.ask.question()
+    choice, q = plan.choices[number - 1], lookup.question(plan.ask)
     options = [option.layout for option in search(q).options]
     layout = next((one for one in options if one.name == choice.name), None)
     if layout is None:
@@ -118,7 +117,7 @@ def draft_model(given: Setup) -> str:
 def model(q: ServeQuestion) -> str:
     """Return the hub id of the model, or a path where its format needs a checkpoint of its own."""
     name, fmt = q.model.name, q.weights.format
-    loads = fmt == q.model.quantization or (fmt in CONVERTED and (fmt != "fp8" or q.engine.key not in AS_STORED))
+    loads = fmt == q.model.quantization or (fmt in CONVERTED and (fmt != "fp8" or q.engine.converts_to_fp8))
     return find.hub_id(name) if loads else f"path/to/{name}-{fmt}"
 
 
@@ -128,7 +127,7 @@ def header(plan: ServePlan, choice: ServeChoice) -> tuple[str, ...]:
     fullest = min(choice.devices, key=lambda device: device.spare)
     used = (fullest.weights + fullest.cache + fullest.compute + fullest.context) / GIB
     return (
-        f"Made by meshwise {version('meshwise')} from: {plan.command}",
+        f"Made by meshwise {VERSION} from: {plan.command}",
         f"Layout: {choice.name} on {c['name']}, {plan.weights['format']}, context {plan.context:,}",
         f"Load: {load_words(plan.ask)}, {length_words(plan.ask)}",
         f"Predicted with {plan.engine}: {choice.per_user:.3g} tokens/s per request ({choice.low:.3g} to {choice.high:.3g}), "

@@ -120,7 +120,7 @@ def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     prompts = [f"--prefill http://{s.name}:{SERVED + s.number} {BOOTSTRAP + s.number}" for s in found if s.role == "prefill"]
     outputs = [f"--decode http://{s.name}:{SERVED + s.number}" for s in found if s.role == "decode"]
     router = f"python -m sglang_router.launch_router --pd-disaggregation {' '.join(prompts)} {' '.join(outputs)}"
-    return pools.lines(q, found, one, router)
+    return pools.commands(q, found, one, router)
 
 
 def write(given: Setup) -> Written:

@@ -123,7 +123,7 @@ def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
         words = ["trtllm-serve", server.given.model, "--extra_llm_api_options", f"{server.role}.yaml"]
         return shlex.join([*words, "--port", str(SERVED + 1 + server.number)])
 
-    return [*files, _printed(front, FRONT), *pools.lines(q, found, one, f"trtllm-serve disaggregated -c {FRONT}")]
+    return [*files, _printed(front, FRONT), *pools.commands(q, found, one, f"trtllm-serve disaggregated -c {FRONT}")]
 
 
 def _port(layout: ServeLayout, port: int) -> list[str]:

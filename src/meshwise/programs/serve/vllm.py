@@ -136,7 +136,7 @@ def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
 
     sides = [[f"--{role} http://{s.name}:{SERVED + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")]
     router = f"vllm-router --vllm-pd-disaggregation {' '.join(sides[0])} {' '.join(sides[1])}"
-    return pools.lines(q, found, one, router, f"{SIDE_CHANNEL}=56" + "{number:02d} ")
+    return pools.commands(q, found, one, router, f"{SIDE_CHANNEL}=56" + "{number:02d} ")
 
 
 def transfer(role: pools.Role) -> dict[str, str]:

@@ -261,7 +261,7 @@ class _Work:
         """Start an engine, measure it and stop it; or run the engine's own timer."""
         if self.ask.llama_bench:
             return self.llama_bench(planned)
-        if planned.question.engine.name == "transformers":
+        if not planned.question.engine.server:
             if self.ask.engine_flags:
                 raise UserError("--engine-flags: the transformers engine has no server that takes flags")
             return self.transformers(planned)

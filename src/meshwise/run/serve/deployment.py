@@ -9,7 +9,9 @@ from meshwise.cost.serve.load.requests import Load
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
-from meshwise.plan.serve.plan import ServePlan, refuse
+from meshwise.plan.serve import lookup
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Option, search, with_memory, with_speed
 from meshwise.run.bench.speeds import Setting
 
@@ -26,7 +28,7 @@ class Deployment:
         """Predict this layout at another load (None: one request at the planned lengths); None if it does not fit."""
         setting = setting or Setting(prompt=self.ask.prompt, output=self.ask.output, users=1)
         context = max(self.question.work.context, setting.prompt + setting.output)
-        q = at_users(self.ask, setting.prompt, setting.output, setting.users, context).question(self.question.model)
+        q = lookup.question(at_users(self.ask, setting.prompt, setting.output, setting.users, context), self.question.model)
         option = with_memory(q, self.layout)
         return with_speed(q, option) if option.fits else None
 
@@ -34,7 +36,7 @@ class Deployment:
         """Predict this layout at a rate of requests, with percentiles. None where it does not fit or cannot serve the rate."""
         prompt, output = round(load.prompt.mean), round(load.output.mean)
         context = max(self.question.work.context, prompt + output)
-        q = replace(at_users(self.ask, prompt, output, 1, context).question(self.question.model), load=load)
+        q = replace(lookup.question(at_users(self.ask, prompt, output, 1, context), self.question.model), load=load)
         option = with_memory(q, self.layout)
         found = with_speed(q, option, detailed=True) if option.fits else None
         return found if found and found.report else None
@@ -49,7 +51,7 @@ class Deployment:
 
 def deployment(ask: ServeAsk) -> Deployment:
     """Return the best layout for a question. Asking the question of a saved plan again gives that plan's layout."""
-    q = ask.question()
+    q = lookup.question(ask)
     result = search(q)
     if not result.options:
         raise refuse(q, result)
@@ -78,7 +80,7 @@ def with_room_for(planned: Deployment, settings: list[Setting]) -> Deployment:
     # Prompts are made of words, whose number of tokens is only known approximately: 1/16 and 32 tokens of margin.
     context = max(planned.ask.context, (prompt + output) * 17 // 16 + 32)
     ask = at_users(planned.ask, prompt, output, users, context)
-    q = ask.question(planned.question.model)
+    q = lookup.question(ask, planned.question.model)
     if not with_memory(q, planned.layout).fits:
         raise DoesNotFit(
             f"{planned.layout.name} has no room for {users} concurrent requests with {prompt + output:,} tokens each"

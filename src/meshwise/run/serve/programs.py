@@ -22,8 +22,6 @@ EMBEDDED = "xllamacpp"
 LOOPBACK = ("loopback", "localhost", "127.0.0.1")
 SERVER_ONLY = ("-dev", "-ot", "--n-cpu-moe", "--rpc")
 """Flags of llama-server that xllamacpp does not accept."""
-SERVERS = {"vllm": "pip install vllm", "sglang": "pip install sglang", "mlx": "pip install mlx-lm"}
-"""Engines whose server is one command, and how to install them."""
 FIRST_HOST = ("--master-addr", "--data-parallel-address", "--dist-init-addr")
 """Flags of vLLM and SGLang that name the first host."""
 OPTIONAL = {"-lv": "4", "--cache-ram": "0"}
@@ -39,15 +37,11 @@ INSTALL = _INSTALL.get(sys.platform, _INSTALL["linux"])
 
 def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
     """Return every process of the plan, the server last."""
-    engine = deployment.question.engine.name
-    if engine == "ollama":
-        raise UserError("ollama runs as a service: start it as the plan says, and give its URL to 'meshwise bench'")
-    if engine == "transformers":
-        raise UserError("the transformers engine has no server: 'meshwise bench plan.json' measures it")
-    if engine == "tensorrt-llm":
-        raise UserError(
-            "tensorrt-llm starts from a file of its own: start it as the plan says, and give its URL to 'meshwise bench'"
-        )
+    engine = deployment.question.engine
+    if not engine.server:
+        raise UserError(f"the {engine.name} engine has no server: 'meshwise bench plan.json' measures it")
+    if engine.by_hand:
+        raise UserError(f"{engine.name} {engine.by_hand}: start it as the plan says, and give its URL to 'meshwise bench'")
     if deployment.layout.prefill:
         raise UserError(
             "the plan has servers for prompts and for outputs: start them as it says, and give the router's URL to 'meshwise bench'"
@@ -58,11 +52,11 @@ def programs(deployment: Deployment, run: ServeRun) -> list[Program]:
         )
     server = _commands(deployment)[-1]
     run = run if run.port else replace(run, port=free_port())
-    if engine in SERVERS:
+    if engine.install:
         spans = deployment.layout.hosts > 1
         server = _first_host(_commands(deployment)[0], run) if spans else server
-        words = [_require(server[0], run.engine_path, SERVERS[engine]), *server[1:], "--host", run.host, "--port", str(run.port)]
-        return [Program(name=engine, command=tuple(words), host=run.host, port=run.port)]
+        words = [_require(server[0], run.engine_path, engine.install), *server[1:], "--host", run.host, "--port", str(run.port)]
+        return [Program(name=engine.name, command=tuple(words), host=run.host, port=run.port)]
     return [*rpc_helpers(deployment, run), _llama_server(_flags(server, run), run)]
 
 

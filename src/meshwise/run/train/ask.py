@@ -10,7 +10,7 @@ from meshwise.cost.finetune import parse as parse_finetune
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, LENGTH, TEXT, Ask, Kind, asked, choice, number, optional, question, whole
-from meshwise.run.train.nodes.hosts import node_range
+from meshwise.run.train.hosts import node_range
 from meshwise.workers.trainer.contract.settings import (
     DEVICES,
     LR_SCHEDULES,

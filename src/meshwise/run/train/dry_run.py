@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.cost.axes import layout_name
-from meshwise.run.train import launch
-from meshwise.run.train.ask import AXES, TrainRun
+from meshwise.plan.train.own_run import row_of
+from meshwise.run.train import hosts, launch
+from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.nodes import hosts
 from meshwise.run.train.report import memory
 from meshwise.workers.trainer.contract.models.registry import description_of, parameters_of, sizes_of
 from meshwise.workers.trainer.contract.models.tensors import HEAD
@@ -83,10 +83,7 @@ class DryRun:
 def describe(run: TrainRun, ready: Launch) -> DryRun:
     """Return the commands, shards and predicted memory of a run."""
     s, row = ready.settings, ready.predicted() if ready.on else None
-    a = s.layout
-    named: dict[str, Any] = {axis: getattr(a, axis) for axis in AXES}
-    named |= {"etp": 1, "sp": 0, "offload": "none", "zero": a.zero if a.dp_shard > 1 else 0}
-    named |= {"schedule": "zero-bubble" if a.schedule == "zbv" else a.schedule}
+    named = row_of(s.layout) | {"sp": 0}
     return DryRun(
         commands=tuple(_commands(run, ready)),
         nodes=ready.hosts.nodes,

@@ -2,11 +2,12 @@
 
 import os
 import sys
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from meshwise.catalogue import chips, clusters, here
+from meshwise.cost.axes import AXES
 from meshwise.cost.train.question import Question
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
@@ -17,10 +18,11 @@ from meshwise.plan.train.choice import Choice
 from meshwise.run.callbacks import Say
 from meshwise.run.packages import require
 from meshwise.run.text.fingerprint import fingerprint, weights_fingerprint
+from meshwise.run.train import hosts
+from meshwise.run.train.ask import AXES as OWN_AXES
 from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.finetune import check_length, default_rate, finetune_of, tokenizer_of, trained_note, trained_share
-from meshwise.run.train.nodes import hosts
-from meshwise.run.train.nodes.hosts import Hosts
+from meshwise.run.train.hosts import Hosts
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.files import expected
 from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
@@ -233,8 +235,9 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
 
     made = plan.read(Path(what))
     row = made.best.layout
-    if row["offload"] != "none":
-        raise UserError(f"{what}: the trainer has no offload; plan with --fix offload=none")
+    for axis in AXES:
+        if axis.name not in (*OWN_AXES, "etp", "sp") and row[axis.name] != axis.default:
+            raise UserError(f"{what}: the trainer has no {axis.name}; plan with --fix {axis.name}={axis.default}")
     if int(row["ep"]) > 1 and int(row["etp"]) > 1:
         raise UserError(f"{what}: the trainer does not cut an expert over tensor-parallel ranks; plan with --fix etp=1")
     if made.ask.precision not in PRECISIONS or made.ask.optimizer not in FORMATS:
@@ -246,7 +249,7 @@ def _read_plan(what: str) -> tuple[TrainAsk, Axes]:
         raise UserError(
             f"{what} is for {made.ask.objective}, but the trainer has the loss of answers alone: plan with --objective sft"
         )
-    return made.ask, {f.name: row[f.name] for f in fields(Layout)}
+    return made.ask, {name: row[name] for name in OWN_AXES}
 
 
 def buildable(name: str) -> tuple[dict[str, Any], str]:

@@ -18,9 +18,8 @@ from meshwise.output import say as say_to
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.children import end_tree, handle_signals, with_parent
 from meshwise.run.scratch import ScratchFile
-from meshwise.run.train import launch, lock
+from meshwise.run.train import hosts, launch, lock
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.nodes import hosts
 from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.process.stop import STOP_FILE, stop_signals
 

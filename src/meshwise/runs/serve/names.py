@@ -6,7 +6,7 @@ from functools import cache
 
 from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import Chip
-from meshwise.catalogue.engines import Runtime, find_engine, find_runtime, runtimes
+from meshwise.catalogue.engines import Runtime, engines, find_runtime, runtimes
 from meshwise.catalogue.engines import runtime_of as engine_runtime
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
@@ -14,14 +14,6 @@ from meshwise.models.formats import Format, Weights, as_gguf, find_format, weigh
 from meshwise.models.model import Model
 from meshwise.runs.run import Run
 
-ENGINES = {
-    "vllm": ("vllm",),
-    "sglang": ("sglang",),
-    "tensorrt-llm": ("tensorrt", "trt-llm", "trtllm"),
-    "mlx": ("mlx",),
-    "transformers": ("transformers",),
-}
-"""Words in the engine's column, by runtime."""
 BACKENDS = {
     "rocm-wmma": ("rocwmma", "rocm-wmma"),
     "rocm": ("rocm", "hip"),
@@ -88,9 +80,11 @@ def runtime_of(run: Run, model: Model, assumed: list[str]) -> Runtime:
         builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
         later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
         return find_runtime(later[0] if later else "llama.cpp")
-    for name, words in ENGINES.items():
-        if any(word in text for word in words):
-            return engine_runtime(find_engine(name), model.model_type)
+    places = [
+        (text.index(word), engine.key) for engine in engines().values() for word in (engine.key, *engine.words) if word in text
+    ]
+    if places:  # of several, the one that is named first
+        return engine_runtime(engines()[min(places)[1]], model.model_type)
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = run.text("weights")
     local = (find_format(quant).gguf if quant else False) or card(run.text("chip")).kind in ("apple", "cpu")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from meshwise.calibrate.train.fit import SLOPE_STEP, memory_widths, widths_of, with_logs
 from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration
-from meshwise.cost.axes import Bounds, layout_name
+from meshwise.cost.axes import MODEL_CUTS, Bounds, layout_name
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
@@ -26,7 +26,7 @@ WITHIN = 4.0
 one model on one machine."""
 ROOM = 1.25
 """A layout whose predicted memory exceeds a device's by more than this factor is no candidate."""
-SIZES = ("tp", "pp", "cp", "ep", "etp", "mbs", "vpp", "dp_shard")
+SIZES = (*MODEL_CUTS, "mbs", "vpp", "dp_shard")
 """Axes of a layout that are numbers of devices, sequences or chunks: what matters is how often they double."""
 CHOICES = ("zero", "recompute", "sp", "schedule", "offload")
 

@@ -22,6 +22,7 @@ from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError, one_of, quoted
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs.forms import PLACEHOLDER
@@ -325,7 +326,7 @@ def variants(plan: TrainPlan, ask: TuneAsk) -> list[Variant]:
 
 def _question(ask: TrainAsk, options: Mapping[str, str], plan: TrainPlan) -> Question:
     """Return the question of a variant. Our trainer compiles unless told otherwise: without, its layers are eager PyTorch."""
-    q = ask.question(plan.question().model)
+    q = lookup.question(ask, plan.question().model)
     framework = q.work.framework
     if framework.key != OWN or options.get("compile") != "no" or q.chip.kind != "gpu":
         return q

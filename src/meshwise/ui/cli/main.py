@@ -12,6 +12,7 @@ import typer
 from meshwise.errors import UserError
 from meshwise.output import flush, say, silence
 from meshwise.ui.cli.help import EVERY, Verbs
+from meshwise.version import VERSION
 
 TWINS = {"plan": "serve", "serve": "plan"}
 """Verbs whose options are easily mixed up."""
@@ -34,9 +35,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        from importlib.metadata import version as version_of
-
-        typer.echo(version_of("meshwise"))
+        typer.echo(VERSION)
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

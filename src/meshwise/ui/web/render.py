@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from meshwise.ui.web import drawing
+from meshwise.version import VERSION
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -26,7 +26,7 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(data=data)  # pyright: ignore[reportUnknownMemberType]
-    made.globals.update(version=version("meshwise"))  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(version=VERSION)  # pyright: ignore[reportUnknownMemberType]
     return made
 
 

@@ -23,7 +23,7 @@ from meshwise.workers.trainer.balance import Balance
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ops.loss import IGNORED
 from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize
-from meshwise.workers.trainer.report.phases import Phases
+from meshwise.workers.trainer.phases import Phases
 
 SCHEDULES: dict[str, Any] = {
     "interleaved": ScheduleInterleaved1F1B,

@@ -14,8 +14,8 @@ from meshwise.workers.trainer.gradients import NamedParameters, gradient_norm, k
 from meshwise.workers.trainer.optimizer import StepOptimizer
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
+from meshwise.workers.trainer.phases import PhaseTimes
 from meshwise.workers.trainer.ranks.faults import is_finite
-from meshwise.workers.trainer.report.phases import PhaseTimes
 
 EAGER = 3
 """Steps before one is captured: the first ones compile and choose kernels, and capturing runs nothing."""

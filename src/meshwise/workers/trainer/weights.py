@@ -31,8 +31,8 @@ from meshwise.workers.trainer.contract.finetune.method import is_adapter
 from meshwise.workers.trainer.contract.models.registry import stored_of
 from meshwise.workers.trainer.contract.models.tensors import HEAD
 from meshwise.workers.trainer.contract.process.kill_points import reach
-from meshwise.workers.trainer.finetune.linear import adapted_layers, whole_of
 from meshwise.workers.trainer.models.conversion import Conversion
+from meshwise.workers.trainer.models.linear import adapted_layers, whole_of
 from meshwise.workers.trainer.ranks.faults import TrainingError
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from meshwise.errors import DoesNotFit
+from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.nodes import membership
-from meshwise.run.train.nodes.hosts import Hosts
 from meshwise.run.train.nodes.membership import Generation, Membership
 
 

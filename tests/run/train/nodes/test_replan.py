@@ -7,9 +7,9 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.run.train.ask import TrainRun
+from meshwise.run.train.hosts import Hosts, find, node_range
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.nodes import replan
-from meshwise.run.train.nodes.hosts import Hosts, find, node_range
 from meshwise.workers.trainer.contract.settings import broken_rules
 from support.command import one_line
 

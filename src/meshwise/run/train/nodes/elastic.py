@@ -11,9 +11,9 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.run.callbacks import Progress, Say
 from meshwise.run.train import attempt, lock, previous
 from meshwise.run.train.attempt import Attempt
+from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.nodes import replan
-from meshwise.run.train.nodes.hosts import Hosts
 from meshwise.run.train.nodes.membership import Generation, Membership
 from meshwise.run.train.processes import END
 from meshwise.run.train.report import failure

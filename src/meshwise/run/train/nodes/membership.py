@@ -20,7 +20,7 @@ from typing import Any, cast
 from meshwise.errors import DoesNotFit
 from meshwise.run.callbacks import Say
 from meshwise.run.children import handle_signals
-from meshwise.run.train.nodes.hosts import JOIN, Hosts, address_towards
+from meshwise.run.train.hosts import JOIN, Hosts, address_towards
 from meshwise.workers.trainer.contract.process.stop import stop_signals
 
 FOLDER, GENERATION = ".nodes", "generation.json"

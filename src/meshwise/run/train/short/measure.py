@@ -8,10 +8,9 @@ from meshwise.errors import DoesNotFit
 from meshwise.output import ignore_broken_pipe
 from meshwise.run.callbacks import Say, ignore
 from meshwise.run.packages import require_torch
-from meshwise.run.train import launch, lock, processes
+from meshwise.run.train import hosts, launch, lock, processes
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.attempt import with_prediction
-from meshwise.run.train.nodes import hosts
 from meshwise.run.train.report import failure
 from meshwise.run.train.results import Draw, SweepResult
 from meshwise.run.train.short import sweep as sweeps

@@ -1,1 +1,2 @@
-"""ui/views/svg: pictures as SVG files: the timeline of a step (gantt.py), predicted against measured (scatter.py)."""
+"""ui/views/svg: pictures as SVG files: the timeline of a step (gantt.py), predicted against measured (scatter.py), curves (lines.py);
+drawing.py has what they share."""

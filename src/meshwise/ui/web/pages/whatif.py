@@ -11,7 +11,9 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.plan.axes import SERVE_AXES, TRAIN_AXES
 from meshwise.plan.fields import PRICE
+from meshwise.plan.serve import lookup as serve_lookup
 from meshwise.plan.serve.choice import ServeChoice
+from meshwise.plan.train import lookup as train_lookup
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.vary import Axis, Points, Value
 from meshwise.ui.views.tables import Table, grid
@@ -128,16 +130,21 @@ def question(site: Site, query: Pairs) -> tuple[AnyAsk, AnyAsk]:
 
 def current(ask: AnyAsk) -> dict[str, Value]:
     """Return where a question stands on the axes that have a slider."""
-    cluster = ask.question().cluster
+    own: dict[str, Value]
+    if isinstance(ask, TrainAsk):
+        cluster = train_lookup.question(ask).cluster
+        own = {"batch": ask.batch * ask.seq, "seq": ask.seq}
+    else:
+        q = serve_lookup.question(ask)
+        cluster = q.cluster
+        own = {"rate": ask.rate} if ask.rate else {"users": ask.users}
+        own |= {"context": q.work.context, "prompt": ask.prompt, "depth": ask.depth}
     where: dict[str, Value] = {"nodes": cluster.node_count, "gpus": cluster.devices}
     if cluster.network and cluster.node_count > 1:
         where["network"] = cluster.network.bandwidth
     if cluster.rent is not None:
         where["price"] = cluster.rent / cluster.devices
-    if isinstance(ask, TrainAsk):
-        return where | {"batch": ask.batch * ask.seq, "seq": ask.seq}
-    load: dict[str, Value] = {"rate": ask.rate} if ask.rate else {"users": ask.users}
-    return where | load | {"context": ask.question().work.context, "prompt": ask.prompt, "depth": ask.depth}
+    return where | own
 
 
 def positions(axis: Axis[Any], value: Value, steps: Sequence[int] = STEPS) -> list[Value]:

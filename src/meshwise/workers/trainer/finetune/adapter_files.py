@@ -16,8 +16,8 @@ from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.finetune.targets import Target, linear_layers
 from meshwise.workers.trainer.contract.models.registry import Config
 from meshwise.workers.trainer.finetune.attach import fill_parameter
-from meshwise.workers.trainer.finetune.linear import AdaptedLinear, whole_of
 from meshwise.workers.trainer.models.conversion import extract, pack
+from meshwise.workers.trainer.models.linear import AdaptedLinear, whole_of
 from meshwise.workers.trainer.ranks.faults import TrainingError
 from meshwise.workers.trainer.weights import read, try_write
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod, is_adapter
 from meshwise.workers.trainer.contract.finetune.targets import Target, chosen, linear_layers
-from meshwise.workers.trainer.finetune.linear import AdaptedLinear, adapted_layers, row_lengths, whole_of
+from meshwise.workers.trainer.models.linear import AdaptedLinear, adapted_layers, row_lengths, whole_of
 from meshwise.workers.trainer.weights import local_part
 
 LAYER = "model.layers."

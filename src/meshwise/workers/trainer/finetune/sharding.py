@@ -12,7 +12,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.finetune.targets import chosen
-from meshwise.workers.trainer.finetune.linear import AdaptedLinear
+from meshwise.workers.trainer.models.linear import AdaptedLinear
 
 COLUMNS: dict[str, Placement] = {"lora_a": Replicate()}
 """Parameters that stay whole in a layer cut along its outputs."""

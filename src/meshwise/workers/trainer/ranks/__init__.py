@@ -1,16 +1,8 @@
 """trainer.ranks: the processes of a run: how they start, find each other, fail and stop.
 
-    agent.py          torchrun with restarts that stop if a failure would repeat; the program the launcher starts
-    rendezvous.py     reports missing nodes while the nodes of a run wait for each other
-    process_group.py  the rank of this worker, the store that all share, the process group
-    heartbeat.py      a thread per worker: reports that it is alive, agrees when to stop, names a rank that hangs
-    faults.py         failures: their kinds, failure.json, skipped steps
-    output.py         printing that survives a closed pipe (no torch)
-    parent.py         ends a process with its parent (no torch)
-    lease.py          the locks of the run's folder (no torch)
-    stop.py           the launcher's request to stop (no torch)
-    kill_points.py    named points at which tests kill a process (no torch)
-
-Imports trainer.settings and trainer.report.rows. Imported by the training loop; modules without torch
-also by the launcher and the command line.
+agent.py          torchrun with restarts that stop if a failure would repeat; the program the launcher starts
+rendezvous.py     reports missing nodes while the nodes of a run wait for each other
+process_group.py  the rank of this worker, the store that all share, the process group
+heartbeat.py      a thread per worker: reports that it is alive, agrees when to stop, names a rank that hangs
+faults.py         failures: their kinds, failure.json, skipped steps
 """

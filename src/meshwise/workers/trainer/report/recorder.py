@@ -36,10 +36,10 @@ from meshwise.workers.trainer.contract.rows import (
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.evaluation import Evaluation
 from meshwise.workers.trainer.parallel import AXES, Ranks
+from meshwise.workers.trainer.phases import Phases
 from meshwise.workers.trainer.ranks.faults import kind_of
 from meshwise.workers.trainer.report.kernels import kernels_of_step
 from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
-from meshwise.workers.trainer.report.phases import Phases
 from meshwise.workers.trainer.report.trackers import Tracker, trackers
 
 FEWEST = 16

@@ -1,4 +1,4 @@
-"""The registry of families: one folder each, read by the launcher without torch."""
+"""The registry of families: one module each, read by the launcher without torch, as all of the contract is."""
 
 import json
 import subprocess
@@ -7,25 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.workers.trainer import models
+from meshwise.workers.trainer import contract, models
 from meshwise.workers.trainer.contract.models.registry import Family, families, import_part, unsupported
 
+CONTRACT = Path(contract.__file__).parent
 TORCH_FREE = (
-    "trainer.settings",
-    "trainer.marker",
-    "trainer.stages",
-    "trainer.models.registry",
-    "trainer.models.tensors",
-    "trainer.models.description",
-    "trainer.models.keys",
-    "trainer.hf.expected",
-    "trainer.hf.safetensors",
-    "trainer.report.rows",
-    "trainer.ranks.output",
-    "trainer.data.grammar",
-    "trainer.data.order",
     "decoder.settings",
     "decoder.rows",
+    *(
+        "trainer.contract." + ".".join(path.relative_to(CONTRACT).with_suffix("").parts).removesuffix(".__init__")
+        for path in sorted(CONTRACT.rglob("*.py"))
+        if path.parent != CONTRACT or path.stem != "__init__"
+    ),
 )
 """The modules that the launcher imports, or may."""
 

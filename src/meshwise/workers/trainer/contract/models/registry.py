@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from meshwise.workers.trainer.contract.models.description import EMBEDDING, Description
@@ -89,8 +88,8 @@ def find_family(kind: str) -> Family | None:
 
 
 def _modules() -> list[str]:
-    folder = Path(__file__).parents[2] / "models/families"
-    return sorted(module.name for module in pkgutil.iter_modules([str(folder)]))
+    folder = import_module(f"{PACKAGE}.families").__path__
+    return sorted(module.name for module in pkgutil.iter_modules(folder))
 
 
 def _family(module: str) -> Family:

@@ -56,7 +56,7 @@ class Attention(nn.Module):
     def _joined(self, x: Tensor) -> Tensor:
         """Return the three projections side by side, by one product."""
         if self.frozen:
-            from meshwise.workers.trainer.finetune.linear import joined_product
+            from meshwise.workers.trainer.models.linear import joined_product
 
             return joined_product(x, self._projections(), self.columns)
         from meshwise.workers.trainer.ops.fp8 import fp8_linear
@@ -82,7 +82,7 @@ class Attention(nn.Module):
 
     def fuse(self) -> None:
         """Compute queries, keys and values by one product if that needs no padding, and by a kernel after it if it supports the heads."""
-        from meshwise.workers.trainer.finetune.linear import columns_of, is_frozen, join
+        from meshwise.workers.trainer.models.linear import columns_of, is_frozen, join
         from meshwise.workers.trainer.ops.fused_heads import WIDEST
 
         if join(self._projections()):

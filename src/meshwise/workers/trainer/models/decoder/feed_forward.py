@@ -45,7 +45,7 @@ class FeedForward(nn.Module):
             weights = self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight
             return fp8_gated_product(x, *weights, self.activation, self.eight == "row")[0]
         if self.fused and self.frozen:
-            from meshwise.workers.trainer.finetune.linear import gated_product as frozen_product
+            from meshwise.workers.trainer.models.linear import gated_product as frozen_product
 
             both = (self.gate_proj, self.up_proj)
             return frozen_product(x, both, self.down_proj, self.columns, self.activation, keep=not self.recomputed)
@@ -60,7 +60,7 @@ class FeedForward(nn.Module):
 
     def fuse(self) -> None:
         """Compute gate and up by one product, unless they have biases or would need padding."""
-        from meshwise.workers.trainer.finetune.linear import columns_of, is_frozen, join
+        from meshwise.workers.trainer.models.linear import columns_of, is_frozen, join
         from meshwise.workers.trainer.ops.fused_projections import GATES
 
         if not self.gated or self.biased or self.activation not in GATES:

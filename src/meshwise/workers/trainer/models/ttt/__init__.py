@@ -1,6 +1,5 @@
 """Test-time training (arXiv:2407.04620): a small model per head that learns while it reads.
 
-    family.py             registry entry (no torch)
     model.py              Llama's structure with a learner instead of attention
     learner.py            projections and learning rates that every learner has
     linear.py mlp.py      the two learners, TTT-Linear and TTT-MLP, in plain PyTorch

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.run.train.nodes import hosts
-from meshwise.run.train.nodes.hosts import (
+from meshwise.run.train import hosts
+from meshwise.run.train.hosts import (
     Hosts,
     address_towards,
     find,

@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
-from meshwise.workers.trainer.report import phases as module
-from meshwise.workers.trainer.report.phases import Phases
+from meshwise.workers.trainer import phases as module
+from meshwise.workers.trainer.phases import Phases
 
 
 @pytest.fixture

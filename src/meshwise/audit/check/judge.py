@@ -1,0 +1,23 @@
+"""`check`: read launch files, and judge what they say as training or as serving."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshwise.audit.check import verdict
+from meshwise.audit.check.ask import CheckAsk
+from meshwise.audit.check.verdict import Verdict
+from meshwise.programs.read.files import Reading, read_files
+
+
+def check(files: Sequence[str | Path], ask: CheckAsk) -> Verdict:
+    """Read launch files and judge what they say on a cluster."""
+    return judge(read_files(files, ask.answers), ask)
+
+
+def judge(reading: Reading, ask: CheckAsk) -> Verdict:
+    """Judge what launch files say."""
+    if reading.program.kind == "serve":
+        from meshwise.audit.check import serve
+
+        return serve.judge(reading, ask)
+    return verdict.judge(reading, ask)

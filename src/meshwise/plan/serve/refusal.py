@@ -1,0 +1,53 @@
+"""The error of a serving question without an answer: the closest layout, by how much it misses, and what would fit."""
+
+from collections.abc import Sequence
+
+from meshwise import units
+from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import DoesNotFit
+from meshwise.plan.serve.capacity import max_rate, most_within
+from meshwise.plan.serve.choice import largest_format
+from meshwise.plan.serve.search import Found, Option, largest_context
+
+
+def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
+    """Return the error where nothing fits or meets the targets: the closest layout, by how much it misses, and what would fit."""
+    if found.options:
+        return DoesNotFit(_too_slow(q, found.options))
+    if not found.misses:
+        fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
+        return DoesNotFit(f"no layout of {q.model.name} on {q.cluster.name} has {fixed}")
+    near = found.misses[0]
+    more = units.show(-near.spare, "bytes", binary=True, digits=3)
+    users = f" for {q.work.users} concurrent requests" if q.work.users > 1 else ""
+    head = (
+        f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
+        f"{users}: {near.layout.name} needs {more} more on its fullest {near.layout.unit}"
+    )
+    context, wider = largest_context(q, near), largest_format(q, near)
+    hints = [f"a context of {context:,} would fit"] if context else []
+    hints += [f"{near.most_users} concurrent requests would fit"] if q.work.users > 1 and near.most_users else []
+    hints += [f"{wider[0]} would fit"] if wider else []
+    return DoesNotFit("; ".join([head, *hints]))
+
+
+def _too_slow(q: ServeQuestion, options: Sequence[Option]) -> str:
+    """Return why no layout serves the load within the targets, and the most that can be."""
+    best = options[0]
+    if best.report is None:
+        most, largest = max(((max_rate(q, option), option) for option in options), key=lambda pair: pair[0])
+        return (
+            f"no layout on {q.cluster.name} serves {q.load.rate:g} requests/s of {q.work.prompt:,} prompt and {q.work.output:,} output "
+            f"tokens: the most is {most:.3g}/s, by {largest.layout.name}"
+        )
+    words = {"ttft": "a time to first token", "tpot": "a time per output token", "e2e": "a request"}
+    asked = [f"{words[name]} of {units.show(t.seconds, 'seconds')} at {t.quantile}" for name, t in q.targets.named.items()]
+    values = [
+        f"{words[name]} of {units.show(getattr(best.report, name).at(t.quantile), 'seconds', digits=3)}"
+        for name, t in q.targets.named.items()
+    ]
+    most, largest = max(((most_within(q, option), option) for option in options), key=lambda pair: pair[0])
+    unit = "requests/s" if q.load.rate else "user" if most == 1 else "users"
+    hint = f"; {largest.layout.name} meets them with up to {most:,.3g} {unit}" if most else ""
+    closest = f"the closest is {best.layout.name}, with {' and '.join(values)}"
+    return f"no layout on {q.cluster.name} gives {' and '.join(asked)}: {closest}{hint}"
