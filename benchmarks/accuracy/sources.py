@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
+from joint import JointFit, predict_with
 from meshwise.calibrate.train.fit import Point, Problem
-from meshwise.calibrate.train.joint import JointFit, predict_with
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import Levels, composed, fabric_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from joint import JointFit, predict_with
 from meshwise.calibrate.train.fit import Point, Problem
-from meshwise.calibrate.train.joint import JointFit, predict_with
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import Levels
 from meshwise.runs.train.case import Case

@@ -24,6 +24,11 @@ BINS = 5
 FEW = 40
 """With fewer rows an interval is symmetric: both sides are the same quantile of absolute errors."""
 
+OFFSET = 0.18
+"""Standard deviation of the offset of a source."""
+MEMORY_OFFSET = 0.05
+"""The same for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
+
 
 def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats) -> dict[str, Any]:
     """Return the fields of a Calibration that describe its errors, from predictions by fits without the predicted row."""

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from meshwise.calibrate.train.joint import MEMORY_OFFSET
+from meshwise.calibrate.train.intervals import MEMORY_OFFSET
 from meshwise.cost.layout import Floats
 from meshwise.tune.belief.normal import below
 from meshwise.tune.belief.observation import Observation

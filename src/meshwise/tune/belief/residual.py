@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwise.calibrate.train.joint import OFFSET
+from meshwise.calibrate.train.intervals import OFFSET
 from meshwise.cost.layout import Floats, Ints
 from meshwise.tune.belief.space import Space
 

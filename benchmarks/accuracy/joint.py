@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwise.calibrate.train.fit import SLOPE_STEP, Point, Problem, newton_step, solve
+from meshwise.calibrate.train.intervals import MEMORY_OFFSET, OFFSET
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration, FittedTo, Level, coefficients
 from meshwise.catalogue.levels import Levels, composed, fabric_of, keys_of
@@ -23,10 +24,6 @@ from meshwise.runs.train.predict import Batch, Prediction
 
 Cell = tuple[Level, str, str]
 """Level, key at that level, coefficient: ('chip', 'Hopper', 'matmul')."""
-OFFSET = 0.18
-"""Standard deviation of the offset of a source."""
-MEMORY_OFFSET = 0.05
-"""The same for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
 MOST_ROWS = 40
 """Rows beyond this many add no weight to a source."""
 UNCERTAIN = 1.5
