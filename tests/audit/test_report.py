@@ -15,8 +15,10 @@ PLANNER = (
     "plan.train.choice",
     "plan.train.explain",
     "cost.train.step",
-    "calibrate.train.predict",
-    "audit.predictions",
+    "runs.train.predict",
+    "runs.compare",
+    "audit.train",
+    "audit.serve",
 )
 HEAVY = ("numpy", "scipy", *(f"meshwise.{name}" for name in PLANNER))
 """Modules that only predictions need."""

@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import ClassVar
 
 from meshwise import units
-from meshwise.audit import launch_files, report
+from meshwise.audit import report
 from meshwise.catalogue.chips import known_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.plan.fields import COUNT, LENGTH, SECONDS, SHARE, TEXT, Ask, asked, number, optional, quantity, question, whole
-from meshwise.runs.run import Run, Value
+from meshwise.runs.run import Run, Stated, Value
 
 RUN = "Facts of the run that the files leave out"
 FIGURES = "Stated figures"
+LAUNCH_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml")
+"""Names of launch files; JSON may be a log, such as the Trainer's state."""
+LAUNCH_GROUPS = ("layout", "batch", "model", "machine")
+"""Groups of fields that a launch file tells of the run in its log."""
 
 
 @question
@@ -80,10 +84,10 @@ class AuditAsk(Ask):
 def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: bool = True) -> report.Audit:
     """Check files, filling in the figures of `ask`, and what launch files beside them say, where they leave something out; without files,
     check these figures alone."""
-    files, launch = launch_files.split(files)
+    files, launch = split_launch_files(files)
     more = ask.told()
     if launch:
-        more = more.merged(launch_files.told(launch))
+        more = more.merged(told_by_launch_files(launch))
     if ask.model:
         find.find_model(ask.model)  # so that an unknown name is refused at once
     if not files and not more.values:
@@ -101,3 +105,27 @@ def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: b
         )
         raise UserError(f"nothing that could be checked was found: {summary}")
     return report.audit(readings, planned=planned)
+
+
+def split_launch_files(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the logs and reports, and the launch files beside them; a launch file alone is not an audit."""
+    launch = [file for file in files if file.suffix.lower() in LAUNCH_SUFFIXES]
+    logs = [file for file in files if file not in launch]
+    if launch and not logs:
+        raise UserError(
+            f"{launch[0]}: a launch file without a log: give its log too, or check the file alone: meshwise check {launch[0]}"
+        )
+    return logs, launch
+
+
+def told_by_launch_files(files: Sequence[Path]) -> Run:
+    """Return the run that launch files describe, with the program that they start."""
+    from meshwise.programs.read.files import read_files
+    from meshwise.runs import derive
+    from meshwise.runs.fields import BY_NAME
+
+    reading = read_files(files)
+    run = derive.complete(reading.facts, launched=True)
+    kept = [one for one in run if one.value is not None and one.fact in BY_NAME and BY_NAME[one.fact].group in LAUNCH_GROUPS]
+    framework = Stated("framework", str(run.value("predicted_by") or reading.program.framework))
+    return Run.of([*kept, *(one for one in run if one.fact in ("precision", "optimizer") and one.value is not None), framework])

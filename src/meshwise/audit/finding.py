@@ -1,4 +1,4 @@
-"""Finding: figures that do not add up, with the arithmetic and how certain it is; and how figures are written in a sentence."""
+"""Finding: what does not add up in a run or in its launch files, with the arithmetic; and how figures are written in a sentence."""
 
 import math
 import re
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Certainty = Literal["certain", "likely", "unusual"]
+Severity = Literal["stops", "warns", "notes"]
 CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "unusual")
 SIMILAR = 3
 """At least this many findings in one file that differ only in their numbers are merged into one."""
@@ -14,15 +15,24 @@ SIMILAR = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
+    """One contradiction, of figures that were measured or of settings that will run."""
+
     rule: str
     certainty: Certainty
     """certain: arithmetic allows no other reading; likely: one reading is much simpler than the others; unusual: may be right."""
     where: tuple[str, ...]
     """The places that contradict something."""
     message: str
-    arithmetic: str
+    arithmetic: str = ""
     compared_with: tuple[str, ...] = ()
     """The places that they were compared with."""
+    severity: Severity = "warns"
+    """stops: the program cannot start; warns: it does something else than its source seems to say."""
+
+
+def contradiction(severity: Severity, message: str, where: tuple[str, ...] = ()) -> Finding:
+    """Return a finding about settings that contradict each other."""
+    return Finding(rule="launch file", certainty="certain", where=where, message=message, severity=severity)
 
 
 def sort_findings(findings: Iterable[Finding]) -> list[Finding]:

@@ -20,8 +20,8 @@ from meshwise.runs.run import Run, Stated
 from meshwise.runs.table import SERVED, SIZES
 
 if TYPE_CHECKING:
-    from meshwise.audit.predictions.serve import ServePrediction
-    from meshwise.audit.predictions.train import Suggestion, TrainPrediction
+    from meshwise.audit.serve import ServePrediction
+    from meshwise.audit.train import Suggestion, TrainPrediction
 
 FORMAT = 2
 """Version of the JSON."""
@@ -127,18 +127,19 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
 
 
 def _ask_planner(runs: Sequence[Figures], findings: Sequence[Finding], grades: dict[str, str]) -> Predictions:
-    from meshwise.audit.predictions import serve, train
+    from meshwise.audit import train
 
     trained, missing = train.predict_runs(runs)
-    served, more_missing = serve.predict_runs(runs)
-    planner_findings = [*train.compare(trained, grades), *serve.compare(served)]
-    return Predictions(
-        tuple(trained),
-        tuple(served),
-        tuple(train.suggest_layouts(trained, doubted_places([*findings, *planner_findings]))),
-        tuple(planner_findings),
-        tuple((Counter(missing) + Counter(more_missing)).items()),
-    )
+    compared = [*train.compare(trained, grades)]
+    served: list[ServePrediction] = []
+    if any(f.served for f in runs):
+        from meshwise.audit import serve
+
+        served, more_missing = serve.predict_runs(runs)
+        missing = Counter(missing) + Counter(more_missing)
+        compared += serve.compare(served)
+    suggested = train.suggest_layouts(trained, doubted_places([*findings, *compared]))
+    return Predictions(tuple(trained), tuple(served), tuple(suggested), tuple(compared), tuple(missing.items()))
 
 
 def doubted_places(findings: Iterable[Finding]) -> frozenset[str]:

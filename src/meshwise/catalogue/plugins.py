@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
@@ -42,6 +44,11 @@ def _ours(packages: Sequence[str]) -> dict[str, str]:
 def _missing(module: ModuleType, required: Sequence[str]) -> list[str]:
     """Return what a module lacks of `required`: names, or 'this or that'."""
     return [names for names in required if not any(hasattr(module, name) for name in names.split(" or "))]
+
+
+def own_files(package: str) -> dict[str, Path]:
+    """Return the files of a package by plain name: what their text tells needs no import."""
+    return {name: Path(str(find_spec(module).origin)) for name, module in _ours((package,)).items()}  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def load_own(packages: Sequence[str], name: str) -> Any:

@@ -10,8 +10,7 @@ from meshwise.cost.axes import Bounds
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
-from meshwise.plan.train.choice import Choice, choice
-from meshwise.plan.train.explain import Difference, differences
+from meshwise.plan.train.choice import Choice, Difference, choice, differences
 from meshwise.plan.train.search import search
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import MICRO_BATCHES, predict

@@ -32,7 +32,7 @@ def checked(
 
 
 def texts(verdict: Verdict, severity: str) -> list[str]:
-    return [finding.text for finding in verdict.findings if finding.severity == severity]
+    return [finding.message for finding in verdict.findings if finding.severity == severity]
 
 
 def test_a_file_without_mistakes_fits(tmp_path: Path) -> None:

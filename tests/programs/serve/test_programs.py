@@ -132,7 +132,7 @@ def test_check_finds_a_faster_layout_and_writes_it_into_the_file(tmp_path: Any) 
 def test_what_cannot_start_is_said(tmp_path: Any, flags: str, text: str) -> None:
     found = verdict(tmp_path, f"vllm serve meta-llama/Llama-3.3-70B-Instruct {flags}\n", "8xh100-sxm")
     assert found.code == 1
-    assert any(text in finding.text for finding in found.findings), [finding.text for finding in found.findings]
+    assert any(text in finding.message for finding in found.findings), [finding.message for finding in found.findings]
 
 
 def test_a_model_that_does_not_fit_is_said(tmp_path: Any) -> None:

@@ -1,24 +1,13 @@
 """Find settings of a launch file that stop the program, contradict each other, or have no effect."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
+from meshwise.audit.finding import Finding, contradiction
 from meshwise.programs.program import Program
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import ENVIRONMENT, Run, Stated
 
-Severity = Literal["stops", "warns", "notes"]
 CONNECTIONS = f"{ENVIRONMENT}CUDA_DEVICE_MAX_CONNECTIONS"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One contradiction. stops: the program cannot start; warns: it does something else than the file seems to say."""
-
-    severity: Severity
-    text: str
-    where: tuple[str, ...] = ()
 
 
 def findings(program: Program, facts: Run) -> list[Finding]:
@@ -48,7 +37,7 @@ def _devices(program: Program, facts: Run) -> Iterator[Finding]:
         if cuts > devices
         else f"with {devices // cuts * cuts:,} or {-(-devices // cuts) * cuts:,} it can"
     )
-    yield Finding(
+    yield contradiction(
         "stops", f"{product} = {cuts:,} {much}: it cannot start as written; {can}", places(facts, *axes, "devices", "nodes")
     )
 
@@ -61,7 +50,7 @@ def _product(program: Program, facts: Run) -> Iterator[Finding]:
     ranks = facts.whole("dp") * facts.whole("tp", 1) * facts.whole("pp", 1) * facts.whole("cp", 1)
     if (stated or shards) and devices and ranks and ranks != devices:
         parts = " x ".join(f"{axis} {facts.whole(axis, 1)}" for axis in ("dp", "tp", "pp", "cp") if facts.whole(axis, 1) > 1)
-        yield Finding(
+        yield contradiction(
             "stops",
             f"{parts or 'dp 1'} = {ranks:,} ranks, but {devices:,} devices are started",
             places(facts, "dp", "dp_shard", "tp", "pp", "devices"),
@@ -75,13 +64,13 @@ def _batch(program: Program, facts: Run) -> Iterator[Finding]:
     each = mbs * dp
     if batch % each:
         near = batch // each * each or each
-        yield Finding(
+        yield contradiction(
             "stops",
             f"a batch of {batch:,} is not a multiple of micro-batch {mbs} x dp {dp} = {each:,}; {near:,} is",
             places(facts, "batch", "mbs"),
         )
     elif steps and facts.says("accumulation") and facts.says("batch") and steps * each != batch:
-        yield Finding(
+        yield contradiction(
             "stops",
             f"a batch of {batch:,} is not micro-batch {mbs} x accumulation {steps} x dp {dp} = {steps * each:,}",
             places(facts, "batch", "accumulation", "mbs"),
@@ -92,16 +81,16 @@ def _model(program: Program, facts: Run) -> Iterator[Finding]:
     """Axes must cut the model's layers, heads and experts."""
     tp, pp, heads, layers = (facts.whole(name) for name in ("tp", "pp", "heads", "layers"))
     if tp and heads and heads % tp:
-        yield Finding("stops", f"tp {tp} does not divide {heads} heads", places(facts, "tp", "heads"))
+        yield contradiction("stops", f"tp {tp} does not divide {heads} heads", places(facts, "tp", "heads"))
     if pp and layers and pp > layers:
-        yield Finding("stops", f"pp {pp} is more than {layers} layers", places(facts, "pp", "layers"))
+        yield contradiction("stops", f"pp {pp} is more than {layers} layers", places(facts, "pp", "layers"))
     elif pp and layers and layers % pp and program.name in ("megatron", "megatron-bridge") and not _uneven(facts):
-        yield Finding(
+        yield contradiction(
             "stops", f"pp {pp} does not divide {layers} layers, and no uneven split is given", places(facts, "pp", "layers")
         )
     chunks = pp * facts.whole("vpp", 1)
     if layers and facts.whole("vpp", 1) > 1 and pp > 1 and layers % chunks and not _uneven(facts):
-        yield Finding(
+        yield contradiction(
             "stops",
             f"pp {pp} x vpp {facts.whole('vpp')} = {chunks} does not divide {layers} layers",
             places(facts, "vpp", "layers_per_chunk"),
@@ -109,12 +98,12 @@ def _model(program: Program, facts: Run) -> Iterator[Finding]:
     ep, experts = facts.whole("ep", 1), facts.whole("experts")
     if ep > 1 and experts and experts % ep:
         more = f"; {ep} looks like a count of experts per rank" if ep > experts else ""
-        yield Finding("stops", f"ep {ep} does not divide {experts} experts{more}", places(facts, "ep", "experts"))
+        yield contradiction("stops", f"ep {ep} does not divide {experts} experts{more}", places(facts, "ep", "experts"))
     elif ep > 1 and not experts and program.framework in ("megatron", "megatron-deepspeed") and facts.whole("layers"):
-        yield Finding("warns", f"ep {ep} does nothing: the model has no experts", places(facts, "ep"))
+        yield contradiction("warns", f"ep {ep} does nothing: the model has no experts", places(facts, "ep"))
     ranks = facts.whole("dp") * facts.whole("cp", 1) * facts.whole("tp", 1) // max(1, facts.whole("etp", 1))
     if ep > 1 and ranks and ranks % ep:
-        yield Finding(
+        yield contradiction(
             "stops", f"ep {ep} does not divide the {ranks} ranks that share experts (dp x cp x tp / etp)", places(facts, "ep")
         )
 
@@ -127,42 +116,48 @@ def _uneven(facts: Run) -> bool:
 def _length(program: Program, facts: Run) -> Iterator[Finding]:
     seq, positions, cp = facts.whole("seq"), facts.whole("positions"), facts.whole("cp", 1)
     if seq and positions and seq > positions and facts.value("position_kind") in ("learned", None):
-        yield Finding(
+        yield contradiction(
             "stops",
             f"sequences of {seq:,} are longer than the {positions:,} learned positions",
             places(facts, "seq", "positions"),
         )
     if seq and cp > 1 and seq % (2 * cp):
-        yield Finding("stops", f"cp {cp} needs a sequence in multiples of {2 * cp}, not {seq:,}", places(facts, "cp", "seq"))
+        yield contradiction(
+            "stops", f"cp {cp} needs a sequence in multiples of {2 * cp}, not {seq:,}", places(facts, "cp", "seq")
+        )
 
 
 def _schedule(program: Program, facts: Run) -> Iterator[Finding]:
     vpp, pp, steps = facts.whole("vpp", 1), facts.whole("pp", 1), facts.whole("accumulation")
     if vpp > 1 and pp == 1:
-        yield Finding("stops", f"vpp {vpp} interleaves pipeline stages, but pp is 1", places(facts, "vpp", "layers_per_chunk"))
+        yield contradiction(
+            "stops", f"vpp {vpp} interleaves pipeline stages, but pp is 1", places(facts, "vpp", "layers_per_chunk")
+        )
     elif vpp > 1 and steps and steps % pp:
-        yield Finding(
+        yield contradiction(
             "stops",
             f"interleaving needs micro-batches in multiples of pp {pp}, not {steps}",
             places(facts, "vpp", "layers_per_chunk", "batch"),
         )
     if pp > 1 and steps and steps < pp:
-        yield Finding("warns", f"{steps} micro-batches do not fill {pp} pipeline stages", places(facts, "batch", "pp"))
+        yield contradiction("warns", f"{steps} micro-batches do not fill {pp} pipeline stages", places(facts, "batch", "pp"))
 
 
 def _sharding(program: Program, facts: Run) -> Iterator[Finding]:
     zero = facts.whole("zero")
     if zero > 1 and facts.whole("pp", 1) > 1 and program.framework == "megatron-deepspeed":
-        yield Finding("stops", f"DeepSpeed's pipeline does not run with ZeRO {zero}; 1 is the most", places(facts, "zero", "pp"))
+        yield contradiction(
+            "stops", f"DeepSpeed's pipeline does not run with ZeRO {zero}; 1 is the most", places(facts, "zero", "pp")
+        )
     said = facts.get("zero")
     if said is not None and "pipeline shards" in said.note:
-        yield Finding(
+        yield contradiction(
             "notes",
             "ZeRO stage 0 with bf16: DeepSpeed's pipeline shards the optimizer all the same, as stage 1 does",
             (said.where,),
         )
     if facts.value("fsdp") and facts.value("distributed_optimizer"):
-        yield Finding(
+        yield contradiction(
             "notes",
             "Megatron-FSDP's strategy counts, not --use-distributed-optimizer",
             places(facts, "fsdp", "distributed_optimizer"),
@@ -170,16 +165,16 @@ def _sharding(program: Program, facts: Run) -> Iterator[Finding]:
     flag, file = facts.get("stage_flag"), facts.get("stage")
     if flag and file and flag.value is not None and file.value is not None and file.how == "said" and flag.value != file.value:
         text = f"--zero-stage {flag.value} and stage {file.value} of DeepSpeed's JSON differ"
-        yield Finding("warns", text, tuple(place for place in (flag.where, file.where) if place))
+        yield contradiction("warns", text, tuple(place for place in (flag.where, file.where) if place))
 
 
 def _idle(program: Program, facts: Run) -> Iterator[Finding]:
     """Settings that have no effect."""
     if facts.value("sequence_parallel") and facts.says("sequence_parallel") and facts.value("tp") == 1:
-        yield Finding("warns", "sequence parallelism does nothing: tp is 1", places(facts, "sequence_parallel", "tp"))
+        yield contradiction("warns", "sequence parallelism does nothing: tp is 1", places(facts, "sequence_parallel", "tp"))
     recipe = facts.get("float8_recipe") or facts.get("mx_recipe")
     if recipe is not None and facts.value("precision") == "bf16":
-        yield Finding(
+        yield contradiction(
             "warns",
             f"{recipe.key} does nothing: model.converters does not name the converter, so products stay in bf16",
             (recipe.where,),
@@ -187,9 +182,11 @@ def _idle(program: Program, facts: Run) -> Iterator[Finding]:
     asked = facts.get("granularity")
     new = asked is not None and asked.key.replace("_", "-") == "--recompute-granularity"
     if new and facts.value("granularity") == "full" and program.name == "megatron" and not facts.says("recompute_method"):
-        yield Finding("stops", "full recompute needs --recompute-method (uniform or block)", places(facts, "granularity"))
+        yield contradiction("stops", "full recompute needs --recompute-method (uniform or block)", places(facts, "granularity"))
     if facts.value("ramp") and program.name.startswith("megatron") and facts.whole("steps") and not facts.whole("samples"):
-        yield Finding("stops", "--rampup-batch-size needs --train-samples, not --train-iters", places(facts, "ramp", "steps"))
+        yield contradiction(
+            "stops", "--rampup-batch-size needs --train-samples, not --train-iters", places(facts, "ramp", "steps")
+        )
 
 
 def _old(program: Program, facts: Run) -> Iterator[Finding]:
@@ -198,7 +195,7 @@ def _old(program: Program, facts: Run) -> Iterator[Finding]:
     old = [one for one in facts if program.name == "megatron" and one.key.replace("_", "-") in names and one.fact in BY_NAME]
     for key in dict.fromkeys(one.key for one in old):
         where = tuple(one.where for one in old if one.key == key)[:1]
-        yield Finding("notes", f"{key} is of an older {program.title}: {program.version} does not take it", where)
+        yield contradiction("notes", f"{key} is of an older {program.title}: {program.version} does not take it", where)
 
 
 def _environment(program: Program, facts: Run) -> Iterator[Finding]:
@@ -207,10 +204,10 @@ def _environment(program: Program, facts: Run) -> Iterator[Finding]:
     if program.name not in ("megatron",) or value is None:
         return
     if facts.whole("zero") > 1 and str(value) == "1":
-        yield Finding("stops", "FSDP forbids CUDA_DEVICE_MAX_CONNECTIONS=1", places(facts, CONNECTIONS))
+        yield contradiction("stops", "FSDP forbids CUDA_DEVICE_MAX_CONNECTIONS=1", places(facts, CONNECTIONS))
     cuts = facts.whole("tp", 1) > 1 or facts.whole("cp", 1) > 1
     if facts.whole("zero") < 2 and cuts and str(value) != "1":
-        yield Finding(
+        yield contradiction(
             "stops", f"tp or cp below Blackwell needs CUDA_DEVICE_MAX_CONNECTIONS=1, not {value}", places(facts, CONNECTIONS)
         )
 
@@ -223,7 +220,7 @@ def _twice(program: Program, facts: Run) -> Iterator[Finding]:
             continue
         name = before.key or before.fact
         both = f"{name} {shown(before)} at {before.where} and {now.key or now.fact} {shown(now)} at {now.where}"
-        yield Finding("warns", f"{both}: the last one, {shown(now)}, wins")
+        yield contradiction("warns", f"{both}: the last one, {shown(now)}, wins")
 
 
 def shown(stated: Stated) -> str:
@@ -240,7 +237,7 @@ def _unreadable(program: Program, facts: Run) -> Iterator[Finding]:
     """Values that no parser would take."""
     for one in facts:
         if one.how == "unknown" and " is not " in one.note and one.note.startswith("'") and (one.fact in BY_NAME or one.key):
-            yield Finding("stops", f"{one.key}: {one.note}", (one.where,))
+            yield contradiction("stops", f"{one.key}: {one.note}", (one.where,))
 
 
 Rule = Callable[[Program, Run], Iterator[Finding]]

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.changes import Change, applied, changes
-from meshwise.audit.check.contradictions import Finding, places
+from meshwise.audit.check.contradictions import places
 from meshwise.audit.check.served import Served, served, with_settings
 from meshwise.audit.check.train import cluster_of, model_of_file
 from meshwise.audit.check.verdict import Verdict
+from meshwise.audit.finding import Finding, contradiction
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models import find
@@ -239,21 +240,21 @@ def _contradictions(facts: Run, model: Model | None) -> Iterator[Finding]:
     """Yield what keeps an engine from starting."""
     share = facts.value("memory_share")
     if isinstance(share, int | float) and not 0 < share <= 1:
-        yield Finding(
+        yield contradiction(
             "stops", f"a share of the memory of {share:g}: expected above 0 and at most 1", places(facts, "memory_share")
         )
     if model is None:
         return
     tp, heads = facts.whole("tp", 1), model.decoder.heads
     if tp > 1 and heads and heads % tp:
-        yield Finding("stops", f"tp {tp} does not divide the {heads} attention heads of {model.name}", places(facts, "tp"))
+        yield contradiction("stops", f"tp {tp} does not divide the {heads} attention heads of {model.name}", places(facts, "tp"))
     pp, layers = facts.whole("pp", 1), model.decoder.layers
     if pp > layers:
-        yield Finding("stops", f"pp {pp} is more than the {layers} layers of {model.name}", places(facts, "pp"))
+        yield contradiction("stops", f"pp {pp} is more than the {layers} layers of {model.name}", places(facts, "pp"))
     context, most = facts.whole("context"), model.decoder.context
     if most and context > most:
-        yield Finding(
+        yield contradiction(
             "stops", f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", places(facts, "context")
         )
     if facts.value("expert_parallel") is True and not any(op.expert for op in model.ops):
-        yield Finding("stops", f"experts are parallel, and {model.name} has none", places(facts, "expert_parallel"))
+        yield contradiction("stops", f"experts are parallel, and {model.name} has none", places(facts, "expert_parallel"))

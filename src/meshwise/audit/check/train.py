@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwise.audit.check.contradictions import Finding, places
+from meshwise.audit.check.contradictions import places
 from meshwise.audit.check.layout import row_of
+from meshwise.audit.finding import Finding, contradiction
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import Cluster, known_chip
 from meshwise.cost.layout import Layouts
@@ -69,7 +70,7 @@ def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
         return on, []
     if devices > cluster.devices:
         text = f"it asks for {devices:,} devices, and {on} has {cluster.devices:,}"
-        return on, [Finding("stops", text, places(facts, "devices", "nodes", "devices_per_node"))]
+        return on, [contradiction("stops", text, places(facts, "devices", "nodes", "devices_per_node"))]
     return _part(on, cluster, devices), []
 
 

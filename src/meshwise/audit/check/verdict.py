@@ -8,8 +8,9 @@ from typing import Any
 from meshwise.audit.check import train
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.changes import Change, applied, changes
-from meshwise.audit.check.contradictions import Finding, findings
+from meshwise.audit.check.contradictions import findings
 from meshwise.audit.check.layout import normal, row_of
+from meshwise.audit.finding import Finding
 from meshwise.catalogue import records
 from meshwise.errors import UserError
 from meshwise.programs.program import Program
@@ -82,7 +83,7 @@ class Verdict:
             "starts": self.starts,
             "fits": self.fits,
             "facts": self.rows(),
-            "findings": [{"severity": one.severity, "text": one.text, "where": list(one.where)} for one in self.findings],
+            "findings": [{"severity": one.severity, "text": one.message, "where": list(one.where)} for one in self.findings],
             "unknown": list(self.unknown),
             "missing": list(self.missing),
             "notes": list(self.notes),
@@ -98,7 +99,7 @@ class Verdict:
     @property
     def line(self) -> str:
         """The verdict in one line, for `--quiet`."""
-        stops = [finding.text for finding in self.findings if finding.severity == "stops"]
+        stops = [finding.message for finding in self.findings if finding.severity == "stops"]
         if stops:
             return f"cannot start: {stops[0]}"
         if self.fits is False:

@@ -9,6 +9,7 @@ from meshwise.catalogue.records import stored
 from meshwise.cost import goodput, interval
 from meshwise.cost.axes import MINOR, layout_name
 from meshwise.cost.layout import Layouts
+from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import Device
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
@@ -246,3 +247,23 @@ def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
         per_node=per_node,
     ).at()
     return shares, shares["spares"] * per_node
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Seconds of one part of the step in two layouts."""
+
+    part: str
+    mine: float
+    other: float
+
+    @property
+    def gained(self) -> float:
+        """Seconds that the other layout takes longer."""
+        return self.other - self.mine
+
+
+def differences(mine: Choice, other: Choice) -> list[Difference]:
+    """Return the parts in which two layouts differ by more than a thousandth of the step, largest first."""
+    rows = [Difference(part, mine.time.get(part, 0.0), other.time.get(part, 0.0)) for part in TRAIN_PARTS]
+    return sorted((row for row in rows if abs(row.gained) > 1e-3 * mine.step), key=lambda row: -abs(row.gained))

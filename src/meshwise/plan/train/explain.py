@@ -12,7 +12,7 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.roofline import verdicts
-from meshwise.plan.train.choice import Choice, choice
+from meshwise.plan.train.choice import Choice, Difference, choice, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
 from meshwise.units import GIB
@@ -21,20 +21,6 @@ SHOWN = 4
 """Parts of the step that a comparison names."""
 NEGLIGIBLE = 0.05
 """Percent of throughput below which a change counts as no gain."""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Seconds of one part of the step in two layouts."""
-
-    part: str
-    mine: float
-    other: float
-
-    @property
-    def gained(self) -> float:
-        """Seconds that the other layout takes longer."""
-        return self.other - self.mine
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,12 +81,6 @@ def explain(q: Question, choices: tuple[Choice, ...], bounds: Bounds, versus: st
     other = fastest_with(q, best, versus) if versus else runner_up(choices)
     rows = tuple(differences(best, other)) if other else ()
     return Explanation(best, other, rows, tuple(comparison(best, other, rows)), tuple(_limits(q, best, bounds)))
-
-
-def differences(mine: Choice, other: Choice) -> list[Difference]:
-    """Return the parts in which two layouts differ by more than a thousandth of the step, largest first."""
-    rows = [Difference(part, mine.time.get(part, 0.0), other.time.get(part, 0.0)) for part in TRAIN_PARTS]
-    return sorted((row for row in rows if abs(row.gained) > 1e-3 * mine.step), key=lambda row: -abs(row.gained))
 
 
 def runner_up(choices: tuple[Choice, ...]) -> Choice | None:

@@ -16,8 +16,7 @@ from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
 from meshwise.plan.train import lookup
-from meshwise.plan.train.choice import TIE, Choice, choice
-from meshwise.plan.train.explain import differences
+from meshwise.plan.train.choice import TIE, Choice, choice, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
 from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants

@@ -3,18 +3,21 @@
 A format is one module in `formats/`, or one that another package registers under the entry-point group `meshwise.logs`; see `Format`.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
 from meshwise.catalogue.files import unreadable
-from meshwise.catalogue.plugins import load_plugins
+from meshwise.catalogue.plugins import load_own, load_plugins, own_files
 from meshwise.errors import UserError, unknown
 from meshwise.programs.logs import lines
 from meshwise.programs.logs.lines import Line
 from meshwise.runs.reading import Reading
 
 GROUP, FORMATS = "meshwise.logs", "meshwise.programs.logs.formats"
+NEEDED = ("name", "order", "matches", "read")
+"""What a module must define to be a format."""
 PAGES = (".md", ".markdown", ".txt")
 """Files that are read as Markdown if no format matches: they may hold nothing but sentences."""
 
@@ -39,14 +42,25 @@ class Format(Protocol):
 
 def formats() -> list[Format]:
     """Return all registered formats, in the order in which they are tried."""
-    modules = cast(Iterable[Format], load_plugins(GROUP, (FORMATS,), "name", "order", "matches", "read").values())
+    modules = cast(Iterable[Format], load_plugins(GROUP, (FORMATS,), *NEEDED).values())
     return sorted(modules, key=lambda module: (module.order, module.name))
+
+
+def tried() -> Iterator[Format]:
+    """Yield the formats in their order. One of ours is imported when its turn comes: its file's text tells its order."""
+    others = cast(Iterable[Format], load_plugins(GROUP, (), *NEEDED).values())
+    turns: list[tuple[int, str, Format | str]] = [(module.order, module.name, module) for module in others]
+    for name, path in own_files(FORMATS).items():
+        order = re.search(r"^order = (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        turns += [(int(order[1]), name, name)] if order else []
+    for _, _, found in sorted(turns, key=lambda turn: turn[:2]):
+        yield load_own((FORMATS,), found) if isinstance(found, str) else found
 
 
 def detect(head: str) -> Format | None:
     """Return the first format that matches the head of a file."""
     plain = "\n".join(map(lines.plain, head.splitlines()))
-    return next((module for module in formats() if module.matches(plain)), None)
+    return next((module for module in tried() if module.matches(plain)), None)
 
 
 def find_format(name: str) -> Format:

@@ -83,7 +83,7 @@ COLUMNS: tuple[Column[Stated], ...] = (
 
 def _finding(finding: Finding, width: int) -> Iterator[Text]:
     places = f" ({', '.join(finding.where)})" if finding.where else ""
-    yield wrapped(f"{HEADS[finding.severity]}: {finding.text}{places}", width, indent="  ", style=STYLES[finding.severity])
+    yield wrapped(f"{HEADS[finding.severity]}: {finding.message}{places}", width, indent="  ", style=STYLES[finding.severity])
 
 
 def _prediction(verdict: "Verdict") -> Iterator[str]:

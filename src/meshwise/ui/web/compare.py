@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from meshwise import units
 from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.serve.words import tokens
-from meshwise.plan.train.choice import Choice
-from meshwise.plan.train.explain import comparison, differences
+from meshwise.plan.train.choice import Choice, differences
+from meshwise.plan.train.explain import comparison
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.units import GIB

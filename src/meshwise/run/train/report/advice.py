@@ -8,8 +8,7 @@ from typing import Any
 
 from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.cost.train.question import Question
-from meshwise.plan.train.choice import TIE, Choice, choice
-from meshwise.plan.train.explain import differences
+from meshwise.plan.train.choice import TIE, Choice, choice, differences
 from meshwise.plan.train.own_run import finetune_words
 from meshwise.plan.train.search import Found, search
 from meshwise.run.train.launch import Launch

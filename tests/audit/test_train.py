@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from meshwise.audit import report
+from meshwise.audit import report, train
 from meshwise.audit.figures import Figures
-from meshwise.audit.predictions import train
 from meshwise.runs.reading import Reading
 from meshwise.runs.run import Run
 from support.audits import LLAMA, figures
@@ -95,5 +94,5 @@ def test_the_verdict_compares_measured_with_predicted_step_times():
     numbers = {**SETUP, "seconds": 13.0}
     reading = Reading("flags", [Run.told("the run", {"chip": "h100-sxm", **numbers})])
     audit = report.audit([("flags", reading)])
-    (one,) = audit.predictions.train
+    (one,) = audit.train
     assert f"The measured step time is {one.ratio:.2f} times the predicted one." in audit.verdict

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meshwise import api
-from meshwise.audit.predictions import serve
+from meshwise.audit import serve
 from support.audits import figures
 
 TEXTS = {"chip": "rtx3090", "model": "llama-3-8b", "weights": "Q4_K_M", "engine": "llama.cpp"}
