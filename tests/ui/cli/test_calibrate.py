@@ -52,6 +52,7 @@ def test_csv_has_one_line_per_row_with_its_ratio() -> None:
     assert [row["row_id"] for row in lines if row["outcome"] == "oom"] == ["bloom-101", "bloom-108", "bloom-109"]
 
 
+@pytest.mark.slow
 def test_a_fit_is_scored_on_rows_it_did_not_see() -> None:
     fitted = json.loads(printed("validate", "korthikanti2022_iteration", "--fit", "--json"))
     assert fitted["left_out"] == "row"
