@@ -73,6 +73,6 @@ def test_a_launcher_and_an_agent_killed_at_a_point_leave_no_process_and_lose_not
 
 
 def test_every_point_is_reached_by_the_code_and_each_has_one_name() -> None:
-    source = Path(__file__).parents[4] / "src" / "meshwise"
+    source = Path(__file__).parents[5] / "src" / "meshwise"
     text = "".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
     assert {name: text.count(f'reach("{name}")') for name in POINTS} == dict.fromkeys(POINTS, 1)
