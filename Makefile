@@ -1,5 +1,6 @@
-# make run    set up, and plan BLOOM on 48 nodes            make test   set up, and run every test
-# make check  lint, types, layers, documents, predictions   make bench  what is timed
+# make run    set up, and plan BLOOM on 48 nodes            make test   set up, and run every test that is not slow
+# make check  lint, types, layers, documents, predictions   make test-all  run every test
+# make bench  what is timed
 # make docs   put the real output into README and docs      make clean  remove what make made
 # make fuzz   feed every parser 10,000 mutated inputs       make torture  kill, damage and cut real runs, write docs/reports/reliability.md
 # make referees     install other programs and run their own parsers on exported files; make referees ONLY=slurm: one of them
@@ -10,14 +11,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 PAGES := README.md docs/*.md docs/*/*.md
 
-.PHONY: run test check lint types layers documents gate bench docs screenshots predictions fuzz torture referees clean
+.PHONY: run test test-all check lint types layers documents gate bench docs screenshots predictions fuzz torture referees clean
 
 run: .venv/installed
 	$(BIN)/meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --framework megatron-deepspeed --tokens 366B
 
 # A file's tests stay together, on one of as many workers as there are cores.
+PYTEST := $(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
+
 test: .venv/tested
-	$(BIN)/pytest --numprocesses auto --dist loadscope --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/tested
+	$(PYTEST)
 
 # Types, documents and predictions take longest, and can be checked side by side: make -j2 check
 check: types documents gate lint layers

@@ -94,5 +94,5 @@ def test_the_verdict_compares_measured_with_predicted_step_times():
     numbers = {**SETUP, "seconds": 13.0}
     reading = Reading("flags", [Run.told("the run", {"chip": "h100-sxm", **numbers})])
     audit = report.audit([("flags", reading)])
-    (one,) = audit.train
+    (one,) = audit.predictions.train
     assert f"The measured step time is {one.ratio:.2f} times the predicted one." in audit.verdict

@@ -23,7 +23,7 @@ from support.every_type import (
     small_values,
 )
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 TOKENS = 40
 OTHERWISE = {
@@ -63,6 +63,7 @@ def test_every_causal_type_has_a_file_that_describes_or_refuses_it() -> None:
     check_every(check, ((kind,) for kind in (*CAUSAL, *IMAGE_TEXT)))
 
 
+@pytest.mark.slow
 def test_every_causal_type_has_the_parameters_that_transformers_builds() -> None:
     compared: list[str] = []
 
@@ -90,6 +91,7 @@ ONCE = {
 """Types whose cache is counted as an engine needs it, and not as transformers keeps it."""
 
 
+@pytest.mark.slow
 def test_every_causal_type_keeps_the_cache_that_transformers_fills() -> None:
     """After 40 tokens, in elements. Types that transformers cannot run without memory are left out."""
     checked: list[str] = []
@@ -126,6 +128,7 @@ def test_zero_experts_of_longcat_have_no_weights() -> None:
     assert theirs - ours.params == zero * values["num_layers"]
 
 
+@pytest.mark.slow
 def test_every_image_text_type_has_the_language_model_that_transformers_builds() -> None:
     """Where its towers need a library that is not installed, the language model is built alone."""
     compared: list[str] = []
@@ -198,6 +201,7 @@ def counted_or_impossible(values: dict[str, Any]) -> Model | None:
         raise
 
 
+@pytest.mark.slow
 def test_an_option_of_a_type_changes_its_parameters_as_it_does_in_transformers() -> None:
     def check(kind: str) -> None:
         for key, values in variants(kind):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from meshwise.errors import UserError
@@ -23,8 +24,10 @@ PUBLISHED: dict[str, int] = json.loads((Path(__file__).parent / "published_param
 
 def reference(values: dict[str, Any]) -> Any:
     """Return the model that transformers builds from these keys, without memory for its weights."""
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(AutoConfig.for_model(**values))
+    with torch.device("meta"), no_init_weights():
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**values))
+        model.tie_weights()  # which is left out with the values of weights
+        return model
 
 
 def parameters(values: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -109,8 +110,10 @@ def _without_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
 def reference(values: Mapping[str, Any], *, image_text: bool = False) -> Any:
     """Return the model that transformers builds, without memory for its weights."""
     auto = AutoModelForImageTextToText if image_text else AutoModelForCausalLM
-    with torch.device("meta"):
-        return auto.from_config(AutoConfig.for_model(**values))
+    with torch.device("meta"), no_init_weights():
+        model = auto.from_config(AutoConfig.for_model(**values))
+        model.tie_weights()  # which is left out with the values of weights
+        return model
 
 
 def cached_elements(model: Any, tokens: int) -> int | None:

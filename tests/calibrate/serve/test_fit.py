@@ -54,6 +54,7 @@ def test_a_run_that_hung_hardly_distorts_the_fit(cards: list[ServeCase]) -> None
     assert max(errors(cards, fit(hung, ServeCalibration()))) < 0.06
 
 
+@pytest.mark.slow
 def test_left_out_rows_are_predicted_by_a_fit_to_the_others(cards: list[ServeCase]) -> None:
     left = predict_leaving_out(cards, [case.group for case in cards], [ServeCalibration()] * len(cards))
     assert len(left) == len(cards)

@@ -165,6 +165,7 @@ def test_rows_of_several_chips_are_refused(tmp_path: Path) -> None:
         make([str(tmp_path / "runs.csv")], date="")
 
 
+@pytest.mark.slow
 def test_a_group_that_matters_moves_the_fit_when_it_is_left_out() -> None:
     """With shares at their bound of 1, where a careless step would stand still and call the fit of all rows the fit of the others."""
     cases = built_in("nanotron_h100_small")[0]
@@ -180,6 +181,7 @@ def test_a_group_that_matters_moves_the_fit_when_it_is_left_out() -> None:
 # Chips whose prior has no CPU launches.
 
 
+@pytest.mark.slow
 def test_a_calibration_of_tpus_needs_no_launch_times() -> None:
     """A compiled program launches nothing layer by layer: launch times of 0 have no logarithm, and are not fitted."""
     cases = [case for case in built_in("maxtext_tpu")[0] if case.chip.key == "tpu-v5e"]
@@ -191,6 +193,7 @@ def test_a_calibration_of_tpus_needs_no_launch_times() -> None:
         assert getattr(prior, name) > 0 or getattr(fitted.calibration, name) == 0
 
 
+@pytest.mark.slow
 def test_calibrate_on_the_tpu_table_is_a_calibration_or_one_line(tmp_path: Path) -> None:
     """The table has several chips; rows of one of them are a calibration with its errors."""
     with pytest.raises(UserError, match="the rows are of several chips"):

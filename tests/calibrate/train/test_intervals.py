@@ -12,7 +12,10 @@ from meshwise.cost import interval
 from meshwise.errors import UserError
 
 
-@pytest.mark.parametrize("table", ["bloom_prequel", "nanotron_h100_small", "korthikanti2022_iteration"])
+@pytest.mark.parametrize(
+    "table",
+    [pytest.param("bloom_prequel", marks=pytest.mark.slow), "nanotron_h100_small", "korthikanti2022_iteration"],
+)
 def test_nine_of_ten_rows_of_groups_left_out_lie_in_their_interval(table: str) -> None:
     """The other two tables take minutes: benchmarks/accuracy/coverage.py has all of them."""
     covered = validate(table, leave_out="group").score["time"]["coverage"]

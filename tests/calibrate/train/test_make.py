@@ -104,6 +104,7 @@ def test_the_calibration_covers_the_probed_machine_and_its_chip(made: TrainCalib
     assert "probe of NVIDIA H200" in made.calibration.fitted_on
 
 
+@pytest.mark.slow
 def test_plans_use_an_installed_calibration(files: tuple[str, str, Calibration], home: Path, run: Run) -> None:
     probing.install(h200_rows(TRUTH, hot=1.0), "here")
     catalogue_files.clear()
@@ -123,6 +124,7 @@ def test_plans_use_an_installed_calibration(files: tuple[str, str, Calibration],
     assert math.log(best["high"] / best["low"]) < 0.3  # narrower than the prior's
 
 
+@pytest.mark.slow
 def test_a_fit_to_noise_is_not_written_unless_forced(
     files: tuple[str, str, Calibration], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

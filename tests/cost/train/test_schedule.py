@@ -151,6 +151,7 @@ def played(q: Question, row: dict[str, int], m: int) -> float:
     return simulate(SCHEDULES[row["schedule"]], seconds, m).makespan
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(layouts())
 def test_the_closed_form_agrees_with_the_simulated_schedule_to_a_thousandth(case: tuple[Question, dict[str, int]]) -> None:

@@ -48,6 +48,7 @@ def test_seconds_are_finite_and_never_negative_and_parts_add_up_to_the_step(case
     assert sums_to(found.time, found.step)
 
 
+@pytest.mark.slow
 @given(questions_with_layouts())
 def test_a_block_of_layouts_costs_the_same_as_each_layout_alone(case: tuple[Question, Layouts]) -> None:
     q, layouts = case
@@ -92,6 +93,7 @@ def test_the_order_of_layouts_does_not_matter(case: tuple[Question, Layouts], ra
     assert evaluate(q, layouts.take(np.array(order))).step.tolist() == evaluate(q, layouts).step[order].tolist()
 
 
+@pytest.mark.slow
 @given(case=questions_with_layouts(most=3), times=st.sampled_from((1.01, 2.0, 16.0)))
 def test_more_bandwidth_less_latency_or_a_faster_chip_never_makes_a_layout_slower(
     case: tuple[Question, Layouts], times: float

@@ -105,6 +105,7 @@ def test_no_layout_is_below_its_lower_bounds_on_time_and_memory(framework: str, 
     assert number > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [1, 1000])
 def test_the_result_does_not_depend_on_how_many_are_evaluated_at_once(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q, stack = asked(every=23)

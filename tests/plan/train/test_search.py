@@ -125,6 +125,7 @@ def test_the_best_are_the_best_however_many_are_asked_for(top: int) -> None:
     assert len(every(q).layouts) > 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 50, 10**6])
 def test_the_result_does_not_depend_on_the_size_of_a_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q = question("mixtral-8x7b", "1x8xh200", "torchtitan", batch=8)

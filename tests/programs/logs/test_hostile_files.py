@@ -84,6 +84,7 @@ class Endless(io.TextIOBase):
 STEP = "iteration {0}/999999 | elapsed time per iteration (ms): 100.5 | global batch size: 32 | lm loss: 1.0E+01 |"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "header", "line"),
     [

@@ -150,6 +150,7 @@ def by_reader(script: str) -> list[list[str]] | None:
     return [[word.text for word in command.words[1:]] for command in found.commands]
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(st.lists(statements(), min_size=1, max_size=3))
 def test_words_are_those_that_bash_prints(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:

@@ -18,8 +18,6 @@ from meshwise.tune.loop.result import Tuned
 from meshwise.tune.loop.training import Training
 from support import pretend_cluster
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def plan() -> TrainPlan:
@@ -104,6 +102,7 @@ def killed_after(plan: TrainPlan, folder: Path, events: int, **words: Any) -> in
     return process.exitcode or 0
 
 
+@pytest.mark.slow
 def test_killed_after_any_event_it_goes_on_and_starts_no_run_twice(plan: TrainPlan, cluster: Path) -> None:
     plan.question()  # looked up once, before the forks
     whole = tuned(plan, cluster / "whole", runs=2)

@@ -11,7 +11,6 @@ import pytest
 from meshwise.run.children import running
 from meshwise.tune.loop.launch import GONE, LOG, End, Job, filled, last_lines, with_markers
 
-pytestmark = pytest.mark.slow
 PATIENCE = 60.0
 
 

@@ -52,6 +52,7 @@ def test_csv_has_one_line_per_row_with_its_ratio() -> None:
     assert [row["row_id"] for row in lines if row["outcome"] == "oom"] == ["bloom-101", "bloom-108", "bloom-109"]
 
 
+@pytest.mark.slow
 def test_a_fit_is_scored_on_rows_it_did_not_see() -> None:
     fitted = json.loads(printed("validate", "korthikanti2022_iteration", "--fit", "--json"))
     assert fitted["left_out"] == "row"
@@ -67,6 +68,7 @@ def test_a_picture_goes_to_a_file_or_one_per_table_to_a_folder(run: Run, tmp_pat
     assert written == ["korthikanti2022_iteration.svg", "megatron2021_table1.svg", "one.svg"]
 
 
+@pytest.mark.slow
 def test_a_calibration_is_printed_or_written_whole(run: Run, tmp_path: Path) -> None:
     whole = once("calibrate", "korthikanti2022_iteration")
     assert re.search(r"10 rows; before: \S+", whole.err)  # standard output has the file alone

@@ -16,7 +16,7 @@ def shown(view: RenderableType, width: int = 300) -> str:
 
 def test_a_training_log_shows_measured_beside_predicted_and_no_axis_that_is_off():
     audit = audit_of("torchtitan-8b.log")
-    (predicted,) = audit.train
+    (predicted,) = audit.predictions.train
     text = shown(audit_view(audit, 120))
     assert "torchtitan-8b.log: torchtitan, 1 run\n" in text
     assert "/ predicted" in text

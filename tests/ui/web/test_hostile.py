@@ -75,6 +75,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_no_question_breaks_a_page(watched: Path) -> None:
     luck, broken, asked = random.Random(22), list[str](), 0
     with serving() as server:

@@ -12,7 +12,6 @@ from support.nursery import Nursery
 from support.tiny_runs import DEEPSEEK, WHOLE, losses, trained
 
 
-@pytest.mark.slow
 def test_a_stopped_run_resumes_in_another_layout_with_the_losses_of_an_unbroken_one(nursery: Nursery, tmp_path: Path) -> None:
     unbroken = losses(nursery, WHOLE, tmp_path / "unbroken")
     sharded = replace(WHOLE, layout=Layout(dp_shard=2))
@@ -39,7 +38,6 @@ def test_experts_and_the_biases_that_balance_them_resume_in_another_layout(nurse
     assert unbroken[5] < unbroken[0]
 
 
-@pytest.mark.slow
 def test_a_run_that_resumes_with_another_batch_reads_every_sample_once(nursery: Nursery, tmp_path: Path) -> None:
     still = replace(WHOLE, lr=0.0, checkpoint_every=2)  # nothing is learned, so that a loss depends on its samples alone
     unbroken = losses(nursery, still, tmp_path / "unbroken")

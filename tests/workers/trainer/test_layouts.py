@@ -186,8 +186,10 @@ def measured(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Call
     return of
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("processes", "name"), [(n, name) for n, names in LAYOUTS.items() for name in names])
+@pytest.mark.parametrize(
+    ("processes", "name"),
+    [pytest.param(n, name, marks=[pytest.mark.slow] * (n > 1)) for n, names in LAYOUTS.items() for name in names],
+)
 def test_gradients_loss_and_norm_equal_those_of_one_process(measured: Callable[[int], Seen], processes: int, name: str) -> None:
     seen = measured(processes)[name]
     assert seen["missing"] == []

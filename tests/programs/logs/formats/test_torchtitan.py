@@ -65,7 +65,7 @@ def test_a_log_of_today_states_all_that_a_prediction_needs():
 def test_an_audit_of_a_log_of_today_predicts_the_layout_it_states():
     audit = audit_of("torchtitan-8b.log")
     assert not audit.findings
-    (prediction,) = audit.train
+    (prediction,) = audit.predictions.train
     assert prediction.case.memory == pytest.approx(44.83 * 2**30, rel=1e-5)
     (one,) = audit.predictions.suggestions
     assert one.layout == "dp64 tp1 pp1 mbs1 zero3 selective recompute"

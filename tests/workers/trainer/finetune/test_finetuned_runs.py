@@ -79,7 +79,6 @@ def plain(base: Path) -> tuple[Any, list[nn.Parameter]]:
     return model, [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-@pytest.mark.slow
 def test_losses_equal_plain_pytorch_over_twenty_steps(base: Path, run: tuple[Settings, Path, dict[int, float]]) -> None:
     settings, _, found = run
     model, parameters = plain(base)
@@ -98,7 +97,6 @@ def test_losses_equal_plain_pytorch_over_twenty_steps(base: Path, run: tuple[Set
     assert max(abs(found[step] - expected[step]) for step in range(STEPS)) < 1e-5, (found, expected)
 
 
-@pytest.mark.slow
 def test_a_run_resumes_exactly_from_a_checkpoint_that_holds_adapters_alone(
     run: tuple[Settings, Path, dict[int, float]], nursery: Nursery, tmp_path: Path
 ) -> None:
@@ -110,7 +108,6 @@ def test_a_run_resumes_exactly_from_a_checkpoint_that_holds_adapters_alone(
     assert again == {step: found[step] for step in range(10, STEPS)}
 
 
-@pytest.mark.slow
 def test_merged_weights_compute_what_peft_does_with_the_adapter(base: Path, run: tuple[Settings, Path, dict[int, float]]) -> None:
     _, out, _ = run
     config = json.loads((out / "adapter" / "adapter_config.json").read_text())

@@ -74,7 +74,6 @@ def test_many_nodes_are_named_in_short() -> None:
     assert format_nodes(range(1, 64)) == "nodes 1, 2, 3, 4, 5, 6, 7, 8 and 55 more"
 
 
-@pytest.mark.slow
 def test_a_signal_ends_the_wait_of_node_0_for_node_1_at_once(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = f"127.0.0.1:{free.getsockname()[1]}"

@@ -1,5 +1,6 @@
 """A run that is killed at any named point of its start or of a checkpoint loses nothing: `make torture` kills at random ones."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def test_a_launcher_and_an_agent_killed_at_a_point_leave_no_process_and_lose_not
         family: set[int] = set()
         while run.process.poll() is None:
             family |= set(descendants(run.process.pid))
+            time.sleep(0.01)
         run.until_gone(list(family))
         assert not token.exists(), point
         assert not list(tmp.iterdir()), point
