@@ -1,11 +1,10 @@
-"""audit: check reported results: derive figures from them, find contradictions, and compare them with predictions.
+"""audit: a run -> a verdict. `audit` judges what was measured, `check` what a launch file would run.
 
-    logs/           files -> Runs and Claims; logs/formats/ one module per format
-    figures.py      Figures: tokens per step, rates, TFLOP/s and MFU by formula, cost, derived from one Run
-    rules/          Figures and Claims -> Findings; finding.py Finding, and figures in sentences
-    predictions/    the planner's step time, memory and speed for a run, and a faster layout; imported only when asked
-    launch_files.py what the launch files beside a log say about its run
-    report.py       Audit: figures, findings and predictions for all files, with a verdict in words
-    profile/        the folder of a `meshwise run`: predicted against measured by part of the step
-Imports export, calibrate, plan, cost, models, catalogue. Imported by api and ui. No printing, no processes.
+ask.py       AuditAsk: figures and files, and the launch files beside them
+figures.py   Figures: tokens per step, rates, TFLOP/s and MFU by formula, cost, derived from one Run
+rules/       Figures and Claims -> Findings; finding.py Finding, and figures in sentences
+train.py     the planner's step time and memory for a run, and a faster layout; serve.py speed and latency. Imported only when asked
+report.py    Audit: figures, findings and predictions for all files, with a verdict in words
+check/       launch files -> Verdict
+profile/     the folder of a `meshwise run`: predicted against measured by part of the step
 """

@@ -1,5 +1,5 @@
 """ui/views: results as text, HTML and pictures. tables.py (the one kind of table), bars.py (stacked bars), chart.py (bars by point),
-notebook.py (HTML) and svg/ (pictures) draw; the other files define what each view shows, run/ those of our trainer's runs. `of` finds the
+notebook.py (HTML) and svg/ (pictures) draw; every other file says what one view shows, run/ those of our trainer's runs. `of` finds the
 view of a result. Imports the types of plan, calibrate, audit, run, tune, models and catalogue."""
 
 from importlib import import_module
