@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +114,28 @@ def doors(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(("name", "preset"), NAMES.items())
 def test_a_name_means_one_model_through_every_door(name: str, preset: str) -> None:
     assert doors(name) == dict.fromkeys(doors(name), preset)
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "batch", "framework"),
+    [
+        ("llama-3-8b", "4x8xh100-sxm", "256x8192", "megatron"),
+        ("bloom-176b", "jean-zay:12", "512x2048", "megatron-deepspeed"),
+        ("llama-3-70b", "16x8xh100-sxm", "1024x8192", "torchtitan"),
+    ],
+)
+def test_a_plan_its_exported_script_and_its_log_have_one_prediction(
+    model: str, on: str, batch: str, framework: str, tmp_path: Path
+) -> None:
+    plan = meshwise.plan(model, on=on, batch=batch, framework=framework)
+    script, *_ = meshwise.export(plan, to=framework, launcher="slurm").save(tmp_path)
+    figures = f"elapsed time per iteration (s): {plan.best.step} | global batch size: {plan.ask.batch} | lm loss: 6.38E+00 |"
+    log = tmp_path / "main.log"
+    log.write_text("".join(f" iteration {step}/ 9 | {figures}\n" for step in range(2, 6)))
+    checked = meshwise.check(*tmp_path.glob("*[!g]"), on=on).own
+    (predicted,) = meshwise.audit(log, script, on=on).predictions.train
+    assert checked.layout == plan.best.layout
+    assert same(checked.step, plan.best.step)
+    assert same(predicted.seconds, plan.best.step)
+    assert same(predicted.memory, plan.best.peak)
+    assert predicted.ratio == pytest.approx(1, rel=1e-3)

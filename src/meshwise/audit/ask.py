@@ -13,6 +13,7 @@ from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.plan.fields import COUNT, LENGTH, SECONDS, SHARE, TEXT, Ask, asked, number, optional, quantity, question, whole
 from meshwise.runs.run import Run, Stated, Value
+from meshwise.runs.train.machine import part_of
 
 RUN = "Facts of the run that the files leave out"
 FIGURES = "Stated figures"
@@ -75,7 +76,7 @@ class AuditAsk(Ask):
         elif self.on:
             cluster = find_cluster(self.on)
             told |= {"devices": float(cluster.devices), "devices_per_node": float(cluster.node.devices), "chip": cluster.chip.key}
-            told |= {"cluster": self.on} if cluster.torus else {}
+            told["cluster"] = self.on
         if self.loss0 is not None and math.isfinite(self.loss0):
             told |= {"first_loss": self.loss0, "loss_step": 0.0}
         return Run.told("", told)
@@ -95,6 +96,8 @@ def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: b
             "nothing to audit: give files, or a run such as --params 124M --seq 128 --batch 16 --on 8xh100-sxm --step 7.5s"
         )
     readings = report.read_files(files, format, more) if files else [report.read_flags(more)]
+    for _, reading in readings:
+        reading.runs = [_on_its_nodes(run, more) for run in reading.runs]
     if launch:  # a log's format does not tell programs apart that print alike
         program = more.values["framework"]
         for _, reading in readings:
@@ -105,6 +108,19 @@ def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: b
         )
         raise UserError(f"nothing that could be checked was found: {summary}")
     return report.audit(readings, planned=planned)
+
+
+def _on_its_nodes(run: Run, more: Run) -> Run:
+    """Return a run on the cluster that --on names, with as many of its nodes as the run has; on its chip alone where it has more."""
+    named, devices = more.get("cluster"), run.whole("devices")
+    if named is None or run.get("cluster") is not named:
+        return run
+    cluster = find_cluster(str(named.value))
+    if not devices or devices == cluster.devices:
+        return run
+    if cluster.torus or devices > cluster.devices:
+        return run.without("cluster")
+    return run.adding([named._replace(value=part_of(str(named.value), devices))])
 
 
 def split_launch_files(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:

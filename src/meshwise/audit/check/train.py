@@ -1,7 +1,6 @@
 """The verdict on a training file: whether its layout fits and how fast it is, and the best layout of the same question."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from meshwise.audit.check.contradictions import places
 from meshwise.audit.check.layout import row_of
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.catalogue import clusters
-from meshwise.catalogue.chips import Cluster, known_chip
+from meshwise.catalogue.chips import known_chip
 from meshwise.cost.layout import Layouts
 from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.train.question import Question
@@ -28,6 +27,7 @@ from meshwise.runs.compare import own_choice
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.model import NEEDED, model_of
 from meshwise.runs.run import Run
+from meshwise.runs.train.machine import part_of
 
 CLOSE = 0.01
 """A layout within this share of the best needs no change."""
@@ -71,19 +71,7 @@ def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
     if devices > cluster.devices:
         text = f"it asks for {devices:,} devices, and {on} has {cluster.devices:,}"
         return on, [contradiction("stops", text, places(facts, "devices", "nodes", "devices_per_node"))]
-    return _part(on, cluster, devices), []
-
-
-def _part(on: str, cluster: Cluster, devices: int) -> str:
-    """Return the words for fewer nodes of a cluster: 'jean-zay:12', '12x8xa100-80gb-sxm'."""
-    per_node = cluster.node.devices
-    nodes, rest = divmod(devices, per_node)
-    counted = re.fullmatch(r"(\d+)x(\d+)x(.+)", on)
-    if rest and devices < per_node:
-        return f"1x{devices}x{cluster.chip.key}"
-    if rest:
-        return on
-    return f"{nodes}x{counted[2]}x{counted[3]}" if counted else f"{on.partition(':')[0]}:{nodes}"
+    return part_of(on, devices), []
 
 
 def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0) -> Judged:

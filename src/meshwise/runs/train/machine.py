@@ -90,6 +90,19 @@ def _of_size(cluster: Cluster | None, run: Run, text: str) -> Cluster:
     return cluster
 
 
+def part_of(on: str, devices: int) -> str:
+    """Return the words for as many nodes of a named cluster as hold the devices: 'jean-zay:12', '12x8xa100-80gb-sxm'; the whole of it where
+    these are no whole nodes."""
+    cluster = _named_cluster(on)
+    nodes, rest = divmod(devices, cluster.node.devices)
+    counted = re.fullmatch(r"(\d+)x(\d+)x(.+)", on)
+    if rest and not nodes:
+        return f"1x{devices}x{cluster.chip.key}"
+    if rest:
+        return on
+    return f"{nodes}x{counted[2]}x{counted[3]}" if counted else f"{on.partition(':')[0]}:{nodes}"
+
+
 def framework_of(run: Run, zero: int | None, kind: str, assumed: list[str]) -> Framework:
     """Find the framework that a run names; an unknown one is replaced by FSDP, DeepSpeed or Megatron, depending on how it shards."""
     framework, notes = _framework_of(run.text("framework"), run.text("flash").lower(), zero, kind)
