@@ -9,7 +9,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-PAGES := README.md docs/*.md docs/*/*.md
+PAGES := README.md docs/*.md docs/*/*.md src/meshwise/data/measurements/README.md
 
 .PHONY: run test test-all check lint types layers documents gate bench docs screenshots predictions fuzz torture referees clean
 
