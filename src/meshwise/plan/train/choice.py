@@ -188,7 +188,8 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     exact = _exact_flops(q, tokens)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
-    peak = Device.of(q.chip, q.calibration, q.work.precision).peak
+    # MFU is over the datasheet's peak, not over what the chip's power limit sustains
+    peak = Device.of(q.chip, q.calibration, q.work.precision).peak / q.chip.sustained
     steps = q.work.tokens / tokens if q.work.tokens else None
     hours = steps * seconds / 3600 if steps else None
     rent = q.cluster.rent
