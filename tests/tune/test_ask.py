@@ -70,7 +70,7 @@ def test_a_question_that_cannot_be_tuned_is_refused(plan_file: Path, tmp_path: P
 
 def test_what_is_no_plan_is_refused(plan_file: Path, tmp_path: Path) -> None:
     old = tmp_path / "old.json"
-    old.write_text(plan_file.read_text().replace('"format": 5', '"format": 1', 1))
+    old.write_text(plan_file.read_text().replace('"format": 6', '"format": 1', 1))
     (tmp_path / "other.json").write_text('{"hello": 1}')
     wrong: dict[str, str] = {}
     for what, message in (

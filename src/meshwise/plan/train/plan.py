@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class TrainPlan(plans.Plan[TrainAsk, Choice]):
     """The fastest layouts for a TrainAsk, how many layouts each rule dropped, and the data that the numbers were computed from."""
 
-    format: ClassVar[int] = 5
+    format: ClassVar[int] = 6
     ask: TrainAsk
     choices: tuple[Choice, ...]
     evaluated: int = field(metadata=stored("priced"))
