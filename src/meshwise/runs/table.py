@@ -25,6 +25,7 @@ MAX_DIGITS = 300
 MAX_TEXT_CHARS = 2_000
 """Characters kept from a cell of words."""
 MAX_TAG_CHARS = 80
+MAX_CELLS_KEPT = 1 << 16
 RATES = ("tokens_per_second_per_device", "tokens_per_second", "samples_per_second", "tflops", "mfu", "hfu")
 TRAINED = ("seconds", *RATES, "memory")
 """Measurements of a training run; the cells of their columns must be numbers above zero, or empty."""
@@ -32,6 +33,7 @@ SERVED = ("decode", "prefill", "each", "ttft", "tpot")
 """Measurements of a served model: tokens/s of all requests, of prompts and of each request; seconds to the first token and per token."""
 SIZES = ("device_weights", "device_cache", "device_compute")
 """Memory of one device by kind."""
+SERVING_FIELDS = frozenset({*SERVED, *SIZES})
 NEEDED = ("devices", "batch", "seq", "chip")
 """Fields without whose columns no row of training runs can be evaluated; any of their cells may be empty where another states the same."""
 UNIT_OF_MEMORY = {"gib": GIB, "gb": 1e9, "mib": MIB, "mb": 1e6}
@@ -86,11 +88,10 @@ class Header:
         self.order = [(i, self.names[i].strip(), self.columns[i]) for i in order]
         facts = VTRAIN_FACTS if VTRAIN in self.names else {}
         self.facts = [Stated(name, value, "default", note="of vTrain's paper") for name, value in facts.items()]
-
-    @property
-    def fields(self) -> set[str]:
-        """The names of the fields that the table has."""
-        return {column.field.name for column in self.columns if column} | {one.fact for one in self.facts}
+        self.fields = {column.field.name for column in self.columns if column} | set(facts)
+        self.measured = [(i, column) for i, column in enumerate(self.columns) if column and column.field.name in TRAINED]
+        self.read: dict[tuple[int, str, str], Stated | None] = {}
+        """Cells that were read: rows of a table repeat most of theirs."""
 
     def number_cells(self, cells: Sequence[str]) -> list[str]:
         """Return the cells of a row that hold numbers."""
@@ -107,7 +108,7 @@ class Header:
             if column is None:
                 tags += [(name, text)] if len(text) < MAX_TAG_CHARS else []
                 continue
-            stated = _stated(column, name, text, decimal)
+            stated = self._cell(i, name, column, text, decimal)
             if stated is not None:
                 values[stated.fact] = stated
         unit = str(values["memory_unit"].value).lower() if "memory_unit" in values else ""
@@ -117,6 +118,14 @@ class Header:
             values["memory"] = memory._replace(value=raw * UNIT_OF_MEMORY.get(unit, 1e9))
         row_id = values["row_id"].value if "row_id" in values else ""
         return Run(values, str(row_id or where), tags=tuple(tags))
+
+    def _cell(self, i: int, name: str, column: Column, text: str, decimal: str) -> Stated | None:
+        key = (i, text, decimal)
+        if key not in self.read:
+            if len(self.read) >= MAX_CELLS_KEPT:
+                self.read.clear()
+            self.read[key] = _stated(column, name, text, decimal)
+        return self.read[key]
 
     def _unit_of(self, field: str) -> str:
         return next(column.unit for _, _, column in self.order if column and column.field.name == field)
@@ -253,7 +262,7 @@ class Table:
     @property
     def served(self) -> bool:
         """Whether it is of served models: only these have columns of their speeds; rows of JSON are of training runs."""
-        return bool({*SERVED, *SIZES} & self.header.fields)
+        return not SERVING_FIELDS.isdisjoint(self.header.fields)
 
     def check(self, needed: Sequence[str], measured: Sequence[str]) -> None:
         """Refuse a table without the columns of some fields."""
@@ -296,8 +305,9 @@ class Table:
     def _checked(self, header: Header, cells: Sequence[str], where: str) -> Run:
         """Return the run of a row. A measurement of training that is neither empty nor a finite number above zero refuses the table."""
         if not self.served:
-            for column, cell in zip(header.columns, cells, strict=True):
-                if column and cell.strip() and column.field.name in TRAINED and not _is_above_zero(cell):
+            for i, column in header.measured:
+                cell = cells[i]
+                if cell and cell.strip() and not _is_above_zero(cell):
                     title = column.field.title
                     what = f"{where}: {title} is {quoted(cell.strip())}"
                     raise UserError(f"{what}; expected a number above zero, or an empty field if it was not measured")
