@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from meshwise.errors import UserError
+from meshwise.runs.run import Run
 from meshwise.tune.loop.launch import End
-from meshwise.tune.loop.reading import Expected, failure, measurement, outcome
+from meshwise.tune.loop.reading import failure, measurement, outcome
 
-EIGHT = Expected(
-    {"n_gpus": 8.0, "dp": 8.0, "tp": 1.0, "pp": 1.0, "seq_len": 4096.0, "global_batch_seqs": 64.0},
-    {"gpu": "h100-sxm"},
-    "h100-sxm",
-)
+EIGHT = Run.told("", {"devices": 8, "dp": 8, "tp": 1, "pp": 1, "seq": 4096, "batch": 64, "chip": "h100-sxm"})
 STEP = "step: {n:2}  loss: 11.5  memory: 40.00GiB(50.00%)  tps: {tps:,.0f}  tflops: 1.00  mfu: 1.00%\n"
 TOKENS = 64 * 4096
 
@@ -44,8 +41,8 @@ def test_a_cluster_that_has_changed_is_told_and_left_out(tmp_path: Path) -> None
 
 
 def test_a_time_that_contradicts_itself_is_left_out(tmp_path: Path) -> None:
-    model = {"params": 8e9, "n_layers": 32.0, "d_model": 4096.0, "n_heads": 32.0, "vocab": 128256.0}
-    eight_billion = Expected({**EIGHT.numbers, **model}, EIGHT.texts, EIGHT.chip)
+    model = {"params": 8e9, "layers": 32.0, "hidden": 4096.0, "heads": 32.0, "vocab": 128256.0}
+    eight_billion = EIGHT.adding(Run.told("", model))
     found = measurement(titan(tmp_path, seconds=0.05), eight_billion)
     assert "times the peak of H100 SXM" in found.rejected
     assert measurement(titan(tmp_path, seconds=4.0), eight_billion).rejected == ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from meshwise.cost.axes import NAMES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.runs.run import Run, Value
@@ -28,11 +29,7 @@ def planned(q: Question, layout: Mapping[str, int | str], model: str = "", clust
         "framework": q.work.framework.key,
         "precision": q.work.precision,
         "dp": sharded * replicated,
-        "dp_shard": sharded,
-        **{
-            axis: layout[axis]
-            for axis in ("tp", "pp", "cp", "ep", "etp", "zero", "mbs", "recompute", "vpp", "schedule", "offload")
-        },
+        **{axis: layout[axis] for axis in NAMES if axis != "dp_replicate"},
         "sharding": "hsdp" if replicated > 1 and sharded > 1 else "fsdp" if sharded > 1 else "ddp",
         "batch": int(q.work.batch),
         "sp": bool(layout["sp"]),
