@@ -198,15 +198,10 @@ def _from_file(file: ClusterFile, size: int | None) -> Cluster:
     _, node = cluster.nodes[0]
     node = replace(node, host=file.host, link=file.link or node.link)
     return replace(
-        cluster,
-        name=file.name,
-        nodes=((size or max(file.nodes, file.pods), node),),
-        network=file.network or cluster.network,
-        tiers=tuple(sorted(file.tiers, key=lambda tier: tier.nodes)),
-        prices=file.prices,
-        sources=file.sources,
-        notes=file.notes,
-    )
+        cluster, name=file.name, nodes=((size or max(file.nodes, file.pods), node),),
+        network=file.network or cluster.network, tiers=tuple(sorted(file.tiers, key=lambda tier: tier.nodes)),
+        prices=file.prices, sources=file.sources, notes=file.notes,
+    )  # fmt: skip
 
 
 def _hosts(body: str, text: str) -> Cluster:

@@ -18,13 +18,9 @@ from meshwise.errors import UserError
 from meshwise.units import parse
 
 FABRICS = (
-    ("omni-path", r"omni.?path|opa"),
-    ("efa", r"\befa\b"),
-    ("slingshot", r"slingshot"),
-    ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"),
-    ("roce", r"roce|spectrum"),
-    ("dcn", r"\bdcn\b"),
-)
+    ("omni-path", r"omni.?path|opa"), ("efa", r"\befa\b"), ("slingshot", r"slingshot"),
+    ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"), ("roce", r"roce|spectrum"), ("dcn", r"\bdcn\b"),
+)  # fmt: skip
 """Networks between nodes by the words in their names. Any other is '', of which nothing is known."""
 Values = Mapping[str, float]
 

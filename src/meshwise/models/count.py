@@ -112,15 +112,9 @@ def hyperparameters(model: Model) -> dict[str, int]:
     """Return the hyperparameters as in a paper's table: layers, widths, heads, vocabulary, and the family's own."""
     d = model.decoder
     sizes = {
-        "layers": d.layers,
-        "d_model": d.hidden,
-        "d_ff": d.ffn,
-        "heads": d.heads,
-        "KV heads": d.kv_heads,
-        "head size": d.head_dim,
-        "vocabulary": d.vocab,
-        "context": d.context,
-    }
+        "layers": d.layers, "d_model": d.hidden, "d_ff": d.ffn, "heads": d.heads, "KV heads": d.kv_heads,
+        "head size": d.head_dim, "vocabulary": d.vocab, "context": d.context,
+    }  # fmt: skip
     return {name: value for name, value in sizes.items() if value} | dict(model.extra)
 
 

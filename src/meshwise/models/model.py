@@ -198,18 +198,11 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
         if config.model_type in module.model_types:
             body: Body = module.read(config)
             return Model(
-                name=name,
-                family=body.family or family,
-                model_type=config.model_type,
-                source=source,
-                decoder=body.decoder,
-                layers=body.layers,
-                placed=body.ops,
-                extra=body.extra,
-                notes=(*found.notes, *_left_out(found.beside, towers), *unknown),
-                towers=tuple(towers.values()),
+                name=name, family=body.family or family, model_type=config.model_type, source=source, decoder=body.decoder,
+                layers=body.layers, placed=body.ops, extra=body.extra,
+                notes=(*found.notes, *_left_out(found.beside, towers), *unknown), towers=tuple(towers.values()),
                 quantization=quantization,
-            )
+            )  # fmt: skip
     known = sorted(kind for module in modules.values() for kind in module.model_types)
     hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models/model-types.md)"
     raise UserError(

@@ -5,13 +5,8 @@ from typing import Any, cast
 
 KEYS = ("quantization_config", "compression_config")
 _BY_ALGORITHM = {
-    "nvfp4": "nvfp4",
-    "w4a16_nvfp4": "nvfp4",
-    "fp8": "fp8",
-    "fp8_pb_wo": "fp8",
-    "fp8_block_scales": "fp8",
-    "mxfp4": "mxfp4",
-}
+    "nvfp4": "nvfp4", "w4a16_nvfp4": "nvfp4", "fp8": "fp8", "fp8_pb_wo": "fp8", "fp8_block_scales": "fp8", "mxfp4": "mxfp4",
+}  # fmt: skip
 """NVIDIA ModelOpt's `quant_algo`, in lower case."""
 
 

@@ -46,12 +46,9 @@ class Exported:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "program": self.program,
-            "version": self.version,
-            "start": self.start,
-            "check": self.check,
+            "program": self.program, "version": self.version, "start": self.start, "check": self.check,
             "files": dict(self.files),
-        }
+        }  # fmt: skip
 
     def rows(self) -> list[dict[str, Any]]:
         return [{"file": name, "lines": text.count("\n")} for name, text in self.files.items()]
@@ -80,18 +77,10 @@ def export(
     written = program.write(setup)
     starter = find_launcher(launcher or "torchrun")
     job = Job(
-        name=name or _name(setup),
-        nodes=setup.whole("nodes"),
-        devices_per_node=setup.whole("devices_per_node"),
-        command=written.command,
-        starter=written.starter,
-        environment=written.environment,
-        others=written.others,
-        header=setup.header,
-        files=written.files,
-        chip=setup.text("chip"),
-        hours=hours,
-    )
+        name=name or _name(setup), nodes=setup.whole("nodes"), devices_per_node=setup.whole("devices_per_node"),
+        command=written.command, starter=written.starter, environment=written.environment, others=written.others,
+        header=setup.header, files=written.files, chip=setup.text("chip"), hours=hours,
+    )  # fmt: skip
     made = {**starter.write(job)}
     made |= {name: text for name, text in written.files.items() if name not in made}
     return Exported(made, starter.start, program.check, program.title, program.version)

@@ -209,11 +209,5 @@ def _awk(texts: list[str], stdin: str) -> str | None:
 
 PURE: dict[str, Callable[[list[str]], str | None]] = {"basename": _basename, "dirname": _dirname, "seq": _seq, "expr": _expr}
 FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
-    "bc": _bc,
-    "tr": _tr,
-    "wc": _wc,
-    "cut": _cut,
-    "head": _head,
-    "xargs": _xargs,
-    "awk": _awk,
-}
+    "bc": _bc, "tr": _tr, "wc": _wc, "cut": _cut, "head": _head, "xargs": _xargs, "awk": _awk,
+}  # fmt: skip

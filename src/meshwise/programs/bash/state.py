@@ -8,22 +8,9 @@ from meshwise.programs.bash.pieces import EMPTY, Piece, Value, not_known
 from meshwise.programs.bash.tree import Statement
 
 LAUNCHERS = (
-    "SLURM",
-    "SLURMD",
-    "PMI",
-    "OMPI",
-    "PBS",
-    "LSB",
-    "COBALT",
-    "FLUX",
-    "K8S",
-    "KUBERNETES",
-    "JOB_COMPLETION",
-    "SKYPILOT",
-    "AWS",
-    "BASH",
-    "CONDA",
-)
+    "SLURM", "SLURMD", "PMI", "OMPI", "PBS", "LSB", "COBALT", "FLUX", "K8S", "KUBERNETES", "JOB_COMPLETION", "SKYPILOT",
+    "AWS", "BASH", "CONDA",
+)  # fmt: skip
 GIVEN = frozenset(
     [
         "RANK",

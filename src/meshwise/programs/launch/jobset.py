@@ -21,12 +21,9 @@ def write(job: Job) -> dict[str, str]:
     }
     held = manifests.container(job, variables)
     template = {
-        "parallelism": job.nodes,
-        "completions": job.nodes,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
+        "parallelism": job.nodes, "completions": job.nodes, "completionMode": "Indexed", "backoffLimit": 0,
         "template": {"spec": manifests.pod(job, held)},
-    }
+    }  # fmt: skip
     document = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -52,11 +49,6 @@ def read(source: Source) -> Launch | None:
 
 
 LAUNCHER = Launcher(
-    name="jobset",
-    title="JobSet",
-    version="v1alpha2",
-    write=write,
-    start=f"kubectl apply -f {FILE}",
-    read=read,
+    name="jobset", title="JobSet", version="v1alpha2", write=write, start=f"kubectl apply -f {FILE}", read=read,
     check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+)  # fmt: skip

@@ -36,11 +36,6 @@ def read(source: Source) -> Launch | None:
 
 
 LAUNCHER = Launcher(
-    name="leaderworkerset",
-    title="LeaderWorkerSet",
-    version="v1",
-    write=write,
-    start=f"kubectl apply -f {FILE}",
-    read=read,
+    name="leaderworkerset", title="LeaderWorkerSet", version="v1", write=write, start=f"kubectl apply -f {FILE}", read=read,
     check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+)  # fmt: skip

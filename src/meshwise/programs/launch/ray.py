@@ -70,10 +70,6 @@ def write(job: Job) -> dict[str, str]:
 
 
 LAUNCHER = Launcher(
-    name="ray",
-    title="Ray",
-    version="2.60",
-    write=write,
-    start=f"ray job submit --working-dir . -- python {FILE}",
+    name="ray", title="Ray", version="2.60", write=write, start=f"ray job submit --working-dir . -- python {FILE}",
     check=f"python -m py_compile {FILE}",
-)
+)  # fmt: skip

@@ -78,11 +78,6 @@ def _accelerators(source: Source, node: object) -> list[Stated]:
 
 
 LAUNCHER = Launcher(
-    name="skypilot",
-    title="SkyPilot",
-    version="0.14",
-    write=write,
-    start=f"sky launch {FILE}",
-    read=read,
+    name="skypilot", title="SkyPilot", version="0.14", write=write, start=f"sky launch {FILE}", read=read,
     check=f"sky launch --dryrun {FILE}",
-)
+)  # fmt: skip

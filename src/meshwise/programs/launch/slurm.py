@@ -28,15 +28,10 @@ def write(job: Job) -> dict[str, str]:
 
 def _directives(job: Job) -> list[str]:
     options = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": 1,
-        "gpus-per-node": 0 if script.is_cpu(job) else job.devices_per_node,
-        "time": script.time_limit(job.hours),
-        "output": "%x-%j.out",
-        "open-mode": "append",
-        "signal": f"B:USR1@{WARNING}",
-    }
+        "job-name": job.name, "nodes": job.nodes, "ntasks-per-node": 1,
+        "gpus-per-node": 0 if script.is_cpu(job) else job.devices_per_node, "time": script.time_limit(job.hours),
+        "output": "%x-%j.out", "open-mode": "append", "signal": f"B:USR1@{WARNING}",
+    }  # fmt: skip
     lines = [f"#SBATCH --{name}={value}" for name, value in options.items() if value != 0]
     return ["#!/bin/bash", forms.comment(job.header).rstrip("\n"), *lines, "#SBATCH --exclusive", "#SBATCH --requeue"]
 
@@ -164,11 +159,6 @@ def _hours(text: str) -> float:
 
 
 LAUNCHER = Launcher(
-    name="slurm",
-    title="Slurm",
-    version="22.05",
-    write=write,
-    directives=facts_of_directives,
-    start=f"sbatch {FILE}",
+    name="slurm", title="Slurm", version="22.05", write=write, directives=facts_of_directives, start=f"sbatch {FILE}",
     check=f"sbatch --test-only {FILE}",
-)
+)  # fmt: skip

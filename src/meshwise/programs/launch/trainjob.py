@@ -44,11 +44,6 @@ def read(source: Source) -> Launch | None:
 
 
 LAUNCHER = Launcher(
-    name="trainjob",
-    title="Kubeflow TrainJob",
-    version="v1alpha1",
-    write=write,
-    start=f"kubectl apply -f {FILE}",
-    read=read,
-    check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+    name="trainjob", title="Kubeflow TrainJob", version="v1alpha1", write=write, start=f"kubectl apply -f {FILE}",
+    read=read, check=f"kubectl apply --dry-run=server -f {FILE}",
+)  # fmt: skip

@@ -285,11 +285,6 @@ def _read_forward(page: Page, value: str) -> None:
 
 
 _BULLETS = {
-    "batch size": _read_batch,
-    "gpus": _read_gpus,
-    "gpu": _read_gpus,
-    "model": _read_model,
-    "average": _read_forward,
-    "forward pass": _read_forward,
-    "forward": _read_forward,
-}
+    "batch size": _read_batch, "gpus": _read_gpus, "gpu": _read_gpus, "model": _read_model, "average": _read_forward,
+    "forward pass": _read_forward, "forward": _read_forward,
+}  # fmt: skip

@@ -253,16 +253,8 @@ def _is_program(words: Sequence[Word], at: int) -> bool:
 def _first_plain(words: Sequence[Word], name: str) -> int:
     """Return the first word that is neither an option nor looks like its value."""
     skip = {
-        "ray": 3,
-        "docker": 2,
-        "kubectl": 2,
-        "uv": 2,
-        "conda": 2,
-        "singularity": 2,
-        "apptainer": 2,
-        "timeout": 1,
-        "ssh": 1,
-    }.get(name, 0)
+        "ray": 3, "docker": 2, "kubectl": 2, "uv": 2, "conda": 2, "singularity": 2, "apptainer": 2, "timeout": 1, "ssh": 1,
+    }.get(name, 0)  # fmt: skip
     for at in range(1 + skip, len(words)):
         before = words[at - 1].text
         value_of_option = before.startswith("-") and "=" not in before and name not in ("env", "nohup", "time", "exec", "sudo")

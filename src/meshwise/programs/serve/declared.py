@@ -62,18 +62,6 @@ def serving(
         return SURE if script in commands else 0
 
     return Program(
-        name=name,
-        title=title,
-        version=version,
-        kind="serve",
-        framework=engine,
-        form=form,
-        keys=keys,
-        write=write,
-        refuse=refused,
-        wording=wording,
-        meaning=meaning,
-        recognises=recognises,
-        refers=refers or {},
-        check=check,
-    )
+        name=name, title=title, version=version, kind="serve", framework=engine, form=form, keys=keys, write=write,
+        refuse=refused, wording=wording, meaning=meaning, recognises=recognises, refers=refers or {}, check=check,
+    )  # fmt: skip

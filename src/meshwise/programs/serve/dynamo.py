@@ -57,12 +57,6 @@ def write(given: Setup) -> Written:
 
 
 PROGRAM = serving(
-    "dynamo",
-    TITLE,
-    VERSION,
-    engine="vllm",
-    form="yaml",
-    write=write,
-    pools=True,
+    "dynamo", TITLE, VERSION, engine="vllm", form="yaml", write=write, pools=True,
     check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+)  # fmt: skip

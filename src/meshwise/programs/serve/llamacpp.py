@@ -92,14 +92,9 @@ def _settings(
     facts = setup.values(q, layout)
     users = int(str(facts["copy_users"]))
     words: dict[str, Value] = {
-        "model": file_of(q),
-        "gpu_layers": gpu_layers(q, layout),
-        "all_slots": q.work.context * users,
-        "copy_users": users,
-        "key_type": q.work.kv,
-        "value_type": q.work.kv,
-        "flash": flash_of(q),
-    }
+        "model": file_of(q), "gpu_layers": gpu_layers(q, layout), "all_slots": q.work.context * users, "copy_users": users,
+        "key_type": q.work.kv, "value_type": q.work.kv, "flash": flash_of(q),
+    }  # fmt: skip
     adapters = ",".join(f"path/to/adapter-{number + 1}.gguf" for number in range(q.work.adapters))
     words |= {"adapter_files": adapters} if adapters else {}
     words |= {"draft": q.load.draft, "draft_model": f"path/to/draft-of-{file_of(q)}"} if q.load.draft else {}
@@ -229,15 +224,6 @@ def refuse(given: Setup) -> Iterable[Refusal]:
 
 
 PROGRAM = serving(
-    "llama.cpp",
-    TITLE,
-    VERSION,
-    engine="llama.cpp",
-    splits=("layer", "row", "tensor", "none"),
-    keys=KEYS,
-    write=write,
-    commands=COMMANDS,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-)
+    "llama.cpp", TITLE, VERSION, engine="llama.cpp", splits=("layer", "row", "tensor", "none"), keys=KEYS, write=write,
+    commands=COMMANDS, refuse=refuse, wording=wording, meaning=meaning,
+)  # fmt: skip

@@ -95,15 +95,6 @@ def refuse(given: Setup) -> Iterable[Refusal]:
 
 
 PROGRAM = serving(
-    "ollama",
-    "Ollama",
-    "0.12",
-    engine="ollama",
-    splits=(),
-    form="text",
-    keys=KEYS,
-    write=write,
-    commands=("ollama",),
-    refuse=refuse,
-    meaning=meaning,
-)
+    "ollama", "Ollama", "0.12", engine="ollama", splits=(), form="text", keys=KEYS, write=write, commands=("ollama",),
+    refuse=refuse, meaning=meaning,
+)  # fmt: skip

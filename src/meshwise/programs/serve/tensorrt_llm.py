@@ -21,12 +21,9 @@ SERVED = 8000
 """Port of the first server."""
 
 OWN = {
-    "kv_cache_config.free_gpu_memory_fraction",
-    "moe_expert_parallel_size",
-    "enable_attention_dp",
-    "max_num_tokens",
+    "kv_cache_config.free_gpu_memory_fraction", "moe_expert_parallel_size", "enable_attention_dp", "max_num_tokens",
     "cuda_graph_config.max_batch_size",
-}
+}  # fmt: skip
 
 KEYS = (
     Key("model", POSITIONAL, TEXT, also=("model", "--model", "--model-path"), write="never"),
@@ -151,17 +148,7 @@ def in_file(settings: Sequence[Setting]) -> int:
 
 
 PROGRAM = serving(
-    "tensorrt-llm",
-    TITLE,
-    VERSION,
-    engine="tensorrt-llm",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    commands=COMMANDS,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    in_file=in_file,
+    "tensorrt-llm", TITLE, VERSION, engine="tensorrt-llm", form="yaml", keys=KEYS, write=write, commands=COMMANDS,
+    refuse=refuse, wording=wording, meaning=meaning, in_file=in_file,
     refers={"--extra-llm-api-options": "tensorrt-llm", "--config": "tensorrt-llm"},
-)
+)  # fmt: skip

@@ -148,14 +148,9 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of accelerate's own keys a YAML has."""
     names = {setting.key.split(".")[0] for setting in settings}
     own = names & {
-        "distributed_type",
-        "compute_environment",
-        "num_machines",
-        "num_processes",
-        "fsdp_config",
-        "machine_rank",
+        "distributed_type", "compute_environment", "num_machines", "num_processes", "fsdp_config", "machine_rank",
         "mixed_precision",
-    }
+    }  # fmt: skip
     return len(own) if "distributed_type" in own or "compute_environment" in own else 0
 
 

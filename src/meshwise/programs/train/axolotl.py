@@ -168,16 +168,9 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of Axolotl's own keys a YAML has."""
     names = {setting.key.split(".")[0] for setting in settings}
     own = {
-        "base_model",
-        "sequence_len",
-        "micro_batch_size",
-        "datasets",
-        "adapter",
-        "sample_packing",
-        "val_set_size",
-        "dataset_prepared_path",
-        "num_epochs",
-    }
+        "base_model", "sequence_len", "micro_batch_size", "datasets", "adapter", "sample_packing", "val_set_size",
+        "dataset_prepared_path", "num_epochs",
+    }  # fmt: skip
     return len(names & own) if "base_model" in names else 0
 
 

@@ -131,14 +131,9 @@ def replicas(setup: Setup, title: str) -> Iterable[Refusal]:
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of DeepSpeed's own sections a JSON has."""
     own = (
-        "zero_optimization.",
-        "train_micro_batch_size_per_gpu",
-        "train_batch_size",
-        "bf16.",
-        "fp16.",
-        "zero_allow_untested",
+        "zero_optimization.", "train_micro_batch_size_per_gpu", "train_batch_size", "bf16.", "fp16.", "zero_allow_untested",
         "steps_per_print",
-    )
+    )  # fmt: skip
     if script or any("parallel-size" in setting.key or "parallelism." in setting.key for setting in settings):
         return 0
     return sum(any(setting.key.startswith(name) for setting in settings) for name in own)

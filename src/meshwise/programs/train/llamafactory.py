@@ -96,15 +96,9 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of LLaMA-Factory's own keys a YAML or a command has."""
     names = {setting.key.lstrip("-").replace("-", "_") for setting in settings}
     own = names & {
-        "finetuning_type",
-        "cutoff_len",
-        "stage",
-        "template",
-        "dataset",
-        "overwrite_cache",
-        "preprocessing_num_workers",
+        "finetuning_type", "cutoff_len", "stage", "template", "dataset", "overwrite_cache", "preprocessing_num_workers",
         "lora_target",
-    }
+    }  # fmt: skip
     shared = names & trainer.OWN
     return (
         len(own) + len(shared) if "finetuning_type" in own or "cutoff_len" in own or ("stage" in own and "template" in own) else 0
@@ -112,18 +106,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="llama-factory",
-    title=TITLE,
-    version=VERSION,
-    framework="deepspeed",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    flag_words=True,
-    refers={"deepspeed": "deepspeed", "--deepspeed": "deepspeed"},
-    auto="auto: filled in when it runs",
-)
+    name="llama-factory", title=TITLE, version=VERSION, framework="deepspeed", form="yaml", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, flag_words=True,
+    refers={"deepspeed": "deepspeed", "--deepspeed": "deepspeed"}, auto="auto: filled in when it runs",
+)  # fmt: skip

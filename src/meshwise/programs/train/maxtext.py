@@ -70,16 +70,11 @@ KEYS = (
 )
 SHAPE = ("hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "vocab")
 LIMITS: Limits = {
-    "vpp": (1,),
-    "schedule": ("1f1b",),
-    "zero": (0, 3),
+    "vpp": (1,), "schedule": ("1f1b",), "zero": (0, 3),
     "recompute": ("none", "minimal", "save_qkv_proj", "save_out_proj", "full"),
-    "offload": ("none", "optimizer", "parameters"),
-    "precision": ("bf16", "fp8"),
-    "optimizer": ("adamw", "sgd", "muon"),
-    "loss": ("",),
-    "compile": (False,),
-}
+    "offload": ("none", "optimizer", "parameters"), "precision": ("bf16", "fp8"), "optimizer": ("adamw", "sgd", "muon"),
+    "loss": ("",), "compile": (False,),
+}  # fmt: skip
 NAMES = {
     "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
     "llama-3-70b": "llama3-70b",

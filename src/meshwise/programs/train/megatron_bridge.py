@@ -124,15 +124,6 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="megatron-bridge",
-    title=TITLE,
-    version=VERSION,
-    framework="megatron-bridge",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-)
+    name="megatron-bridge", title=TITLE, version=VERSION, framework="megatron-bridge", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
+)  # fmt: skip

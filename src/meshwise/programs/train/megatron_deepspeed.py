@@ -19,20 +19,9 @@ FILE = "ds_config.json"
 POSITIONS = word({"learned": "absolute", "rope": "rotary", "alibi": "alibi"}, {"learned_absolute": "learned", "rope": "rope"})
 NORMS = word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
 _OTHER = (
-    "position_kind",
-    "norm",
-    "optimizer",
-    "gated",
-    "biased",
-    "tied",
-    "granularity",
-    "fsdp",
-    "instances",
-    "vpp",
-    "ep",
-    "cp",
+    "position_kind", "norm", "optimizer", "gated", "biased", "tied", "granularity", "fsdp", "instances", "vpp", "ep", "cp",
     "vocab",
-)
+)  # fmt: skip
 
 KEYS = (
     *(row for row in megatron.KEYS if row.fact not in _OTHER),
@@ -63,19 +52,10 @@ KEYS = (
     Key("ramp", "--rampup-batch-size", WORDS),
 )
 LIMITS: Limits = {
-    "zero": (0, 1),
-    "recompute": ("none", "full"),
-    "offload": ("none",),
-    "schedule": ("1f1b",),
-    "vpp": (1,),
-    "cp": (1,),
-    "ep": (1,),
-    "sp": (0,),
-    "precision": ("bf16", "fp16"),
-    "optimizer": ("adamw", "sgd-momentum"),
-    "loss": ("",),
+    "zero": (0, 1), "recompute": ("none", "full"), "offload": ("none",), "schedule": ("1f1b",), "vpp": (1,), "cp": (1,),
+    "ep": (1,), "sp": (0,), "precision": ("bf16", "fp16"), "optimizer": ("adamw", "sgd-momentum"), "loss": ("",),
     "compile": (False,),
-}
+}  # fmt: skip
 
 
 def meaning(facts: Run) -> Run:
@@ -111,23 +91,10 @@ def _zero(facts: Run) -> Stated | None:
 
 
 NOT_ITS = (
-    "distributed_optimizer",
-    "embedding_in_split",
-    "loss_in_split",
-    "first_stage_layers",
-    "last_stage_layers",
-    "recompute_method",
-    "recompute_layers",
-    "head_dim",
-    "norm_eps",
-    "rope_theta",
-    "tied",
-    "biased",
-    "norm",
-    "qkv_bias",
-    "qk_norm",
-    "steps",
-)
+    "distributed_optimizer", "embedding_in_split", "loss_in_split", "first_stage_layers", "last_stage_layers",
+    "recompute_method", "recompute_layers", "head_dim", "norm_eps", "rope_theta", "tied", "biased", "norm", "qkv_bias",
+    "qk_norm", "steps",
+)  # fmt: skip
 """Facts with flags in newer Megatron that this one lacks or derives."""
 
 
@@ -191,27 +158,15 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return more than Megatron-LM where a command has DeepSpeed's flags too."""
     names = {setting.key.replace("_", "-") for setting in settings}
     own = names & {
-        "--deepspeed",
-        "--zero-stage",
-        "--deepspeed-config",
-        "--deepspeed-activation-checkpointing",
+        "--deepspeed", "--zero-stage", "--deepspeed-config", "--deepspeed-activation-checkpointing",
         "--ds-sequence-parallel-size",
-    }
+    }  # fmt: skip
     base = megatron.recognises(settings, source, script)
     return base + 2 * len(own) if own and base else 0
 
 
 PROGRAM = Program(
-    name="megatron-deepspeed",
-    title=TITLE,
-    version=VERSION,
-    framework="megatron-deepspeed",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
+    name="megatron-deepspeed", title=TITLE, version=VERSION, framework="megatron-deepspeed", form="flags", keys=KEYS,
+    write=write, refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
     refers={"--deepspeed_config": "deepspeed", "--deepspeed-config": "deepspeed"},
-)
+)  # fmt: skip

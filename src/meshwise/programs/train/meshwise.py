@@ -39,15 +39,9 @@ KEYS = (
     Key("seed", "--seed", INT, write="never"),
 )
 LIMITS: Limits = {
-    "schedule": ("1f1b", "interleaved", "zero-bubble"),
-    **NO_EXPERTS,
-    "recompute": ("none", "selective", "full"),
-    "offload": ("none",),
-    "precision": ("bf16",),
-    "optimizer": ("adamw",),
-    "loss": ("", "chunked"),
-    "zero": (0, 2, 3),
-}
+    "schedule": ("1f1b", "interleaved", "zero-bubble"), **NO_EXPERTS, "recompute": ("none", "selective", "full"),
+    "offload": ("none",), "precision": ("bf16",), "optimizer": ("adamw",), "loss": ("", "chunked"), "zero": (0, 2, 3),
+}  # fmt: skip
 
 
 def meaning(facts: Run) -> Run:
@@ -97,16 +91,6 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="meshwise",
-    title=TITLE,
-    version=VERSION,
-    framework="meshwise",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    check="the same command with --dry-run",
-)
+    name="meshwise", title=TITLE, version=VERSION, framework="meshwise", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, check="the same command with --dry-run",
+)  # fmt: skip

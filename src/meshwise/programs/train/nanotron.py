@@ -44,18 +44,9 @@ KEYS = (
     Key("seed", "general.seed", INT, write="never"),
 )
 LIMITS: Limits = {
-    "vpp": (1,),
-    "schedule": ("1f1b",),
-    "cp": (1,),
-    "ep": (1,),
-    "zero": (0, 1),
-    "recompute": ("none", "full"),
-    "offload": ("none",),
-    "precision": ("bf16",),
-    "optimizer": ("adamw",),
-    "loss": ("",),
-    "compile": (False,),
-}
+    "vpp": (1,), "schedule": ("1f1b",), "cp": (1,), "ep": (1,), "zero": (0, 1), "recompute": ("none", "full"),
+    "offload": ("none",), "precision": ("bf16",), "optimizer": ("adamw",), "loss": ("",), "compile": (False,),
+}  # fmt: skip
 
 
 def meaning(facts: Run) -> Run:

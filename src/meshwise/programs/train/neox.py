@@ -87,25 +87,13 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of NeoX's own keys a YAML has."""
     names = {setting.key.replace("-", "_") for setting in settings}
     own = names & {
-        "pipe_parallel_size",
-        "model_parallel_size",
-        "num_layers",
-        "train_micro_batch_size_per_gpu",
-        "pos_emb",
-        "no_weight_tying",
-        "gpt_j_residual",
-    }
+        "pipe_parallel_size", "model_parallel_size", "num_layers", "train_micro_batch_size_per_gpu", "pos_emb",
+        "no_weight_tying", "gpt_j_residual",
+    }  # fmt: skip
     return 2 * len(own) if {"pipe_parallel_size", "model_parallel_size"} & own or {"num_layers", "pos_emb"} <= own else 0
 
 
 PROGRAM = Program(
-    name="neox",
-    title=TITLE,
-    version=VERSION,
-    framework="megatron-deepspeed",
-    form="yaml",
-    keys=KEYS,
-    write=None,
-    meaning=meaning,
-    recognises=recognises,
-)
+    name="neox", title=TITLE, version=VERSION, framework="megatron-deepspeed", form="yaml", keys=KEYS, write=None,
+    meaning=meaning, recognises=recognises,
+)  # fmt: skip

@@ -17,26 +17,15 @@ from meshwise.runs.run import Run, Stated, Value
 TITLE, VERSION = "torchtitan", "0.3"
 MODULE = "torchtitan.train"
 FLAVOURS = {
-    ("llama3", "8b"): "llama-3.1-8b",
-    ("llama3", "70b"): "llama-3.1-70b",
-    ("llama3", "405b"): "llama-3.1-405b",
-    ("llama3", "1b"): "llama-3.2-1b",
-    ("llama3", "3b"): "llama-3.2-3b",
-    ("qwen3", "0.6b"): "qwen3-0.6b",
-    ("qwen3", "1.7b"): "qwen3-1.7b",
-    ("qwen3", "4b"): "qwen3-4b",
-    ("qwen3", "8b"): "qwen3-8b",
-    ("qwen3", "14b"): "qwen3-14b",
-    ("qwen3", "32b"): "qwen3-32b",
-    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
-    ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
-    ("deepseek_v3", "16b"): "deepseek-v2-lite",
-    ("deepseek_v3", "671b"): "deepseek-v3",
-    ("gpt_oss", "20b"): "gpt-oss-20b",
-    ("gpt_oss", "120b"): "gpt-oss-120b",
-    ("llama4", "17bx16e"): "llama-4-scout",
+    ("llama3", "8b"): "llama-3.1-8b", ("llama3", "70b"): "llama-3.1-70b", ("llama3", "405b"): "llama-3.1-405b",
+    ("llama3", "1b"): "llama-3.2-1b", ("llama3", "3b"): "llama-3.2-3b",
+    ("qwen3", "0.6b"): "qwen3-0.6b", ("qwen3", "1.7b"): "qwen3-1.7b", ("qwen3", "4b"): "qwen3-4b",
+    ("qwen3", "8b"): "qwen3-8b", ("qwen3", "14b"): "qwen3-14b", ("qwen3", "32b"): "qwen3-32b",
+    ("qwen3", "30b-a3b"): "qwen3-30b-a3b", ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+    ("deepseek_v3", "16b"): "deepseek-v2-lite", ("deepseek_v3", "671b"): "deepseek-v3",
+    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b", ("llama4", "17bx16e"): "llama-4-scout",
     ("llama4", "17bx128e"): "llama-4-maverick",
-}
+}  # fmt: skip
 """Models that torchtitan registers, by module and flavour, and the preset with the same sizes."""
 TWINS = {
     "llama-3-8b": "llama-3.1-8b",

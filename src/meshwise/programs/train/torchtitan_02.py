@@ -116,15 +116,8 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
         return 0
     tables = {setting.key.lstrip("-").split(".")[0] for setting in settings}
     own = tables & {
-        "parallelism",
-        "activation_checkpoint",
-        "training",
-        "job",
-        "checkpoint",
-        "model",
-        "lr_scheduler",
-        "experimental",
-    }
+        "parallelism", "activation_checkpoint", "training", "job", "checkpoint", "model", "lr_scheduler", "experimental",
+    }  # fmt: skip
     flags = any(setting.key.startswith("--job.") for setting in settings)
     return len(own) + (4 if flags else 0) if (not script and len(own) > 2) or flags else 0
 

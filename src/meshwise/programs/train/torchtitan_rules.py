@@ -10,21 +10,15 @@ from meshwise.runs.run import Run, Stated, Value
 
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
 OTHER_SCHEDULES = {
-    "gpipe": None,
-    "loopedbfs": None,
-    "zbvzerobubble": "zero-bubble",
-    "dualpipev": "zero-bubble",
+    "gpipe": None, "loopedbfs": None, "zbvzerobubble": "zero-bubble", "dualpipev": "zero-bubble",
     "pipelineschedulesingle": None,
-}
+}  # fmt: skip
 POSITIVE = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number", open="-1: what is left")
 
 LIMITS: Limits = {
-    "schedule": ("1f1b", "interleaved", "zero-bubble"),
-    "recompute": ("none", "selective", "full"),
-    "offload": ("none", "parameters"),
-    "optimizer": ("adamw",),
-    "zero": (0, 2, 3),
-}
+    "schedule": ("1f1b", "interleaved", "zero-bubble"), "recompute": ("none", "selective", "full"),
+    "offload": ("none", "parameters"), "optimizer": ("adamw",), "zero": (0, 2, 3),
+}  # fmt: skip
 
 
 def keys(*, dashes: bool) -> tuple[Key, ...]:

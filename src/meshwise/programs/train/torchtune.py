@@ -19,13 +19,10 @@ CHUNKED, WHOLE = "torchtune.modules.loss.CEWithChunkedOutputLoss", "torch.nn.Cro
 RANK, ALPHA = 8, 16
 """Arguments of the lora_* functions where a file does not state them."""
 OPTIMIZERS = {
-    "adamw": "torch.optim.AdamW",
-    "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
-    "adamw-paged": "bitsandbytes.optim.PagedAdamW",
-    "adamw-paged-8bit": "bitsandbytes.optim.PagedAdamW8bit",
-    "adafactor": "torch.optim.Adafactor",
-    "sgd": "torch.optim.SGD",
-}
+    "adamw": "torch.optim.AdamW", "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
+    "adamw-paged": "bitsandbytes.optim.PagedAdamW", "adamw-paged-8bit": "bitsandbytes.optim.PagedAdamW8bit",
+    "adafactor": "torch.optim.Adafactor", "sgd": "torch.optim.SGD",
+}  # fmt: skip
 SHARDED = {"adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim.AdamW8bit", "sgd": "torch.optim.SGD"}
 """Optimizers that update the sharded tensors of FSDP2; those of bitsandbytes do not."""
 
@@ -251,17 +248,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="torchtune",
-    title=TITLE,
-    version=VERSION,
-    framework="fsdp",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    refers={"--config": "torchtune"},
+    name="torchtune", title=TITLE, version=VERSION, framework="fsdp", form="yaml", keys=KEYS, write=write, refuse=refuse,
+    wording=wording, meaning=meaning, recognises=recognises, refers={"--config": "torchtune"},
     check=f"tune validate {FILE}",
-)
+)  # fmt: skip

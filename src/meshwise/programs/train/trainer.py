@@ -26,15 +26,10 @@ def _optimizer(value: object) -> str | None:
 
 
 WORDS = {
-    "adamw": "adamw_torch_fused",
-    "adamw-8bit": "adamw_bnb_8bit",
-    "adamw-paged": "paged_adamw_32bit",
-    "adamw-paged-8bit": "paged_adamw_8bit",
-    "adafactor": "adafactor",
-    "galore": "galore_adamw",
-    "lomo": "lomo",
+    "adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit", "adamw-paged": "paged_adamw_32bit",
+    "adamw-paged-8bit": "paged_adamw_8bit", "adafactor": "adafactor", "galore": "galore_adamw", "lomo": "lomo",
     "sgd": "sgd",
-}
+}  # fmt: skip
 OPTIMIZERS = Kind(
     _optimizer,
     WORDS.get,
@@ -159,19 +154,8 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="trainer",
-    title=TITLE,
-    version=VERSION,
-    framework="deepspeed",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=values_of,
-    meaning=meaning,
-    recognises=recognises,
-    flag_words=True,
-    refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed"},
-    auto="auto: filled in when it runs",
+    name="trainer", title=TITLE, version=VERSION, framework="deepspeed", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=values_of, meaning=meaning, recognises=recognises, flag_words=True,
+    refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed"}, auto="auto: filled in when it runs",
     check="python $TRAIN_SCRIPT ... --max_steps 1",
-)
+)  # fmt: skip

@@ -142,11 +142,7 @@ def _run(where: str, model: str, numbers: dict[str, float], gpus: list[str], spl
     quant = words[2].replace(" - Medium", "_M").replace(" - Small", "_S").replace(" - Large", "_L") if len(words) == 3 else ""
     counted = {"devices": float(len(gpus))} if gpus else {}
     texts = {
-        "model": " ".join(words[:2]),
-        "weights": quant,
-        "chip": gpus[0] if gpus else "",
-        "split": split,
-        "engine": "llama.cpp",
-        "backend": backend,
-    }
+        "model": " ".join(words[:2]), "weights": quant, "chip": gpus[0] if gpus else "", "split": split,
+        "engine": "llama.cpp", "backend": backend,
+    }  # fmt: skip
     return Run.told(where, {**numbers, **counted, **texts}, section=model)

@@ -40,14 +40,8 @@ def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
     series = Series(reading, "nanotron")
     series.rough |= {
-        "seconds",
-        "tokens_per_second",
-        "tokens_per_second_per_device",
-        "batch",
-        "memory",
-        "reserved",
-        "tflops",
-    }
+        "seconds", "tokens_per_second", "tokens_per_second_per_device", "batch", "memory", "reserved", "tflops",
+    }  # fmt: skip
     for line in lines:
         match = _ITERATION.search(line.text)
         if match is None:
