@@ -236,20 +236,8 @@ class ServeCalibration(Record):
     """Whether rows of models with experts were fitted; predictions for them are less certain otherwise."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "stream",
-            "single",
-            "grouped",
-            "reach",
-            "cache",
-            "flash_cache",
-            "link",
-            "product",
-            "narrow",
-            "expert_product",
-            "flash",
-            "host",
-        ):
+        shares = "stream single grouped reach cache flash_cache link product narrow expert_product flash host"
+        for name in shares.split():
             if not getattr(self, name):
                 raise UserError(f"{name} is a share of a rate and must be above zero")
 

@@ -12,35 +12,11 @@ LAUNCHERS = (
     "AWS", "BASH", "CONDA",
 )  # fmt: skip
 GIVEN = frozenset(
-    [
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "NODE_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "HOSTNAME",
-        "HOME",
-        "USER",
-        "PWD",
-        "OLDPWD",
-        "PATH",
-        "SHELL",
-        "TMPDIR",
-        "LD_LIBRARY_PATH",
-        "RANDOM",
-        "SECONDS",
-        "UID",
-        "CUDA_VISIBLE_DEVICES",
-        "LOGNAME",
-        "LANG",
-        "TERM",
-        "PYTHONPATH",
-        "LINENO",
-        "PPID",
-        "EUID",
-        "NVIDIA_VISIBLE_DEVICES",
-    ]
+    """
+    RANK WORLD_SIZE LOCAL_RANK NODE_RANK MASTER_ADDR MASTER_PORT HOSTNAME HOME USER PWD OLDPWD PATH SHELL TMPDIR
+    LD_LIBRARY_PATH RANDOM SECONDS UID CUDA_VISIBLE_DEVICES LOGNAME LANG TERM PYTHONPATH LINENO PPID EUID
+    NVIDIA_VISIBLE_DEVICES
+    """.split()
 )
 """Variables that a shell, a login or a launcher sets before the script starts, so that a test of them cannot be decided."""
 

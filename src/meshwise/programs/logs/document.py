@@ -15,19 +15,8 @@ ABOVE = SHAPE | {"batch", "seq", "vocab"}
 EVERYWHERE = frozenset({"seq", "vocab", "devices_per_node"})
 """Fields that hold for a whole document if it states a single value."""
 MEASURED = frozenset(
-    {
-        "seconds",
-        "tokens_per_second",
-        "tokens_per_second_per_device",
-        "samples_per_second",
-        "mfu",
-        "tflops",
-        "memory",
-        "peak",
-        "first_loss",
-        "reserved",
-        "allocated",
-    }
+    "seconds tokens_per_second tokens_per_second_per_device samples_per_second mfu tflops memory peak first_loss "
+    "reserved allocated".split()
 )
 _PAIR = re.compile(r"\b([A-Za-z_]{2,})\s*=\s*(\d[\d.,]*[kKMB]?)(?!\s*[*%^]|/|\w)")
 _SIZED = re.compile(r"\b(\d+(?:\.\d+)?[MB]) model\b")
