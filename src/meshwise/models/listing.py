@@ -86,21 +86,12 @@ def cluster_rows(names: Sequence[str] | None = None) -> list[Row]:
 
 def cluster_row(key: str, cluster: Cluster) -> Row:
     return {
-        "cluster": key,
-        "name": cluster.name,
-        "devices": cluster.devices,
-        "nodes": cluster.node_count,
-        "chips": cluster.chips,
-        "torus": list(cluster.torus),
-        "memory": cluster.memory,
-        "link": _link(cluster.node.link),
-        "network": _link(cluster.network),
-        "tiers": [asdict(tier) for tier in cluster.tiers],
+        "cluster": key, "name": cluster.name, "devices": cluster.devices, "nodes": cluster.node_count,
+        "chips": cluster.chips, "torus": list(cluster.torus), "memory": cluster.memory, "link": _link(cluster.node.link),
+        "network": _link(cluster.network), "tiers": [asdict(tier) for tier in cluster.tiers],
         "dollars_per_hour": None if cluster.rent is None else units.show(cluster.rent, "dollars/s"),
-        "prices": _prices(cluster.prices),
-        "sources": _sources(cluster.sources),
-        "notes": list(cluster.notes),
-    }
+        "prices": _prices(cluster.prices), "sources": _sources(cluster.sources), "notes": list(cluster.notes),
+    }  # fmt: skip
 
 
 def model_rows(names: Sequence[str] | None = None) -> list[Row]:

@@ -14,9 +14,10 @@ from meshwise.programs.bash.state import Array, Variable
 from meshwise.programs.bash.statements import DECLARING
 from meshwise.programs.bash.words import Word
 
-IGNORED = frozenset(
-    "cd module ml ulimit trap shopt umask alias unalias wait kill hash jobs pushd popd disown bind type command_not_found".split()
-)
+IGNORED = frozenset({
+    "cd", "module", "ml", "ulimit", "trap", "shopt", "umask", "alias", "unalias", "wait", "kill", "hash", "jobs", "pushd",
+    "popd", "disown", "bind", "type", "command_not_found",
+})  # fmt: skip
 """Builtins without effect on a launch file's settings. `cd` is not followed: companions are found by their names."""
 
 

@@ -14,10 +14,10 @@ ABOVE = SHAPE | {"batch", "seq", "vocab"}
 """Fields that a line above a table sets for its rows. A layout is only taken from the row itself."""
 EVERYWHERE = frozenset({"seq", "vocab", "devices_per_node"})
 """Fields that hold for a whole document if it states a single value."""
-MEASURED = frozenset(
-    "seconds tokens_per_second tokens_per_second_per_device samples_per_second mfu tflops memory peak first_loss "
-    "reserved allocated".split()
-)
+MEASURED = frozenset({
+    "seconds", "tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "mfu", "tflops", "memory", "peak",
+    "first_loss", "reserved", "allocated",
+})  # fmt: skip
 _PAIR = re.compile(r"\b([A-Za-z_]{2,})\s*=\s*(\d[\d.,]*[kKMB]?)(?!\s*[*%^]|/|\w)")
 _SIZED = re.compile(r"\b(\d+(?:\.\d+)?[MB]) model\b")
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d+[.)])?\s*([A-Za-z0-9][\w /&().'-]{0,48}?)\s*:\s+(\S.*)$")

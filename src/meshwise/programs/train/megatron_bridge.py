@@ -12,28 +12,18 @@ from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "Megatron-Bridge", "0.6"
 SECTIONS = {
-    "mbs": "train.micro_batch_size",
-    "batch": "train.global_batch_size",
-    "steps": "train.train_iters",
-    "seq": "dataset.seq_length",
-    "distributed_optimizer": "ddp.use_distributed_optimizer",
-    "instances": "ddp.num_distributed_optimizer_instances",
-    "fsdp": "ddp.use_megatron_fsdp",
-    "fsdp_strategy": "ddp.data_parallel_sharding_strategy",
-    "vpp": "model.virtual_pipeline_model_parallel_size",
+    "mbs": "train.micro_batch_size", "batch": "train.global_batch_size", "steps": "train.train_iters",
+    "seq": "dataset.seq_length", "distributed_optimizer": "ddp.use_distributed_optimizer",
+    "instances": "ddp.num_distributed_optimizer_instances", "fsdp": "ddp.use_megatron_fsdp",
+    "fsdp_strategy": "ddp.data_parallel_sharding_strategy", "vpp": "model.virtual_pipeline_model_parallel_size",
     "first_stage_layers": "model.num_layers_in_first_pipeline_stage",
     "last_stage_layers": "model.num_layers_in_last_pipeline_stage",
     "embedding_in_split": "model.account_for_embedding_in_pipeline_split",
-    "loss_in_split": "model.account_for_loss_in_pipeline_split",
-    "stage_layout": "model.pipeline_model_parallel_layout",
-    "optimizer_offload": "optimizer.optimizer_cpu_offload",
-    "offload_fraction": "optimizer.optimizer_offload_fraction",
-    "precise_optimizer": "optimizer.use_precision_aware_optimizer",
-    "optimizer": "optimizer.optimizer",
-    "save_every": "checkpoint.save_interval",
-    "seed": "rng.seed",
-    "checkpoint_format": "checkpoint.ckpt_format",
-}
+    "loss_in_split": "model.account_for_loss_in_pipeline_split", "stage_layout": "model.pipeline_model_parallel_layout",
+    "optimizer_offload": "optimizer.optimizer_cpu_offload", "offload_fraction": "optimizer.optimizer_offload_fraction",
+    "precise_optimizer": "optimizer.use_precision_aware_optimizer", "optimizer": "optimizer.optimizer",
+    "save_every": "checkpoint.save_interval", "seed": "rng.seed", "checkpoint_format": "checkpoint.ckpt_format",
+}  # fmt: skip
 """Keys that are not `model.` and the name of Megatron-LM's flag."""
 DROPPED = ("torch_fsdp", "samples", "layers_per_chunk", "ramp", "activation_offload", "precision", "fp8_format", "fp8_recipe", "fp4_format",
            "fp4_recipe")  # fmt: skip

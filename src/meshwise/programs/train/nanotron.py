@@ -76,19 +76,14 @@ def write(setup: Setup) -> Written:
     """Return the YAML and the command."""
     todo = forms.PLACEHOLDER
     pairs = [
-        ("general.project", "meshwise"),
-        ("general.run", "plan"),
-        ("general.seed", 42),
-        *PROGRAM.settings(wording(setup)),
-        ("model.model_config.is_llama_config", True),
-        ("model.model_config.hidden_act", "silu"),
-        ("model.init_method.std", 0.02),
-        ("tokenizer.tokenizer_name_or_path", [f"{todo}: a hub id or folder, as text"]),
+        ("general.project", "meshwise"), ("general.run", "plan"), ("general.seed", 42), *PROGRAM.settings(wording(setup)),
+        ("model.model_config.is_llama_config", True), ("model.model_config.hidden_act", "silu"),
+        ("model.init_method.std", 0.02), ("tokenizer.tokenizer_name_or_path", [f"{todo}: a hub id or folder, as text"]),
         ("checkpoints.checkpoints_path", [f"{todo}: the folder of checkpoints, as text"]),
         ("checkpoints.checkpoint_interval", 1000),
         ("optimizer.learning_rate_scheduler.learning_rate", f"{todo}: the peak learning rate"),
         ("data_stages", f"{todo}: a list of data stages"),
-    ]
+    ]  # fmt: skip
     if not setup.values.get("steps"):
         pairs.append(("tokens.train_steps", f"{todo}: the number of steps"))
     return Written(
@@ -119,16 +114,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="nanotron",
-    title=TITLE,
-    version=VERSION,
-    framework="nanotron",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
+    name="nanotron", title=TITLE, version=VERSION, framework="nanotron", form="yaml", keys=KEYS, write=write, refuse=refuse,
+    wording=wording, meaning=meaning, recognises=recognises,
     check=f"python -c 'from nanotron.config import get_config_from_file; get_config_from_file(\"{FILE}\")'",
-)
+)  # fmt: skip

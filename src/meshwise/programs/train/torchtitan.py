@@ -167,16 +167,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="torchtitan",
-    title=TITLE,
-    version=VERSION,
-    framework="torchtitan",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
+    name="torchtitan", title=TITLE, version=VERSION, framework="torchtitan", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
     check="python -c 'from torchtitan.config import ConfigManager; ConfigManager().parse_args()' with the flags",
-)
+)  # fmt: skip

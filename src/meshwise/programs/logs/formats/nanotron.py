@@ -16,18 +16,12 @@ order = 50
 _ARGUMENTS = {"batch_accumulation_per_replica": "accumulation"}
 _ITERATION = re.compile(r"iteration:\s*(\d{1,15})\s*/\s*\d+\s*\|(.*)")
 _KEYS = {
-    "elapsed_time_per_iteration_ms": ("seconds", 1e-3),
-    "time_per_iteration_ms": ("seconds", 1e-3),
-    "tokens_per_sec": ("tokens_per_second", 1.0),
-    "tokens_per_sec_per_gpu": ("tokens_per_second_per_device", 1.0),
-    "global_batch_size": ("batch", 1.0),
-    "lm_loss": ("loss", 1.0),
-    "model_tflops_per_gpu": ("tflops", 1e12),
-    "hardware_tflops_per_gpu": ("hardware_tflops", 1e12),
-    "cuda_max_memory_reserved": ("reserved", 1.0),
-    "cuda_max_memory_allocated": ("memory", 1.0),
-    "cuda_memory_allocated": ("allocated", 1.0),
-}
+    "elapsed_time_per_iteration_ms": ("seconds", 1e-3), "time_per_iteration_ms": ("seconds", 1e-3),
+    "tokens_per_sec": ("tokens_per_second", 1.0), "tokens_per_sec_per_gpu": ("tokens_per_second_per_device", 1.0),
+    "global_batch_size": ("batch", 1.0), "lm_loss": ("loss", 1.0), "model_tflops_per_gpu": ("tflops", 1e12),
+    "hardware_tflops_per_gpu": ("hardware_tflops", 1e12), "cuda_max_memory_reserved": ("reserved", 1.0),
+    "cuda_max_memory_allocated": ("memory", 1.0), "cuda_memory_allocated": ("allocated", 1.0),
+}  # fmt: skip
 
 
 def matches(head: str) -> bool:
