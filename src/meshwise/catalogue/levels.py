@@ -59,9 +59,8 @@ def levels() -> Levels:
     """Read data/levels.toml."""
     path = files.BUILT_IN / "levels.toml"
     table: dict[str, Any] = files.table_of(path)
-    parsed = {
-        level: {key: _parsed(values) for key, values in table.get(level, {}).items()} for level in ("chip", "framework", "fabric")
-    }
+    parts = {level: table.get(level, {}) for level in ("chip", "framework", "fabric")}
+    parsed = {level: {key: _parsed(values) for key, values in part.items()} for level, part in parts.items()}
     spread = {name: _spread_value(value) for name, value in table.get("spread", {}).items()}
     return Levels(**parsed, spread=spread, fitted_on=str(table.get("fitted_on", "")))
 

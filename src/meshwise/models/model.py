@@ -104,8 +104,7 @@ class Model:
     def active_without_embedding(self) -> int:
         """Active parameters as vendors state them for mixtures of experts: without the input embedding, of which a token reads one row.
 
-        A table that is tied to the head is multiplied there, and stays. gpt-oss-120b: 5.13 billion, and 5.71 with the embedding.
-        """
+        A table that is tied to the head is multiplied there, and stays. gpt-oss-120b: 5.13 billion, and 5.71 with the embedding."""
         if self.decoder.tied or not any(op.expert for op in self.ops):
             return self.active_params
         return self.active_params - sum(op.params * op.count for op in self.ops if op.name == "embedding")

@@ -26,8 +26,22 @@ FORMATS = {
 
 _VARIANTS = frozenset(
     {
-        *("instruct", "it", "chat", "hf", "base", "pt", "thinking", "reasoning", "preview", "latest", "turbo", "dpo"),
-        *("sft", "rl"),
+        *(
+            "instruct",
+            "it",
+            "chat",
+            "hf",
+            "base",
+            "pt",
+            "thinking",
+            "reasoning",
+            "preview",
+            "latest",
+            "turbo",
+            "dpo",
+            "sft",
+            "rl",
+        ),
         *("gguf", "mlx", "exl2", "exl3", "onnx", "ov", "i1", "imatrix", "qat", "unsloth", "bnb", "safetensors", "abliterated"),
         *("3bit", "4bit", "6bit", "8bit", "dynamic", "static", "pertensor", "marlin"),
     }

@@ -108,27 +108,19 @@ class Body:
 def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False, value_dim: int = 0) -> Block:
     """Return multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V.
 
-    `value_dim` is the size of a value where it differs from that of a key (MiMo-V2).
-    """
+    `value_dim` is the size of a value where it differs from that of a key (MiMo-V2)."""
     wide, narrow = d.heads * d.head_dim, d.kv_heads * d.head_dim
     value = value_dim or d.head_dim
     qk = {"": (), "head": (d.head_dim, d.head_dim), "all": (wide, narrow)}[d.qk_norm]
+    scores = Op(
+        name="attention.scores", part="attention", kind="attention", m=d.heads, n=value, k=d.head_dim, shard="heads",
+        cache=d.kv_heads * (d.head_dim + value), window=window, chunked=chunked,
+    )  # fmt: skip
     ops = [
         linear("attention.q", "attention", wide, d.hidden, "column", bias=d.qkv_bias),
         linear("attention.k", "attention", narrow, d.hidden, "kv", bias=d.qkv_bias),
         linear("attention.v", "attention", d.kv_heads * value, d.hidden, "kv", bias=d.qkv_bias),
-        Op(
-            name="attention.scores",
-            part="attention",
-            kind="attention",
-            m=d.heads,
-            n=value,
-            k=d.head_dim,
-            shard="heads",
-            cache=d.kv_heads * (d.head_dim + value),
-            window=window,
-            chunked=chunked,
-        ),
+        scores,
         linear("attention.out", "attention", d.hidden, d.heads * value, "row", bias=d.out_bias),
         *(norm(f"attention.{which}_norm", width) for which, width in zip("qk", qk, strict=False)),
     ]
@@ -162,8 +154,7 @@ def experts(
 ) -> Block:
     """Return a mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and one of width `shared` for all.
 
-    `bias` applies to the router and the experts; the shared one has a bias if every other feed-forward has.
-    """
+    `bias` applies to the router and the experts; the shared one has a bias if every other feed-forward has."""
     routed = replace(d, ffn_bias=bias)
     ops = [linear("router", "router", number, d.hidden, "", bias=bias)]
     if shared_gate:
@@ -198,9 +189,8 @@ def embedding_ops(d: Decoder) -> list[tuple[str, Op]]:
     width = d.embedded or d.hidden
     ops = [Op(name="embedding", part="vocabulary", kind="lookup", n=d.vocab, k=width, params=d.vocab * width, shard="vocab")]
     if d.positions:
-        ops.append(
-            Op(name="positions", part="positions", kind="lookup", n=d.positions, k=d.hidden, params=d.positions * d.hidden)
-        )
+        size = d.positions * d.hidden
+        ops.append(Op(name="positions", part="positions", kind="lookup", n=d.positions, k=d.hidden, params=size))
     if d.embedded and d.embedded != d.hidden:
         ops.append(linear("embedding.project", "vocabulary", d.hidden, width, ""))
     if d.embedding_norm:

@@ -102,8 +102,7 @@ def _is_prime(value: int) -> bool:
 def sum_of_primes(start: int, skipped: int, number: int) -> int:
     """Return the sum of `number` consecutive primes, after the first `skipped` of those from `start` on.
 
-    Worked: sum_of_primes(10, 1, 2) = 13 + 17, since 11 is skipped.
-    """
+    Worked: sum_of_primes(10, 1, 2) = 13 + 17, since 11 is skipped."""
     if not 2 < start < 10**8 or not 0 <= skipped < MOST_PRIMES or not 0 < number < MOST_PRIMES:
         raise ValueError("sizes of hashed tables out of range")
     primes = (value for value in itertools.count(start) if _is_prime(value))

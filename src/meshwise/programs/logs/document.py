@@ -182,9 +182,8 @@ class Page:
         if math.isfinite(above_batch) and math.isfinite(row_batch) and above_batch != row_batch and "params" not in self.above:
             text = f"the batch is {row_batch:g} in the row and {above_batch:g} in the text above its table"
             about = ("batch", run.where)
-            self.reading.add_claim(
-                Claim(kind="conflict", where=run.where, text=text, values=(above_batch, row_batch), about=about)
-            )
+            values = (above_batch, row_batch)
+            self.reading.add_claim(Claim(kind="conflict", where=run.where, text=text, values=values, about=about))
         above = {name: value for name, value in self.above.items() if name in ABOVE}
         size = self.above.get("params", math.nan)
         if math.isfinite(size) and size != run.number("params"):

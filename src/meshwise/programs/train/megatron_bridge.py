@@ -8,7 +8,7 @@ from meshwise.programs.kinds import BOOL, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import megatron, megatron_rules
-from meshwise.runs.run import Run, Value
+from meshwise.runs.run import Value
 
 TITLE, VERSION = "Megatron-Bridge", "0.6"
 SECTIONS = {
@@ -68,19 +68,12 @@ NEMO = (
     Key("seed", "model.seed"),
 )
 """Keys of NeMo's YAML before Megatron-Bridge, which are read and not written."""
+_KEPT = (row for row in (*megatron.LAYOUT_KEYS, *megatron.WORK_KEYS) if row.fact not in DROPPED)
 KEYS = (
-    *(
-        _key(row)
-        for row in (*megatron.LAYOUT_KEYS, *megatron.WORK_KEYS)
-        if row.fact not in DROPPED and row.key != "--recompute-activations"
-    ),
+    *(_key(row) for row in _KEPT if row.key != "--recompute-activations"),
     Key("precision", "mixed_precision", PRECISIONS, write="always"),
     *(replace(row, write="never") for row in NEMO),
 )
-
-
-def meaning(facts: Run) -> Run:
-    return megatron_rules.meaning(facts)
 
 
 def wording(setup: Setup) -> dict[str, Value]:
@@ -115,5 +108,5 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 PROGRAM = Program(
     name="megatron-bridge", title=TITLE, version=VERSION, framework="megatron-bridge", form="flags", keys=KEYS, write=write,
-    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
+    refuse=refuse, wording=wording, meaning=megatron_rules.meaning, recognises=recognises,
 )  # fmt: skip

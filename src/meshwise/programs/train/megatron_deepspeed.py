@@ -118,27 +118,22 @@ def write(setup: Setup) -> Written:
     """Return DeepSpeed's JSON and the command."""
     values = wording(setup)
     values |= {"embedding_norm": True} if setup.plan.question().model.decoder.embedding_norm else {}
-    pairs = PROGRAM.settings(values)
-    pairs.append(
-        ("--train-samples", setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}")
-    )
+    samples = setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}"
+    pairs = [*PROGRAM.settings(values), ("--train-samples", samples)]
     sections = [
         ("train_micro_batch_size_per_gpu", setup.whole("mbs")),
         ("train_batch_size", setup.whole("batch")),
         ("zero_optimization.stage", stage_of(setup)),
         (f"{setup.text('precision', 'bf16')}.enabled", True),
     ]
-    return Written({FILE: forms.json_text(sections)}, (megatron.SCRIPT, *forms.flag_words([*pairs, *TO_SET])))
+    return Written(
+        {FILE: forms.json_text(sections)}, (megatron.SCRIPT, *forms.flag_words([*pairs, *megatron.to_set(*TOKENIZER)]))
+    )
 
 
-TO_SET = (
-    ("--data-path", "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}"),
+TOKENIZER = (
     ("--tokenizer-type", "PretrainedFromHF"),
     ("--tokenizer-name-or-path", "${TOKENIZER:?set TOKENIZER: a hub id or the folder of a tokenizer}"),
-    ("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"),
-    ("--load", "${CHECKPOINTS}"),
-    ("--save-interval", 1000),
-    ("--lr", "${LR:?set LR: the peak learning rate}"),
 )
 
 
@@ -146,9 +141,8 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
     yield from replicas(setup, TITLE)
     if setup.text("precision") == "bf16" and not setup.whole("zero", 0) and setup.whole("dp") > 1:
-        yield Refusal(
-            f"{TITLE} always shards the optimizer of bf16 (ZeRO 1)", {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")}
-        )
+        near = {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")}
+        yield Refusal(f"{TITLE} always shards the optimizer of bf16 (ZeRO 1)", near)
     yield from megatron_rules.refused_model(setup, TITLE, ("learned", "rope", "alibi"))
     if setup.values.get("experts") or setup.text("norm") == "rmsnorm" or setup.whole("kv_heads", 0) != setup.whole("heads", 0):
         yield Refusal(f"{TITLE} of 2022 has no experts, RMSNorm or grouped queries; export --to megatron", {})

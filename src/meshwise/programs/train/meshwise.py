@@ -14,6 +14,7 @@ from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "meshwise", "0.1"
 SCHEDULES = word({"1f1b": "1f1b", "interleaved": "interleaved", "zero-bubble": "zero-bubble"}, {"zbv": "zero-bubble"})
+MODES = word({"none": "none", "selective": "selective", "full": "full"})
 
 KEYS = (
     Key("model", POSITIONAL, TEXT, write="never"),
@@ -26,13 +27,7 @@ KEYS = (
     Key("vpp", "--vpp", INT, default=1),
     Key("zero", "--zero", INT, default=3),
     Key("schedule", "--schedule", SCHEDULES, default="1f1b"),
-    Key(
-        "recompute",
-        "--recompute",
-        word({"none": "none", "selective": "selective", "full": "full"}),
-        default="none",
-        write="always",
-    ),
+    Key("recompute", "--recompute", MODES, default="none", write="always"),
     Key("precision", "--precision", word({"bf16": "bf16", "fp32": "fp32"}), default="bf16"),
     Key("steps", "--steps", INT),
     Key("save_every", "--checkpoint-every", INT, write="never"),

@@ -86,11 +86,8 @@ def write(setup: Setup) -> Written:
     ]  # fmt: skip
     if not setup.values.get("steps"):
         pairs.append(("tokens.train_steps", f"{todo}: the number of steps"))
-    return Written(
-        {FILE: forms.yaml_text(pairs, setup.header)},
-        ("run_train.py", "--config-file", FILE),
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-    )
+    command, environment = ("run_train.py", "--config-file", FILE), {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    return Written({FILE: forms.yaml_text(pairs, setup.header)}, command, environment=environment)
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
@@ -106,11 +103,8 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     names = {setting.key for setting in settings}
     tables = {name.split(".")[0] for name in names}
     own = {"parallelism", "tokens", "checkpoints", "general", "data_stages", "model", "optimizer", "tokenizer", "logging"}
-    return (
-        len(tables & own)
-        if {"tokens.micro_batch_size", "parallelism.dp"} <= names or "tokens.batch_accumulation_per_replica" in names
-        else 0
-    )
+    sure = {"tokens.micro_batch_size", "parallelism.dp"} <= names or "tokens.batch_accumulation_per_replica" in names
+    return len(tables & own) if sure else 0
 
 
 PROGRAM = Program(

@@ -78,9 +78,8 @@ def _of_registered(facts: Run, config: str, row: dict[str, Any]) -> Run:
     place = facts.values["config"].span
     for key, value in row.items():
         names = [key_row.fact for key_row in KEYS if key_row.key == f"--{key}"]
-        name = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}.get(
-            key, names[0] if names else ""
-        )
+        ours = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}
+        name = ours.get(key, names[0] if names else "")
         if key == "parallelism.pipeline_parallel_schedule":
             value = {text: schedule for schedule, text in rules.SCHEDULES.items()}.get(value, value)
         if name and not facts.says(name):
@@ -149,17 +148,14 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         known = any(FLAVOURS.get((row["module"], str(row["flavor"]).lower())) == TWINS.get(model, model) for row in precise)
         instead: dict[str, int | str] = {"precision": "bf16"} if known and setup.text("precision") != "bf16" else {}
         what = f"{model} in {setup.text('precision')}" if instead else model
-        yield Refusal(
-            f"{TITLE} {VERSION} registers no configuration of {what}; another shape is Python in its model code", instead
-        )
+        why = f"{TITLE} {VERSION} registers no configuration of {what}"
+        yield Refusal(f"{why}; another shape is Python in its model code", instead)
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of torchtitan's dotted flags a command has; more where it starts torchtitan.train."""
-    own = sum(
-        setting.key.startswith(("--parallelism.", "--training.", "--activation_checkpoint.", "--compile.", "--job."))
-        for setting in settings
-    )
+    sections = ("--parallelism.", "--training.", "--activation_checkpoint.", "--compile.", "--job.")
+    own = sum(setting.key.startswith(sections) for setting in settings)
     starts = script in (MODULE, "run_train.sh", "train.py") or script.endswith("torchtitan/train.py")
     old = any(setting.key.startswith("--job.") for setting in settings)
     module = any(setting.key == "--module" for setting in settings)

@@ -97,9 +97,8 @@ def _chunks(facts: Run) -> Iterator[Stated]:
     elif each and layers:
         total = layers + facts.whole("first_less", 1) + facts.whole("last_less", 1)
         chunks = max(1, -(-total // (each * pp)))
-        yield facts.derived(
-            "vpp", chunks, f"{total} layers, the embedding and the head counted / ({pp} x {each})", "layers_per_chunk"
-        )
+        why = f"{total} layers, the embedding and the head counted / ({pp} x {each})"
+        yield facts.derived("vpp", chunks, why, "layers_per_chunk")
     elif each:
         yield facts.derived("vpp", None, "the model's layers are not known", "layers_per_chunk")
     else:

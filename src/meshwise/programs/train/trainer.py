@@ -30,11 +30,7 @@ WORDS = {
     "adamw-paged-8bit": "paged_adamw_8bit", "adafactor": "adafactor", "galore": "galore_adamw", "lomo": "lomo",
     "sgd": "sgd",
 }  # fmt: skip
-OPTIMIZERS = Kind(
-    _optimizer,
-    WORDS.get,
-    "an optimizer",
-)
+OPTIMIZERS = Kind(_optimizer, WORDS.get, "an optimizer")
 
 
 def _sharding(value: object) -> int | None:
@@ -95,14 +91,8 @@ def _sharded(facts: Run) -> Iterable[Stated]:
     if file is not None:
         yield Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")
     elif facts.value("from_file"):
-        yield Stated(
-            "zero",
-            None,
-            "unknown",
-            None,
-            "",
-            "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file",
-        )
+        why = "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file"
+        yield Stated("zero", None, "unknown", None, "", why)
     elif "launched_by" not in facts:
         yield Stated("predicted_by", "ddp", "default")
         yield Stated("zero", 0, "default", None, "fsdp", f"{TITLE} shards nothing without --deepspeed or --fsdp")

@@ -44,9 +44,7 @@ def read(lines: Iterable[Line]) -> Reading:
             continue
         numbers = _numbers(match[2])
         if line.cut or not {"seconds", "tokens_per_second"} <= set(numbers):
-            reading.skipped.add(
-                "an iteration cut off" if line.cut else "an iteration without time and rate", f"line {line.number}"
-            )
+            reading.skipped.add(f"an iteration {'cut off' if line.cut else 'without time and rate'}", f"line {line.number}")
             continue
         series.step(int(match[1]), f"line {line.number}", numbers)
     series.flush()
