@@ -236,20 +236,8 @@ class ServeCalibration(Record):
     """Whether rows of models with experts were fitted; predictions for them are less certain otherwise."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "stream",
-            "single",
-            "grouped",
-            "reach",
-            "cache",
-            "flash_cache",
-            "link",
-            "product",
-            "narrow",
-            "expert_product",
-            "flash",
-            "host",
-        ):
+        shares = "stream single grouped reach cache flash_cache link product narrow expert_product flash host"
+        for name in shares.split():
             if not getattr(self, name):
                 raise UserError(f"{name} is a share of a rate and must be above zero")
 
@@ -324,8 +312,7 @@ def prior_of(chip: Chip) -> Calibration:
 def choose_serve(chip: Chip, engine: str, backend: str = "") -> ServeCalibration:
     """Return the calibration for this chip with this engine or build ('llama.cpp-2024-05'); else for its architecture; else for its kind.
 
-    One measured on this build precedes one measured on another build of the engine, and one of this backend or vendor one of any.
-    """
+    One measured on this build precedes one measured on another build of the engine, and one of this backend or vendor one of any."""
     names = dict.fromkeys((engine, engine_of(engine)))
     known = [record for record in serve_calibrations() if not backend or not record.backends or backend in record.backends]
     known.sort(key=lambda record: (backend not in record.backends, not record.vendors))

@@ -332,8 +332,7 @@ def known_chip(name: str) -> Chip | None:
 def _with_memory(name: str) -> Chip | None:
     """Return the chip of a name that ends with a memory: the variant that has it, or the chip with that memory instead of its own.
 
-    'h100 94gb' is h100-nvl, and 'rtx4090 48gb' an RTX 4090 with 48 GiB, as some shops sell it.
-    """
+    'h100 94gb' is h100-nvl, and 'rtx4090 48gb' an RTX 4090 with 48 GiB, as some shops sell it."""
     match = re.fullmatch(r"(.*[^\s-])[\s-]*?(?<![\d.])(\d{1,6})\s*gi?b", re.sub(_VENDORS, "", name.lower()).strip())
     if match is None or not int(match[2]):
         return None

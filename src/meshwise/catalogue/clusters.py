@@ -132,9 +132,8 @@ def _line(words: str, nodes: int, text: str) -> Tier:
     rate = units.parse(bandwidth, "bytes/s")
     if not rate:
         raise UserError(f"cluster {quoted(text)}: the line {quoted(bandwidth.strip())} has no bandwidth")
-    return Tier(
-        name=words.strip(), nodes=nodes, bandwidth=rate, latency=units.parse(latency, "seconds") if latency.strip() else None
-    )
+    seconds = units.parse(latency, "seconds") if latency.strip() else None
+    return Tier(name=words.strip(), nodes=nodes, bandwidth=rate, latency=seconds)
 
 
 def _named(body: str, text: str) -> Cluster | None:
@@ -198,15 +197,10 @@ def _from_file(file: ClusterFile, size: int | None) -> Cluster:
     _, node = cluster.nodes[0]
     node = replace(node, host=file.host, link=file.link or node.link)
     return replace(
-        cluster,
-        name=file.name,
-        nodes=((size or max(file.nodes, file.pods), node),),
-        network=file.network or cluster.network,
-        tiers=tuple(sorted(file.tiers, key=lambda tier: tier.nodes)),
-        prices=file.prices,
-        sources=file.sources,
-        notes=file.notes,
-    )
+        cluster, name=file.name, nodes=((size or max(file.nodes, file.pods), node),),
+        network=file.network or cluster.network, tiers=tuple(sorted(file.tiers, key=lambda tier: tier.nodes)),
+        prices=file.prices, sources=file.sources, notes=file.notes,
+    )  # fmt: skip
 
 
 def _hosts(body: str, text: str) -> Cluster:
@@ -235,12 +229,9 @@ def _other_memories(nodes: tuple[tuple[int, Node], ...]) -> list[str]:
     """Return a note for each chip that has the memory that the text states, and not that of the catalogue."""
     chips = {chip.key: chip for _, node in nodes for _, chip in node.chips}
     listed = {key: find_chip(key).memory for key in chips}
-    return [
-        f"{chip.name} with {units.show(chip.memory, 'bytes', binary=True)}, as written; the catalogue's has "
-        f"{units.show(listed[key], 'bytes', binary=True)}"
-        for key, chip in chips.items()
-        if chip.memory != listed[key]
-    ]
+    both = {chip.name: (chip.memory, listed[key]) for key, chip in chips.items() if chip.memory != listed[key]}
+    shown = {name: [units.show(memory, "bytes", binary=True) for memory in pair] for name, pair in both.items()}
+    return [f"{name} with {own}, as written; the catalogue's has {usual}" for name, (own, usual) in shown.items()]
 
 
 def _unusual_nodes(nodes: tuple[tuple[int, Node], ...]) -> list[str]:
@@ -259,9 +250,8 @@ def _with_vendor_network(cluster: Cluster, text: str) -> Cluster:
     network = cluster.chip.network
     smallest = min(node.devices for _, node in cluster.nodes)
     if network is None or len(cluster.chips) > 1:
-        raise UserError(
-            f"cluster {quoted(text)} has several hosts and no network between them; add one, such as {text.strip()}@10Gbps"
-        )
+        why = f"cluster {quoted(text)} has several hosts and no network between them"
+        raise UserError(f"{why}; add one, such as {text.strip()}@10Gbps")
     each = units.show(network.bandwidth, "bytes/s")
     note = f"network not given: the vendor's {network.name}, {each} a device, assumed"
     return replace(cluster, network=replace(network, bandwidth=network.bandwidth * smallest), notes=(*cluster.notes, note))

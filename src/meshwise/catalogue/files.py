@@ -76,16 +76,14 @@ def names(kind: str) -> list[str]:
 def squeeze(name: str) -> str:
     """Drop case and punctuation, which do not count in names: 'RTX 4060 Ti-16GB' becomes 'rtx4060ti16gb'.
 
-    A decimal point stays, since 'OPT 1.3B' and 'OPT 13B' are two models. So do the marks of a cluster: 'a10:0' is not 'a100'.
-    """
+    A decimal point stays, since 'OPT 1.3B' and 'OPT 13B' are two models. So do the marks of a cluster: 'a10:0' is not 'a100'."""
     return re.sub(r"(?<!\d)\.|\.(?!\d)|[^\w.:()]|_", "", name.lower())
 
 
 def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[str]] | None = None) -> list[str]:
     """Return the names that contain every word, in themselves or in one of their `aliases`; case and punctuation do not count.
 
-    A name that is exactly `words` is returned alone. Without words, all names are returned.
-    """
+    A name that is exactly `words` is returned alone. Without words, all names are returned."""
     listed = list(names)
     exact = [name for name in listed if squeeze(name) == squeeze(words)]
     pieces = [squeeze(word) for word in words.split()]
@@ -100,8 +98,7 @@ def similar(given: str, names: Iterable[str]) -> list[str]:
     """Return the names that `given` may stand for, closest first; empty if nothing is close.
 
     An incomplete name stands for all that contain it. A misspelt one stands for the closest with a similarity above CLOSE, else, above
-    RELATED, for the one with the same leading word and the longest common start: 'glm-4.5-air' does not stand for 'llama-4-maverick'.
-    """
+    RELATED, for the one with the same leading word and the longest common start: 'glm-4.5-air' does not stand for 'llama-4-maverick'."""
     plain, word = squeeze(given), leading_word(given)
     matcher = SequenceMatcher(b=plain, autojunk=False)
     scores = {name: _likeness(matcher, squeeze(name)) for name in names}
@@ -116,8 +113,7 @@ def similar(given: str, names: Iterable[str]) -> list[str]:
 def _likeness(matcher: "SequenceMatcher[str]", name: str) -> tuple[float, float]:
     """Return difflib's similarity of `name` and the matcher's text, and the share of their letters in any order.
 
-    Similarities below RELATED are not computed, and are 0.
-    """
+    Similarities below RELATED are not computed, and are 0."""
     matcher.set_seq1(name)
     letters = matcher.quick_ratio() if matcher.real_quick_ratio() >= RELATED else 0.0
     return (matcher.ratio() if letters >= RELATED else 0.0), letters

@@ -44,8 +44,7 @@ def host_memory() -> float:
 def cluster_text(device: str, devices: int, nodes: int) -> str:
     """Return `nodes` machines like this one as the text of a cluster, or '' if the catalogue does not have its chip.
 
-    The chip is the one that `meshwise probe` measured, if there is one, else the catalogue's.
-    """
+    The chip is the one that `meshwise probe` measured, if there is one, else the catalogue's."""
     measured = chips.known_chip(chips.part_of_here(devices if device == "cpu" else 1))
     if device == "cpu":
         chip = measured if measured and measured.kind == "cpu" else chips.find_chip("cpu")

@@ -18,13 +18,9 @@ from meshwise.errors import UserError
 from meshwise.units import parse
 
 FABRICS = (
-    ("omni-path", r"omni.?path|opa"),
-    ("efa", r"\befa\b"),
-    ("slingshot", r"slingshot"),
-    ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"),
-    ("roce", r"roce|spectrum"),
-    ("dcn", r"\bdcn\b"),
-)
+    ("omni-path", r"omni.?path|opa"), ("efa", r"\befa\b"), ("slingshot", r"slingshot"),
+    ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"), ("roce", r"roce|spectrum"), ("dcn", r"\bdcn\b"),
+)  # fmt: skip
 """Networks between nodes by the words in their names. Any other is '', of which nothing is known."""
 Values = Mapping[str, float]
 
@@ -63,9 +59,8 @@ def levels() -> Levels:
     """Read data/levels.toml."""
     path = files.BUILT_IN / "levels.toml"
     table: dict[str, Any] = files.table_of(path)
-    parsed = {
-        level: {key: _parsed(values) for key, values in table.get(level, {}).items()} for level in ("chip", "framework", "fabric")
-    }
+    parts = {level: table.get(level, {}) for level in ("chip", "framework", "fabric")}
+    parsed = {level: {key: _parsed(values) for key, values in part.items()} for level, part in parts.items()}
     spread = {name: _spread_value(value) for name, value in table.get("spread", {}).items()}
     return Levels(**parsed, spread=spread, fitted_on=str(table.get("fitted_on", "")))
 

@@ -36,9 +36,8 @@ def torus_of(body: str, text: str) -> Cluster | None:
     if match[1] and not match[3]:
         raise UserError(shape_missing(chip, text))
     if match[1] and counted:
-        raise UserError(
-            f"cluster {quoted(text)}: the number of pods is given twice, '{match[1]}x' and {quoted(counted[0].strip())}"
-        )
+        twice = f"'{match[1]}x' and {quoted(counted[0].strip())}"
+        raise UserError(f"cluster {quoted(text)}: the number of pods is given twice, {twice}")
     pods = number(counted[1] if counted else match[1] or "1", text)
     shape = tuple(number(side, text) if side else 0 for side in match[3].split("x")) if match[3] else _whole_pod(chip, text)
     _check_torus(shape, chip, text)
@@ -83,9 +82,8 @@ def _compact(chips: int, axes: int) -> tuple[int, ...]:
     """Return the most compact shape of a slice: 16x16 for 256 chips and two axes, 4x4x8 for 128 chips and three."""
     if axes == 1:
         return (chips,)
-    shapes = [
-        (side, *_compact(chips // side, axes - 1)) for side in range(1, int(chips ** (1 / axes) + 1e-9) + 1) if chips % side == 0
-    ]
+    longest = int(chips ** (1 / axes) + 1e-9)
+    shapes = [(side, *_compact(chips // side, axes - 1)) for side in range(1, longest + 1) if chips % side == 0]
     return min(shapes, key=lambda shape: sorted(shape, reverse=True))
 
 
@@ -113,9 +111,8 @@ def _check_torus(shape: tuple[int, ...], chip: Chip, text: str) -> None:
     if not shape or len(shape) > axes or not all(shape):
         raise UserError(f"cluster {quoted(text)}: {chip.name} is a torus of {axes} axes, such as {_example(chip)}")
     largest = chip.torus.pod if chip.torus else ()
-    if largest and any(
-        side > most for side, most in zip(sorted(shape, reverse=True), sorted(largest, reverse=True), strict=False)
-    ):
+    sides = zip(sorted(shape, reverse=True), sorted(largest, reverse=True), strict=False)
+    if largest and any(side > most for side, most in sides):
         raise UserError(f"cluster {quoted(text)}: does not fit in the largest pod of {chip.name}, {'x'.join(map(str, largest))}")
 
 

@@ -108,9 +108,8 @@ def toml(record: object, head: str = "", first: str = "") -> str:
 def _body(record: Any, path: str, first: str = "") -> Iterator[str]:
     """Yield the lines of a record: plain fields, then tables, whose names start with `path`."""
     hints = get_type_hints(type(record), include_extras=True)  # pyright: ignore[reportUnknownArgumentType]
-    written = [
-        (field, getattr(record, field.name)) for field in fields(record) if _is_written(field, getattr(record, field.name))
-    ]
+    values = [(field, getattr(record, field.name)) for field in fields(record)]
+    written = [(field, value) for field, value in values if _is_written(field, value)]
     tables = [(field, value) for field, value in written if _is_table(value)]
     for field, value in written:
         if (field, value) in tables:
@@ -205,9 +204,8 @@ def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
         given, expected = ("serving" if name == "serve" else "training" for name in (table.get("kind"), kind))
         raise UserError(f"{path}: a plan for {given}; expected a plan for {expected}")
     if table["format"] != number:
-        raise UserError(
-            f"{path}: a plan of format {quoted(table['format'])}; this version reads format {number}: make the plan again"
-        )
+        found = f"a plan of format {quoted(table['format'])}"
+        raise UserError(f"{path}: {found}; this version reads format {number}: make the plan again")
     return table
 
 

@@ -67,8 +67,7 @@ def with_devices(text: str, devices: int) -> str:
 def with_chip(text: str, key: str) -> str:
     """Return the cluster with as many devices of another chip, in nodes of its vendor's size.
 
-    A network given in the text stays; otherwise it is that of the new chip's vendor.
-    """
+    A network given in the text stays; otherwise it is that of the new chip's vendor."""
     chip, old = chips.find_chip(key), chip_of(text)
     if chip.key == old.key:
         return text
@@ -101,11 +100,8 @@ def _slice(chip: Chip, devices: int) -> str:
     if devices % math.prod(pod) == 0 and devices > math.prod(pod):
         return f"{devices // math.prod(pod)}x{chip.key}:{'x'.join(map(str, pod))}"
     sides = [side for side in range(1, pod[-1] + 1) if devices % side == 0]
-    shapes = [
-        shape
-        for shape in combinations_with_replacement(sides, len(pod))
-        if math.prod(shape) == devices and all(side <= most for side, most in zip(shape, pod, strict=True))
-    ]
+    shapes = [shape for shape in combinations_with_replacement(sides, len(pod)) if math.prod(shape) == devices]
+    shapes = [shape for shape in shapes if all(side <= most for side, most in zip(shape, pod, strict=True))]
     if not shapes:
         raise DoesNotFit(f"no slice of a {'x'.join(map(str, pod))} pod has {devices:,} chips")
     return f"{chip.key}:{'x'.join(map(str, min(shapes, key=max)))}"

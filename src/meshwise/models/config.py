@@ -89,9 +89,8 @@ class Config:
             return None
         words = as_list(value)
         if len(words) != layers or any(word not in valid for word in words):
-            raise UserError(
-                f"{self.where}: '{key}' is {quoted(words or value)}; expected {layers} entries, each one of {', '.join(valid)}"
-            )
+            expected = f"{layers} entries, each one of {', '.join(valid)}"
+            raise UserError(f"{self.where}: '{key}' is {quoted(words or value)}; expected {expected}")
         return tuple(str(word) for word in words)
 
     def indices(self, key: str, layers: int) -> frozenset[int] | None:
@@ -101,9 +100,8 @@ class Config:
             return None
         numbers = as_list(value)
         if not isinstance(value, list) or not all(type(i) is int and 0 <= i < layers for i in numbers):
-            raise UserError(
-                f"{self.where}: '{key}' is {quoted(numbers or self.values[key])}; expected a list of layers, each below {layers}"
-            )
+            found = quoted(numbers or self.values[key])
+            raise UserError(f"{self.where}: '{key}' is {found}; expected a list of layers, each below {layers}")
         return frozenset(cast(list[int], numbers))
 
     def table(self, key: str) -> "Config | None":

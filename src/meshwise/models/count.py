@@ -72,37 +72,25 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
     """Return all counts of one model, nested by subject. Bytes, FLOPs and parameters are plain numbers."""
     n = model.params
     per_token = model.flops(1, seq)
+    parameters = {"total": n, "active": model.active_without_embedding, "active_with_embedding": model.active_params}
+    towers = {"towers": {tower.name: tower.params for tower in model.towers}} if model.towers else {}
+    flops = {
+        "seq": seq, "per_token_6n": model.flops_6n(1), "per_token_matmul": 3 * model.matmul_flops(1),
+        "per_token_attention": 3 * model.attention_flops(1, seq), "per_token": per_token, "tokens": tokens,
+        "total_6n": model.flops_6n(tokens), "total": per_token * tokens,
+    }  # fmt: skip
+    cache = {"kv_bytes_per_token": model.kv_bytes(1), "context": seq, "kv_bytes": model.kv_bytes(seq)}
+    stored = {"file": model.stored_bytes} if model.tensors else {}
     return {
         "model": model.name,
         "model_type": model.model_type,
         "family": model.family,
         "source": model.source,
         "hyperparameters": hyperparameters(model),
-        "parameters": {
-            "total": n,
-            "active": model.active_without_embedding,
-            "active_with_embedding": model.active_params,
-            "parts": model.parts,
-        }
-        | ({"towers": {tower.name: tower.params for tower in model.towers}} if model.towers else {}),
-        "training_flops": {
-            "seq": seq,
-            "per_token_6n": model.flops_6n(1),
-            "per_token_matmul": 3 * model.matmul_flops(1),
-            "per_token_attention": 3 * model.attention_flops(1, seq),
-            "per_token": per_token,
-            "tokens": tokens,
-            "total_6n": model.flops_6n(tokens),
-            "total": per_token * tokens,
-        },
-        "cache": {
-            "kv_bytes_per_token": model.kv_bytes(1),
-            "context": seq,
-            "kv_bytes": model.kv_bytes(seq),
-            "state_bytes": model.state_bytes(),
-        },
-        "weight_bytes": {name: n * size for name, size in DTYPE_BYTES.items()}
-        | ({"file": model.stored_bytes} if model.tensors else {}),
+        "parameters": {**parameters, "parts": model.parts, **towers},
+        "training_flops": flops,
+        "cache": {**cache, "state_bytes": model.state_bytes()},
+        "weight_bytes": {name: n * size for name, size in DTYPE_BYTES.items()} | stored,
         "training_bytes": {"gradients_bf16": 2.0 * n, "gradients_fp32": 4.0 * n, "adamw": ADAMW_BYTES * n},
         "notes": list(model.notes),
     }
@@ -112,15 +100,9 @@ def hyperparameters(model: Model) -> dict[str, int]:
     """Return the hyperparameters as in a paper's table: layers, widths, heads, vocabulary, and the family's own."""
     d = model.decoder
     sizes = {
-        "layers": d.layers,
-        "d_model": d.hidden,
-        "d_ff": d.ffn,
-        "heads": d.heads,
-        "KV heads": d.kv_heads,
-        "head size": d.head_dim,
-        "vocabulary": d.vocab,
-        "context": d.context,
-    }
+        "layers": d.layers, "d_model": d.hidden, "d_ff": d.ffn, "heads": d.heads, "KV heads": d.kv_heads,
+        "head size": d.head_dim, "vocabulary": d.vocab, "context": d.context,
+    }  # fmt: skip
     return {name: value for name, value in sizes.items() if value} | dict(model.extra)
 
 

@@ -23,8 +23,7 @@ SAME_SIZE_SHARE = 0.03
 def find_model(name: str) -> Model:
     """Return the model that `name` means.
 
-    Presets come first, then files, the hub's cache, names that are a preset's with more words, the hub, and Ollama tags.
-    """
+    Presets come first, then files, the hub's cache, names that are a preset's with more words, the hub, and Ollama tags."""
     if name.lower().endswith(".gguf") and (os.path.isfile(name) or from_words(name) is None):
         from meshwise.models.gguf import header
 
@@ -181,8 +180,7 @@ def from_words(text: str) -> tuple[str, str] | None:
 def from_ollama(text: str) -> tuple[str, str] | None:
     """Return the preset and the weight format (or '') of an Ollama tag such as 'llama3.3:70b'; None where `text` is no tag.
 
-    A tag that is no preset's, or that could be several, is refused with the presets to choose from.
-    """
+    A tag that is no preset's, or that could be several, is refused with the presets to choose from."""
     tag = ollama.parse(text)
     if tag is None:
         return None

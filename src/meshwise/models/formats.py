@@ -59,48 +59,19 @@ UNIFORM = (
     Format(name="fp16", words="16-bit floats", aliases=("float16", "half")),
     Format(name="fp8", words="8-bit floats, a scale per row", bits=8, row_bytes=4, aliases=("fp8-e4m3", "w8a8-fp8")),
     Format(name="int8", words="8-bit integers, a scale per row", bits=8, row_bytes=4, aliases=("w8a8", "w8a8-int8")),
-    Format(
-        name="awq",
-        words="4-bit integers, groups of 128 with a 16-bit scale and a 4-bit zero point (AWQ)",
-        bits=4,
-        group=128,
-        group_bits=20,
-        aliases=("int4", "int4-awq", "awq-int4", "w4a16"),
-    ),
-    Format(
-        name="gptq",
-        words="4-bit integers, groups of 128 with a 16-bit scale and a 4-bit zero point, an index per input (GPTQ)",
-        bits=4,
-        group=128,
-        group_bits=20,
-        column_bytes=4,
-        aliases=("int4-gptq", "gptq-int4"),
-    ),
-    Format(
-        name="mlx-8bit",
-        words="8-bit integers, groups of 64 with a 16-bit scale and offset (MLX)",
-        bits=8,
-        group=64,
-        group_bits=32,
-    ),
-    Format(
-        name="mlx-4bit",
-        words="4-bit integers, groups of 64 with a 16-bit scale and offset (MLX)",
-        bits=4,
-        group=64,
-        group_bits=32,
-    ),
-    Format(
-        name="int4-g32",
-        words="4-bit integers, groups of 32 with a 16-bit scale (compressed-tensors)",
-        bits=4,
-        group=32,
-        group_bits=16,
-        experts_first=True,
-    ),
+    Format(name="awq", words="4-bit integers, groups of 128 with a 16-bit scale and a 4-bit zero point (AWQ)", bits=4, group=128,
+           group_bits=20, aliases=("int4", "int4-awq", "awq-int4", "w4a16")),
+    Format(name="gptq", bits=4, group=128, group_bits=20, column_bytes=4, aliases=("int4-gptq", "gptq-int4"),
+           words="4-bit integers, groups of 128 with a 16-bit scale and a 4-bit zero point, an index per input (GPTQ)"),
+    Format(name="mlx-8bit", words="8-bit integers, groups of 64 with a 16-bit scale and offset (MLX)", bits=8, group=64,
+           group_bits=32),
+    Format(name="mlx-4bit", words="4-bit integers, groups of 64 with a 16-bit scale and offset (MLX)", bits=4, group=64,
+           group_bits=32),
+    Format(name="int4-g32", words="4-bit integers, groups of 32 with a 16-bit scale (compressed-tensors)", bits=4, group=32,
+           group_bits=16, experts_first=True),
     Format(name="nvfp4", words="4-bit floats, an 8-bit scale per 16", bits=4, group=16, group_bits=8, aliases=("fp4",)),
     Format(name="mxfp4", words="4-bit floats, an 8-bit exponent per 32", bits=4, group=32, group_bits=8, experts_first=True),
-)
+)  # fmt: skip
 GGUF = tuple(Format(name=name, words="llama.cpp's own choice of types per tensor", gguf=True) for name in FILE_TYPES)
 FORMATS = {fmt.name: fmt for fmt in (*UNIFORM, *GGUF)}
 
@@ -108,8 +79,7 @@ FORMATS = {fmt.name: fmt for fmt in (*UNIFORM, *GGUF)}
 def format_names() -> dict[str, str]:
     """Return the format that each name and alias stands for. 'bf16' is the plain format; llama.cpp's is 'gguf-bf16'.
 
-    'q4_k' means Q4_K_M, as for llama-quantize.
-    """
+    'q4_k' means Q4_K_M, as for llama-quantize."""
     names = {f"gguf-{fmt.name.lower()}": fmt.name for fmt in GGUF}
     names |= {fmt.name.lower(): fmt.name for fmt in GGUF} | {"q3_k": "Q3_K_M", "q4_k": "Q4_K_M", "q5_k": "Q5_K_M"}
     return names | {name: fmt.name for fmt in UNIFORM for name in (fmt.name, *fmt.aliases)}
@@ -135,8 +105,7 @@ def _known_format(name: str) -> Format | None:
 def split_model_name(text: str) -> tuple[str, Format | None]:
     """Split 'llama-3.3-70b:q4_k_m' into a model and a format. An Ollama tag such as 'llama3.3:70b' becomes a preset and its format.
 
-    Text without a colon, or with a path after it, is only a model.
-    """
+    Text without a colon, or with a path after it, is only a model."""
     model, colon, name = text.rpartition(":")
     if not colon or "/" in name or "\\" in name:
         return text, _format_in_name(text)
@@ -256,8 +225,7 @@ def total(weights: Iterable[Weight]) -> int:
 def read(weights: Iterable[Weight], tokens: float = 1) -> float:
     """Return the bytes read in a step of `tokens` tokens: tables by row, experts if a token is routed to them, the rest once.
 
-    With a of e experts active, a step of b tokens reaches e (1 - (1 - a/e)^b) experts if routing is even.
-    """
+    With a of e experts active, a step of b tokens reaches e (1 - (1 - a/e)^b) experts if routing is even."""
     size = 0.0
     for weight in weights:
         share = weight.slot.share
@@ -269,8 +237,7 @@ def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, b
     """Return every tensor of `model` in a format. Without a format: as the .gguf file stores it, or in bf16.
 
     `imatrix`: quantised with an importance matrix, as most published IQ files are; it changes five file types by a percent or two.
-    `by_file`: quantised before the end of 2024, when layers were counted in file order; the total is the same.
-    """
+    `by_file`: quantised before the end of 2024, when layers were counted in file order; the total is the same."""
     if model.tensors:
         if fmt is not None:
             raise UserError(f"{model.name} is quantised already; leave out ':{fmt.name}'")

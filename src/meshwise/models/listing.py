@@ -56,40 +56,20 @@ def chip_rows(names: Sequence[str] | None = None) -> list[Row]:
 def chip_row(chip: Chip) -> Row:
     """Return all facts of a chip in SI, under the names of its TOML file."""
     return {
-        "chip": chip.key,
-        "name": chip.name,
-        "aliases": list(chip.aliases),
-        "vendor": chip.vendor,
-        "architecture": chip.architecture,
-        "kind": chip.kind,
-        "year": chip.year,
-        "memory": chip.memory,
-        "bandwidth": chip.bandwidth,
-        "flops": dict(chip.flops),
-        "sms": chip.sms,
-        "clock": chip.clock,
-        "cache": chip.cache,
-        "tdp": chip.tdp,
-        "tile": list(chip.tile),
-        "link": _link(chip.link),
-        "bridge": _link(chip.bridge),
-        "host": _link(chip.host),
-        "network": _link(chip.network),
-        "per_node": chip.per_node,
-        "pod": list(chip.torus.pod) if chip.torus and chip.torus.pod else None,
-        "prices": _prices(chip.prices),
+        "chip": chip.key, "name": chip.name, "aliases": list(chip.aliases), "vendor": chip.vendor,
+        "architecture": chip.architecture, "kind": chip.kind, "year": chip.year, "memory": chip.memory,
+        "bandwidth": chip.bandwidth, "flops": dict(chip.flops), "sms": chip.sms, "clock": chip.clock, "cache": chip.cache,
+        "tdp": chip.tdp, "tile": list(chip.tile), "link": _link(chip.link), "bridge": _link(chip.bridge),
+        "host": _link(chip.host), "network": _link(chip.network), "per_node": chip.per_node,
+        "pod": list(chip.torus.pod) if chip.torus and chip.torus.pod else None, "prices": _prices(chip.prices),
         "sources": _sources(chip.sources),
-    }
+    }  # fmt: skip
 
 
 def _link(link: Link | None) -> Row | None:
     return link and {
-        "name": link.name,
-        "bandwidth": link.bandwidth,
-        "latency": link.latency,
-        "axes": link.axes,
-        "joins": link.joins,
-    }
+        "name": link.name, "bandwidth": link.bandwidth, "latency": link.latency, "axes": link.axes, "joins": link.joins,
+    }  # fmt: skip
 
 
 def _prices(prices: Iterable[Price]) -> list[Row]:
@@ -106,21 +86,12 @@ def cluster_rows(names: Sequence[str] | None = None) -> list[Row]:
 
 def cluster_row(key: str, cluster: Cluster) -> Row:
     return {
-        "cluster": key,
-        "name": cluster.name,
-        "devices": cluster.devices,
-        "nodes": cluster.node_count,
-        "chips": cluster.chips,
-        "torus": list(cluster.torus),
-        "memory": cluster.memory,
-        "link": _link(cluster.node.link),
-        "network": _link(cluster.network),
-        "tiers": [asdict(tier) for tier in cluster.tiers],
+        "cluster": key, "name": cluster.name, "devices": cluster.devices, "nodes": cluster.node_count,
+        "chips": cluster.chips, "torus": list(cluster.torus), "memory": cluster.memory, "link": _link(cluster.node.link),
+        "network": _link(cluster.network), "tiers": [asdict(tier) for tier in cluster.tiers],
         "dollars_per_hour": None if cluster.rent is None else units.show(cluster.rent, "dollars/s"),
-        "prices": _prices(cluster.prices),
-        "sources": _sources(cluster.sources),
-        "notes": list(cluster.notes),
-    }
+        "prices": _prices(cluster.prices), "sources": _sources(cluster.sources), "notes": list(cluster.notes),
+    }  # fmt: skip
 
 
 def model_rows(names: Sequence[str] | None = None) -> list[Row]:
@@ -136,17 +107,11 @@ def model_rows(names: Sequence[str] | None = None) -> list[Row]:
 
 def model_row(model: Model) -> Row:
     return {
-        "model": model.name,
-        "family": model.family,
-        "model_type": model.model_type,
-        "params": model.params,
-        "active_params": model.active_without_embedding,
-        "active_params_with_embedding": model.active_params,
-        "hyperparameters": hyperparameters(model),
-        "layers": layer_runs(model),
-        "source": model.source,
+        "model": model.name, "family": model.family, "model_type": model.model_type, "params": model.params,
+        "active_params": model.active_without_embedding, "active_params_with_embedding": model.active_params,
+        "hyperparameters": hyperparameters(model), "layers": layer_runs(model), "source": model.source,
         "notes": list(model.notes),
-    }
+    }  # fmt: skip
 
 
 def layer_runs(model: Model) -> str:

@@ -156,9 +156,8 @@ def _header(content: GgufFile, stored: list[Weight], path: Path) -> BinaryIO:
             writer.add_uint32(name, value)
     _vocabulary(writer, content)
     for weight in stored:
-        writer.add_tensor_info(
-            weight.name, _shape(weight.slot), np.dtype(np.float32), weight.bytes, GGMLQuantizationType[weight.type]
-        )
+        kind = GGMLQuantizationType[weight.type]
+        writer.add_tensor_info(weight.name, _shape(weight.slot), np.dtype(np.float32), weight.bytes, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()

@@ -104,8 +104,7 @@ class Model:
     def active_without_embedding(self) -> int:
         """Active parameters as vendors state them for mixtures of experts: without the input embedding, of which a token reads one row.
 
-        A table that is tied to the head is multiplied there, and stays. gpt-oss-120b: 5.13 billion, and 5.71 with the embedding.
-        """
+        A table that is tied to the head is multiplied there, and stays. gpt-oss-120b: 5.13 billion, and 5.71 with the embedding."""
         if self.decoder.tied or not any(op.expert for op in self.ops):
             return self.active_params
         return self.active_params - sum(op.params * op.count for op in self.ops if op.name == "embedding")
@@ -198,18 +197,11 @@ def build(values: Mapping[str, object], name: str, source: str) -> Model:
         if config.model_type in module.model_types:
             body: Body = module.read(config)
             return Model(
-                name=name,
-                family=body.family or family,
-                model_type=config.model_type,
-                source=source,
-                decoder=body.decoder,
-                layers=body.layers,
-                placed=body.ops,
-                extra=body.extra,
-                notes=(*found.notes, *_left_out(found.beside, towers), *unknown),
-                towers=tuple(towers.values()),
+                name=name, family=body.family or family, model_type=config.model_type, source=source, decoder=body.decoder,
+                layers=body.layers, placed=body.ops, extra=body.extra,
+                notes=(*found.notes, *_left_out(found.beside, towers), *unknown), towers=tuple(towers.values()),
                 quantization=quantization,
-            )
+            )  # fmt: skip
     known = sorted(kind for module in modules.values() for kind in module.model_types)
     hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models/model-types.md)"
     raise UserError(

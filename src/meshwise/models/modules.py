@@ -12,10 +12,7 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.model import Model, family_of
 from meshwise.models.op import ALL_LINEAR, Op
 
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "attention": ("attention", "linear attention", "ssm", "ttt"),
-    "mlp": ("ffw", "experts"),
-}
+GROUPS: Mapping[str, tuple[str, ...]] = {"attention": ("attention", "linear attention", "ssm", "ttt"), "mlp": ("ffw", "experts")}
 """Short words for targets: the parts of a model whose linear layers they name."""
 UNNAMED = "*"
 """The key of types whose linear layers have no names here."""
@@ -95,9 +92,8 @@ def targeted(model: Model, targets: Iterable[str], rank: int) -> tuple[Module, .
     """Return the modules that targets name. UserError for a target that the model lacks, or a rank above a module's smaller side."""
     known = modules(model)
     if not known:
-        raise UserError(
-            f"the linear layers of {model.name} (model_type '{model.model_type}') have no names for adapters; expected full or freeze:N"
-        )
+        which = f"the linear layers of {model.name} (model_type '{model.model_type}')"
+        raise UserError(f"{which} have no names for adapters; expected full or freeze:N")
     chosen: dict[int, Module] = {}
     for target in targets:
         found = {i: module for i, module in enumerate(known) if module.matches(target)}
@@ -110,8 +106,7 @@ def targeted(model: Model, targets: Iterable[str], rank: int) -> tuple[Module, .
         wide = [module for module in found.values() if target not in (ALL_LINEAR, *GROUPS) or min(module.n, module.k) > GATES]
         narrow = min(wide, key=lambda module: min(module.n, module.k), default=None)
         if narrow and rank > (most := min(narrow.n, narrow.k)):
-            raise UserError(
-                f"rank {rank} exceeds the smaller side of {narrow.name} ({narrow.n} x {narrow.k}); expected at most {most}"
-            )
+            sides = f"{narrow.name} ({narrow.n} x {narrow.k})"
+            raise UserError(f"rank {rank} exceeds the smaller side of {sides}; expected at most {most}")
         chosen |= found
     return tuple(module for _, module in sorted(chosen.items()))

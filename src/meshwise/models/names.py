@@ -17,30 +17,11 @@ _LARGE = {"Q2_K": "Q2_K", "Q3_K": "Q3_K_L", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", 
 """The file type nearest to an '_XL' of Unsloth and others, which keep some tensors in wider types."""
 
 FORMATS = {
-    "fp8": "fp8",
-    "fp8dynamic": "fp8",
-    "fp8block": "fp8",
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "awq": "awq",
-    "awqint4": "awq",
-    "awq4bit": "awq",
-    "gptq": "gptq",
-    "gptqint4": "gptq",
-    "gptqint8": "int8",
-    "w4a16": "awq",
-    "quantizedw4a16": "awq",
-    "int4": "awq",
-    "int4mixedar": "awq",
-    "int8": "int8",
-    "w8a8": "int8",
-    "quantizedw8a8": "int8",
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "f16": "fp16",
-    "fp32": "fp32",
-}
+    "fp8": "fp8", "fp8dynamic": "fp8", "fp8block": "fp8", "nvfp4": "nvfp4", "fp4": "nvfp4", "mxfp4": "mxfp4", "awq": "awq",
+    "awqint4": "awq", "awq4bit": "awq", "gptq": "gptq", "gptqint4": "gptq", "gptqint8": "int8", "w4a16": "awq",
+    "quantizedw4a16": "awq", "int4": "awq", "int4mixedar": "awq", "int8": "int8", "w8a8": "int8", "quantizedw8a8": "int8",
+    "bf16": "bf16", "fp16": "fp16", "f16": "fp16", "fp32": "fp32",
+}  # fmt: skip
 """Words at the end of a repository's name, squeezed, and the weight format that they name."""
 
 _VARIANTS = frozenset(

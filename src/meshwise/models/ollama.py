@@ -79,8 +79,7 @@ def fitting(tag: Tag, presets: Iterable[str], parameters: Callable[[str], float]
 def _words_after(name: str, preset: str) -> list[str] | None:
     """Return the words of a preset's name after `name`; None if it does not begin with it, or if it is another version.
 
-    'llama-3.3-70b' begins with 'llama3.3'. It also begins with 'llama', but is followed by a version, so it is another model.
-    """
+    'llama-3.3-70b' begins with 'llama3.3'. It also begins with 'llama', but is followed by a version, so it is another model."""
     words = preset.lower().split("-")
     for length in range(1, len(words) + 1):
         if squeeze("-".join(words[:length])) == squeeze(name):

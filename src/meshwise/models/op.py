@@ -20,8 +20,7 @@ class Op:
 
     matmul     m rows per token (1; top_k / experts for one expert), n outputs, k inputs
     attention  m heads, k = size of a query and key, n = size of a value; multiplied by the keys that a token attends to
-    lookup, norm, vector: no matrix product; n and k are the shape
-    """
+    lookup, norm, vector: no matrix product; n and k are the shape"""
 
     name: str
     part: Part
@@ -53,8 +52,7 @@ class Op:
         """Return the keys that a token attends to, on average over a sequence; all of them if masked ones are not skipped.
 
         Worked: seq 4, causal, no window: (1 + 2 + 3 + 4) / 4 = 2.5; window 2: (1 + 2 + 2 + 2) / 4 = 1.75;
-        chunks of 3: (1 + 2 + 3 + 1) / 4 = 1.75.
-        """
+        chunks of 3: (1 + 2 + 3 + 1) / 4 = 1.75."""
         if self.selected or self.every > 1:
             return self._selected(seq, causal)
         if not causal:
@@ -69,8 +67,7 @@ class Op:
         """Return the keys where several tokens share one, or where only some are selected.
 
         Worked: seq 8, causal, 4 selected: (1 + 2 + 3 + 4 x 5) / 8 = 3.25; one key per 4 tokens, none selected: (4 x 1 + 1 x 2) / 8 = 0.75,
-        since a key is complete with its fourth token.
-        """
+        since a key is complete with its fourth token."""
         most = self.selected or seq
         if not causal:
             return float(min(seq // self.every, most))

@@ -5,21 +5,15 @@ from typing import Any, cast
 
 KEYS = ("quantization_config", "compression_config")
 _BY_ALGORITHM = {
-    "nvfp4": "nvfp4",
-    "w4a16_nvfp4": "nvfp4",
-    "fp8": "fp8",
-    "fp8_pb_wo": "fp8",
-    "fp8_block_scales": "fp8",
-    "mxfp4": "mxfp4",
-}
+    "nvfp4": "nvfp4", "w4a16_nvfp4": "nvfp4", "fp8": "fp8", "fp8_pb_wo": "fp8", "fp8_block_scales": "fp8", "mxfp4": "mxfp4",
+}  # fmt: skip
 """NVIDIA ModelOpt's `quant_algo`, in lower case."""
 
 
 def stored_format(values: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the name of the weight format of a checkpoint ('' for one that is not quantised), and notes.
 
-    The language model of a config with towers may have the table itself, so text_config is searched too.
-    """
+    The language model of a config with towers may have the table itself, so text_config is searched too."""
     tables = [values.get(key) for key in KEYS]
     inner = values.get("text_config")
     if isinstance(inner, Mapping):

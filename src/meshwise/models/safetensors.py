@@ -48,11 +48,8 @@ def _header(path: Path) -> dict[str, list[int]]:
             table: Any = json.loads(file.read(length))
             if not isinstance(table, dict):
                 raise ValueError("its header is no table")
-            shapes = {
-                str(name): cast(list[int], entry["shape"])
-                for name, entry in cast(dict[str, dict[str, Any]], table).items()
-                if name != "__metadata__"
-            }
+            entries = cast(dict[str, dict[str, Any]], table).items()
+            shapes = {str(name): cast(list[int], entry["shape"]) for name, entry in entries if name != "__metadata__"}
     except OSError as error:
         raise UserError(f"cannot read {quoted(str(path), 200)}: {error.strerror}") from None
     except (struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -93,8 +93,7 @@ def slots(model: Model, gguf: bool) -> tuple[Slot, ...]:
 def file_order(slots: Iterable[Slot]) -> list[Slot]:
     """Sort tensors as in a file converted in 2023 or 2024: by the hub's 5 GB parts in bf16, and in each by the layer number as text.
 
-    Layer 10 therefore precedes layer 9 where both are in one part. Quantisers before the end of 2024 counted layers in this order.
-    """
+    Layer 10 therefore precedes layer 9 where both are in one part. Quantisers before the end of 2024 counted layers in this order."""
     parts: list[list[Slot]] = [[]]
     filled = 0
     for slot in slots:

@@ -12,11 +12,9 @@ class ExportAsk(Ask):
     verb: ClassVar[str] = "export"
 
     plan: str = asked(
-        default="",
-        converter=TEXT,
+        default="", converter=TEXT, kw_only=False,
         help="A plan.json of 'meshwise plan' or 'meshwise serve'; - reads one from standard input.",
-        kw_only=False,
-    )
+    )  # fmt: skip
     to: str = asked(
         default="", converter=TEXT,
         help="Program: megatron, megatron-deepspeed, torchtitan, deepspeed, accelerate, nanotron, maxtext, vllm, ... (--list).",

@@ -43,9 +43,8 @@ def commands(q: ServeQuestion, layout: ServeLayout) -> dict[str, tuple[str, ...]
     """Return shell lines by engine: the planned one first, then others that can run the same layout."""
     known, engine = writers(), q.engine.name
     if engine not in known:
-        raise UserError(
-            f"no commands are known for the engine {engine!r}; expected one of {', '.join(known)} ({PROGRAMS} plugins)"
-        )
+        expected = f"expected one of {', '.join(known)} ({PROGRAMS} plugins)"
+        raise UserError(f"no commands are known for the engine {engine!r}; {expected}")
     lines = {engine: tuple(known[engine].lines(q, layout))}
     for name, writer in known.items():
         if getattr(writer, "RUNS_LAYOUTS_OF", "") == engine and cast(SharingWriter, writer).can(q, layout):

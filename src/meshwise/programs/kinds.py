@@ -100,9 +100,8 @@ def switch(on: Value = True, off: Value | None = None) -> Kind:
 
 def word(values: Mapping[Any, str], also: Mapping[str, Value | None] | None = None) -> Kind:
     """Return the kind of a key with a few words: `values` maps values of the fact to them; `also` maps words that are only read."""
-    by_word: dict[str, Value | None] = {text.lower(): value for value, text in values.items()} | {
-        text.lower(): value for text, value in (also or {}).items()
-    }
+    by_word: dict[str, Value | None] = {text.lower(): value for value, text in values.items()}
+    by_word |= {text.lower(): value for text, value in (also or {}).items()}
 
     def read(given: Any) -> Value | None:
         text = str(given).strip().lower()

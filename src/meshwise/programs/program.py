@@ -109,15 +109,15 @@ class Setup:
         return str(self.values.get(name, default))
 
 
-def _same(facts: Run) -> Run:
+def same_facts(facts: Run) -> Run:
     return facts
 
 
-def _plain(setup: Setup) -> dict[str, Value]:
+def plain_words(setup: Setup) -> dict[str, Value]:
     return dict(setup.values)
 
 
-def _none(_: Setup) -> Iterable[Refusal]:
+def no_refusals(_: Setup) -> Iterable[Refusal]:
     return ()
 
 
@@ -136,11 +136,11 @@ class Program:
     keys: tuple[Key, ...]
     write: Callable[[Setup], Written] | None
     """Return the files and the command of a plan; None: the program is only read."""
-    refuse: Callable[[Setup], Iterable[Refusal]] = _none
+    refuse: Callable[[Setup], Iterable[Refusal]] = no_refusals
     """Return what the program cannot express of a plan, with the nearest that it can."""
-    wording: Callable[[Setup], Mapping[str, Value]] = _plain
+    wording: Callable[[Setup], Mapping[str, Value]] = plain_words
     """Turn facts of FACTS into the program's own words, for the table `keys`."""
-    meaning: Callable[[Run], Run] = _same
+    meaning: Callable[[Run], Run] = same_facts
     """Turn facts in the program's own words into those of FACTS, and add what follows from them."""
     recognises: Callable[[Sequence[Setting], Source | None, str], int]
     """Return how surely settings are of this program, 0 for no, from the settings, the file, and the script that a command starts."""
@@ -210,9 +210,8 @@ def _stated(row: Key, setting: Setting, auto: str) -> list[Stated]:
     if auto and setting.value == "auto":
         return [Stated(row.fact, None, "unknown", setting.span, setting.key, auto)]
     if isinstance(setting.value, Unknown):
-        return [
-            Stated(row.fact, None, "unknown", setting.span, setting.key, setting.value.why or f"{setting.value} is not known")
-        ]
+        why = setting.value.why or f"{setting.value} is not known"
+        return [Stated(row.fact, None, "unknown", setting.span, setting.key, why)]
     try:
         value = row.kind.read(setting.value)
     except (ValueError, TypeError, OverflowError):

@@ -26,18 +26,11 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     per_node = min(per_node, choice.devices)
     values: dict[str, Value] = dict(choice.layout)
     values |= {
-        "dp": int(choice.layout["dp_replicate"]) * int(choice.layout["dp_shard"]),
-        "batch": plan.ask.batch,
-        "seq": plan.ask.seq,
-        "accumulation": choice.gradient_accumulation,
-        "precision": plan.ask.precision or "bf16",
-        "optimizer": plan.ask.optimizer or "adamw",
-        "compile": plan.ask.compile,
-        "nodes": -(-choice.devices // per_node),
-        "devices_per_node": per_node,
-        "devices": choice.devices,
-        "chip": q.chip.key,
-    }
+        "dp": int(choice.layout["dp_replicate"]) * int(choice.layout["dp_shard"]), "batch": plan.ask.batch,
+        "seq": plan.ask.seq, "accumulation": choice.gradient_accumulation, "precision": plan.ask.precision or "bf16",
+        "optimizer": plan.ask.optimizer or "adamw", "compile": plan.ask.compile, "nodes": -(-choice.devices // per_node),
+        "devices_per_node": per_node, "devices": choice.devices, "chip": q.chip.key,
+    }  # fmt: skip
     values |= {"loss": plan.ask.loss} if plan.ask.loss else {}
     values |= {"objective": plan.ask.objective} if plan.ask.objective != "sft" else {}
     values |= adapters.facts_of(q.model, q.work.finetune)
@@ -54,20 +47,11 @@ def model_facts(model: Model) -> dict[str, Value]:
     """Return the sizes of a model as facts."""
     d = model.decoder
     facts: dict[str, Value] = {
-        "layers": d.layers,
-        "hidden": d.hidden,
-        "ffn": d.ffn,
-        "heads": d.heads,
-        "kv_heads": d.kv_heads,
-        "head_dim": d.head_dim,
-        "vocab": d.vocab,
-        "gated": d.gated,
-        "tied": d.tied,
-        "position_kind": POSITIONS[d.position_kind],
-        "norm": "layernorm" if d.norm_bias else "rmsnorm",
-        "biased": d.ffn_bias or d.out_bias,
-        "qkv_bias": d.qkv_bias,
-    }
+        "layers": d.layers, "hidden": d.hidden, "ffn": d.ffn, "heads": d.heads, "kv_heads": d.kv_heads,
+        "head_dim": d.head_dim, "vocab": d.vocab, "gated": d.gated, "tied": d.tied,
+        "position_kind": POSITIONS[d.position_kind], "norm": "layernorm" if d.norm_bias else "rmsnorm",
+        "biased": d.ffn_bias or d.out_bias, "qkv_bias": d.qkv_bias,
+    }  # fmt: skip
     facts |= {"qk_norm": d.qk_norm} if d.qk_norm else {}
     facts |= {"positions": d.positions} if d.positions else {}
     ops = {op.name: op for op in model.ops}

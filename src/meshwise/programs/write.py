@@ -46,12 +46,9 @@ class Exported:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "program": self.program,
-            "version": self.version,
-            "start": self.start,
-            "check": self.check,
+            "program": self.program, "version": self.version, "start": self.start, "check": self.check,
             "files": dict(self.files),
-        }
+        }  # fmt: skip
 
     def rows(self) -> list[dict[str, Any]]:
         return [{"file": name, "lines": text.count("\n")} for name, text in self.files.items()]
@@ -62,8 +59,7 @@ def export(
 ) -> Exported:
     """Return one layout of a plan as the files of a program. UserError with the nearest layout for what the program cannot say.
 
-    `name`: the name of the job, where it is not the model's. `hours`: its time limit.
-    """
+    `name`: the name of the job, where it is not the model's. `hours`: its time limit."""
     program = find_program(to)
     if program.write is None:
         raise UserError(f"--to {to}: {program.title} is only read ('meshwise check'), not written")
@@ -80,18 +76,10 @@ def export(
     written = program.write(setup)
     starter = find_launcher(launcher or "torchrun")
     job = Job(
-        name=name or _name(setup),
-        nodes=setup.whole("nodes"),
-        devices_per_node=setup.whole("devices_per_node"),
-        command=written.command,
-        starter=written.starter,
-        environment=written.environment,
-        others=written.others,
-        header=setup.header,
-        files=written.files,
-        chip=setup.text("chip"),
-        hours=hours,
-    )
+        name=name or _name(setup), nodes=setup.whole("nodes"), devices_per_node=setup.whole("devices_per_node"),
+        command=written.command, starter=written.starter, environment=written.environment, others=written.others,
+        header=setup.header, files=written.files, chip=setup.text("chip"), hours=hours,
+    )  # fmt: skip
     made = {**starter.write(job)}
     made |= {name: text for name, text in written.files.items() if name not in made}
     return Exported(made, starter.start, program.check, program.title, program.version)
@@ -111,11 +99,8 @@ def _header(program: Program, setup: Setup) -> list[str]:
     """Return the lines that a program adds to a header: the version it was written for, and how to check it."""
     lines = [f"Written for {program.title} {program.version}."]
     made_for = str(getattr(setup.plan, "framework", ""))
-    if (
-        program.kind == "train"
-        and made_for
-        and _squeezed(made_for) not in (_squeezed(program.framework), _squeezed(program.title))
-    ):
+    ours = ("", _squeezed(program.framework), _squeezed(program.title))
+    if program.kind == "train" and _squeezed(made_for) not in ours:
         lines.append(f"The plan was made for {made_for}: {program.title} may be faster or slower, and need other memory.")
     on = getattr(setup.plan.ask, "on", "") if setup.plan is not None else ""
     lines.append(f"Check: meshwise check FILE --on {on}" + (f"; or {program.check}" if program.check else ""))
@@ -142,9 +127,8 @@ def _check_adapters(program: Program, setup: Setup) -> None:
 def _refused(program: Program, setup: Setup, refusals: list[Refusal]) -> str:
     """Return the error for a layout that a program cannot express, with the nearest one that it can."""
     why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals))
-    start = (
-        f"{program.title} cannot say {layout_name(_row(setup))}: {why}" if program.kind == "train" else f"{program.title}: {why}"
-    )
+    said = f" cannot say {layout_name(_row(setup))}" if program.kind == "train" else ""
+    start = f"{program.title}{said}: {why}"
     near = nearest(program, setup, refusals)
     if near is None:
         return start
@@ -188,14 +172,10 @@ def _product(values: Mapping[str, Any], axes: Sequence[str]) -> int:
 def _fixes(program: Program, setup: Setup, near: Setup) -> str:
     """Return the command that plans the nearest layout."""
     ask = setup.plan.ask
-    fixed = ",".join(
-        f"{name}={near.values[name]}" for name in NAMES if near.values[name] != setup.values[name] or name in ("tp", "pp")
-    )
-    changed = {
-        name: near.values[name]
-        for name in ("precision", "optimizer", "loss")
-        if near.values.get(name, "") != setup.values.get(name, "")
-    }
+    names = [name for name in NAMES if near.values[name] != setup.values[name] or name in ("tp", "pp")]
+    fixed = ",".join(f"{name}={near.values[name]}" for name in names)
+    choices = ("precision", "optimizer", "loss")
+    changed = {name: near.values[name] for name in choices if near.values.get(name, "") != setup.values.get(name, "")}
     return replace(ask, framework=program.framework, fix=(fixed,), allow=(), **changed).command()
 
 

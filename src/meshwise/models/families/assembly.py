@@ -36,18 +36,9 @@ def flag(name: str, value: Any) -> Any:
 def _sizes_now(reader: Names) -> Decoder:
     """Return the sizes and variants that blocks of the current layer are built from."""
     names = (
-        "hidden",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "ffn",
-        "gated",
-        "qkv_bias",
-        "out_bias",
-        "ffn_bias",
-        "norm_bias",
+        "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated", "qkv_bias", "out_bias", "ffn_bias", "norm_bias",
         "qk_norm",
-    )
+    )  # fmt: skip
     values: dict[str, Any] = {name: flag(name, reader[name]) for name in names}
     return Decoder(layers=1, vocab=1, **values)
 
@@ -120,14 +111,9 @@ def _numbers(reader: Names) -> Callable[[str], frozenset[int]]:
 
 
 BUILDERS: dict[str, Callable[[Names], Any]] = {
-    "attention": _attention,
-    "mlp": _mlp,
-    "experts_of": _experts,
-    "again": _again,
-    "stated": _stated,
-    "key": _key,
+    "attention": _attention, "mlp": _mlp, "experts_of": _experts, "again": _again, "stated": _stated, "key": _key,
     "numbers": _numbers,
-}
+}  # fmt: skip
 """Functions of an expression that depend on the model: standard blocks, and access to keys."""
 
 

@@ -15,69 +15,30 @@ MIXTURE = "moe"
 PositionKind = Literal["rotary", "learned", "alibi", "none"]
 
 TENSOR_NAMES: TensorNames = {
-    "embedding": "token_embd",
-    "positions": "position_embd",
-    "embedding_norm": "token_embd_norm",
-    "final_norm": "output_norm",
-    "head": "output",
-    "attention.q": "attn_q",
-    "attention.k": "attn_k",
-    "attention.v": "attn_v",
-    "attention.qkv": "attn_qkv",
-    "attention.out": "attn_output",
-    "attention.q_norm": "attn_q_norm",
-    "attention.k_norm": "attn_k_norm",
+    "embedding": "token_embd", "positions": "position_embd", "embedding_norm": "token_embd_norm",
+    "final_norm": "output_norm", "head": "output",
+    "attention.q": "attn_q", "attention.k": "attn_k", "attention.v": "attn_v", "attention.qkv": "attn_qkv",
+    "attention.out": "attn_output", "attention.q_norm": "attn_q_norm", "attention.k_norm": "attn_k_norm",
     "attention.sinks": "attn_sinks",
-    "ffw.gate": "ffn_gate",
-    "ffw.up": "ffn_up",
-    "ffw.down": "ffn_down",
-    "router": "ffn_gate_inp",
-    "router.shared": "ffn_gate_inp_shexp",
-    "experts.gate": "ffn_gate_exps",
-    "experts.up": "ffn_up_exps",
-    "experts.down": "ffn_down_exps",
-    "experts.gate_up": "ffn_gate_up_exps",
-    "shared.gate": "ffn_gate_shexp",
-    "shared.up": "ffn_up_shexp",
-    "shared.down": "ffn_down_shexp",
+    "ffw.gate": "ffn_gate", "ffw.up": "ffn_up", "ffw.down": "ffn_down",
+    "router": "ffn_gate_inp", "router.shared": "ffn_gate_inp_shexp", "experts.gate": "ffn_gate_exps",
+    "experts.up": "ffn_up_exps", "experts.down": "ffn_down_exps", "experts.gate_up": "ffn_gate_up_exps",
+    "shared.gate": "ffn_gate_shexp", "shared.up": "ffn_up_shexp", "shared.down": "ffn_down_shexp",
     "router.correction": ("exp_probs_b.bias",),
-    "attention.gate": "attn_gate",
-    "attention.q_down": "attn_q_a",
-    "attention.q_up": "attn_q_b",
-    "attention.kv_down": "attn_kv_a_mqa",
-    "attention.kv_norm": "attn_kv_a_norm",
-    "attention.kv_up": "attn_kv_b",
-    "attention.k_up": "attn_k_b",
-    "attention.v_up": "attn_v_b",
-    "attention.sub_norm": "attn_sub_norm",
+    "attention.gate": "attn_gate", "attention.q_down": "attn_q_a", "attention.q_up": "attn_q_b",
+    "attention.kv_down": "attn_kv_a_mqa", "attention.kv_norm": "attn_kv_a_norm", "attention.kv_up": "attn_kv_b",
+    "attention.k_up": "attn_k_b", "attention.v_up": "attn_v_b", "attention.sub_norm": "attn_sub_norm",
     "ffw.sub_norm": "ffn_sub_norm",
-    "index.q": "indexer.attn_q_b",
-    "index.k": "indexer.attn_k",
-    "index.k_norm": "indexer.k_norm",
+    "index.q": "indexer.attn_q_b", "index.k": "indexer.attn_k", "index.k_norm": "indexer.k_norm",
     "index.weights": "indexer.proj",
-    "ssm.in": "ssm_in",
-    "ssm.conv": "ssm_conv1d",
-    "ssm.dt_a_d": ("ssm_dt.bias", "ssm_a", "ssm_d"),
-    "ssm.x": "ssm_x",
-    "ssm.dt": "ssm_dt",
-    "ssm.a": ("ssm_a",),
-    "ssm.d": ("ssm_d",),
-    "ssm.dt_norm": "ssm_dt_norm",
-    "ssm.b_norm": "ssm_b_norm",
-    "ssm.c_norm": "ssm_c_norm",
-    "ssm.norm": "ssm_norm",
-    "ssm.out": "ssm_out",
-    "delta.beta_decay": "ssm_ba",
-    "delta.beta": "ssm_beta",
-    "delta.alpha": "ssm_alpha",
-    "delta.conv": "ssm_conv1d",
-    "delta.dt_a": ("ssm_dt.bias", "ssm_a"),
-    "delta.gate": "attn_gate",
-    "delta.norm": "ssm_norm",
-    "delta.out": "ssm_out",
+    "ssm.in": "ssm_in", "ssm.conv": "ssm_conv1d", "ssm.dt_a_d": ("ssm_dt.bias", "ssm_a", "ssm_d"), "ssm.x": "ssm_x",
+    "ssm.dt": "ssm_dt", "ssm.a": ("ssm_a",), "ssm.d": ("ssm_d",), "ssm.dt_norm": "ssm_dt_norm", "ssm.b_norm": "ssm_b_norm",
+    "ssm.c_norm": "ssm_c_norm", "ssm.norm": "ssm_norm", "ssm.out": "ssm_out",
+    "delta.beta_decay": "ssm_ba", "delta.beta": "ssm_beta", "delta.alpha": "ssm_alpha", "delta.conv": "ssm_conv1d",
+    "delta.dt_a": ("ssm_dt.bias", "ssm_a"), "delta.gate": "attn_gate", "delta.norm": "ssm_norm", "delta.out": "ssm_out",
     "delta.qkv": "attn_qkv",
     "head.bias": ("output.bias",),
-}
+}  # fmt: skip
 """llama.cpp's names for the weights of the blocks below. A family adds those of its own Ops in `tensor_names`."""
 
 
@@ -147,27 +108,19 @@ class Body:
 def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False, value_dim: int = 0) -> Block:
     """Return multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V.
 
-    `value_dim` is the size of a value where it differs from that of a key (MiMo-V2).
-    """
+    `value_dim` is the size of a value where it differs from that of a key (MiMo-V2)."""
     wide, narrow = d.heads * d.head_dim, d.kv_heads * d.head_dim
     value = value_dim or d.head_dim
     qk = {"": (), "head": (d.head_dim, d.head_dim), "all": (wide, narrow)}[d.qk_norm]
+    scores = Op(
+        name="attention.scores", part="attention", kind="attention", m=d.heads, n=value, k=d.head_dim, shard="heads",
+        cache=d.kv_heads * (d.head_dim + value), window=window, chunked=chunked,
+    )  # fmt: skip
     ops = [
         linear("attention.q", "attention", wide, d.hidden, "column", bias=d.qkv_bias),
         linear("attention.k", "attention", narrow, d.hidden, "kv", bias=d.qkv_bias),
         linear("attention.v", "attention", d.kv_heads * value, d.hidden, "kv", bias=d.qkv_bias),
-        Op(
-            name="attention.scores",
-            part="attention",
-            kind="attention",
-            m=d.heads,
-            n=value,
-            k=d.head_dim,
-            shard="heads",
-            cache=d.kv_heads * (d.head_dim + value),
-            window=window,
-            chunked=chunked,
-        ),
+        scores,
         linear("attention.out", "attention", d.hidden, d.heads * value, "row", bias=d.out_bias),
         *(norm(f"attention.{which}_norm", width) for which, width in zip("qk", qk, strict=False)),
     ]
@@ -201,8 +154,7 @@ def experts(
 ) -> Block:
     """Return a mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and one of width `shared` for all.
 
-    `bias` applies to the router and the experts; the shared one has a bias if every other feed-forward has.
-    """
+    `bias` applies to the router and the experts; the shared one has a bias if every other feed-forward has."""
     routed = replace(d, ffn_bias=bias)
     ops = [linear("router", "router", number, d.hidden, "", bias=bias)]
     if shared_gate:
@@ -237,9 +189,8 @@ def embedding_ops(d: Decoder) -> list[tuple[str, Op]]:
     width = d.embedded or d.hidden
     ops = [Op(name="embedding", part="vocabulary", kind="lookup", n=d.vocab, k=width, params=d.vocab * width, shard="vocab")]
     if d.positions:
-        ops.append(
-            Op(name="positions", part="positions", kind="lookup", n=d.positions, k=d.hidden, params=d.positions * d.hidden)
-        )
+        size = d.positions * d.hidden
+        ops.append(Op(name="positions", part="positions", kind="lookup", n=d.positions, k=d.hidden, params=size))
     if d.embedded and d.embedded != d.hidden:
         ops.append(linear("embedding.project", "vocabulary", d.hidden, width, ""))
     if d.embedding_norm:

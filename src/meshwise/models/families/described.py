@@ -60,8 +60,7 @@ PATCHES = 1024
 def tower_sizes(config: Config) -> tuple[int, int, int, int] | None:
     """Return the parameters, width, layers and patches per picture of a tower; None where its type is not described.
 
-    Published tables often state the outer type, such as qwen2_5_vl for qwen2_5_vl_vision.
-    """
+    Published tables often state the outer type, such as qwen2_5_vl for qwen2_5_vl_vision."""
     stated = config.values.get("model_type")
     for kind in (f"{stated}_vision", stated) if isinstance(stated, str) else ():
         if kind in model_types and describe(kind).family == TOWER:
@@ -84,8 +83,7 @@ class Reader:
 
     A name is looked up, in this order, among the names of [let], the keys of the config and the functions. Within its own
     expression a name of [let] means the key: head_dim = "head_dim or hidden // heads". What depends on the layer `i` is evaluated
-    for every layer; everything else once.
-    """
+    for every layer; everything else once."""
 
     def __init__(self, description: Description, config: Config) -> None:
         self.description = description

@@ -85,8 +85,7 @@ class Types(Set[str]):
 def _path(name: str) -> Path | None:
     """Return the architecture file of a name, from the user's own folder first. Names with '_' in front are parts that types share.
 
-    The folders are not listed: they hold hundreds of files, of which a model needs three or four.
-    """
+    The folders are not listed: they hold hundreds of files, of which a model needs three or four."""
     if not re.fullmatch(r"[\w.-]{1,100}", name):
         return None
     paths = (folder / FOLDER / f"{name}.toml" for folder in (files.user_folder(), files.BUILT_IN))

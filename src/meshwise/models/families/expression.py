@@ -15,41 +15,11 @@ from typing import Any, cast
 from meshwise.errors import UserError, quoted
 
 _ALLOWED = (
-    ast.Expression,
-    ast.BoolOp,
-    ast.And,
-    ast.Or,
-    ast.UnaryOp,
-    ast.Not,
-    ast.USub,
-    ast.BinOp,
-    ast.Add,
-    ast.Sub,
-    ast.Mult,
-    ast.Div,
-    ast.FloorDiv,
-    ast.Mod,
-    ast.Compare,
-    ast.Eq,
-    ast.NotEq,
-    ast.Lt,
-    ast.LtE,
-    ast.Gt,
-    ast.GtE,
-    ast.In,
-    ast.NotIn,
-    ast.Is,
-    ast.IsNot,
-    ast.IfExp,
-    ast.Call,
-    ast.keyword,
-    ast.Name,
-    ast.Load,
-    ast.Constant,
-    ast.Subscript,
-    ast.List,
+    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult,
+    ast.Div, ast.FloorDiv, ast.Mod, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn,
+    ast.Is, ast.IsNot, ast.IfExp, ast.Call, ast.keyword, ast.Name, ast.Load, ast.Constant, ast.Subscript, ast.List,
     ast.Tuple,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -132,8 +102,7 @@ def _is_prime(value: int) -> bool:
 def sum_of_primes(start: int, skipped: int, number: int) -> int:
     """Return the sum of `number` consecutive primes, after the first `skipped` of those from `start` on.
 
-    Worked: sum_of_primes(10, 1, 2) = 13 + 17, since 11 is skipped.
-    """
+    Worked: sum_of_primes(10, 1, 2) = 13 + 17, since 11 is skipped."""
     if not 2 < start < 10**8 or not 0 <= skipped < MOST_PRIMES or not 0 < number < MOST_PRIMES:
         raise ValueError("sizes of hashed tables out of range")
     primes = (value for value in itertools.count(start) if _is_prime(value))
@@ -141,19 +110,8 @@ def sum_of_primes(start: int, skipped: int, number: int) -> int:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "min": min,
-    "max": max,
-    "len": len,
-    "int": int,
-    "round_up": round_up,
-    "inside": inside,
-    "root": isqrt,
-    "count": count,
-    "before": before,
-    "of_layer": of_layer,
-    "each": each,
-    "count_below": count_below,
-    "sum_of_primes": sum_of_primes,
-}
+    "min": min, "max": max, "len": len, "int": int, "round_up": round_up, "inside": inside, "root": isqrt, "count": count,
+    "before": before, "of_layer": of_layer, "each": each, "count_below": count_below, "sum_of_primes": sum_of_primes,
+}  # fmt: skip
 """Functions that any expression may call, beside the constructors of Ops."""
 CONSTANTS: dict[str, Any] = {"true": True, "false": False, "none": None}

@@ -7,21 +7,10 @@ from typing import Any
 from meshwise.models.op import Op, Part, Shard, norm, vector
 
 PARTS: dict[str, Part] = {
-    "attention": "attention",
-    "index": "attention",
-    "embedding": "vocabulary",
-    "head": "vocabulary",
-    "positions": "positions",
-    "ffw": "ffw",
-    "shared": "ffw",
-    "experts": "experts",
-    "router": "router",
-    "ssm": "ssm",
-    "delta": "linear attention",
-    "linear": "linear attention",
-    "layer": "norms",
-    "mixing": "ffw",
-}
+    "attention": "attention", "index": "attention", "embedding": "vocabulary", "head": "vocabulary",
+    "positions": "positions", "ffw": "ffw", "shared": "ffw", "experts": "experts", "router": "router", "ssm": "ssm",
+    "delta": "linear attention", "linear": "linear attention", "layer": "norms", "mixing": "ffw",
+}  # fmt: skip
 """The part that the first word of an Op's name belongs to."""
 
 
@@ -57,19 +46,9 @@ def attend(
     """Return softmax attention; `cache` is the number of elements of a cached key and value."""
     _sized(heads, key, value, every)
     return Op(
-        name="",
-        part="attention",
-        kind="attention",
-        m=heads,
-        n=value,
-        k=key,
-        shard="heads",
-        cache=cache,
-        window=window or 0,
-        chunked=bool(chunked and window),
-        selected=selected or 0,
-        every=every,
-    )
+        name="", part="attention", kind="attention", m=heads, n=value, k=key, shard="heads", cache=cache,
+        window=window or 0, chunked=bool(chunked and window), selected=selected or 0, every=every,
+    )  # fmt: skip
 
 
 def conv(channels: int, kernel: int, bias: Any = False, state: Any = None, inputs: int = 1) -> Op:
@@ -130,20 +109,7 @@ def state(op: Op, elements: int) -> Op:
 
 
 CONSTRUCTORS: dict[str, Callable[..., Any]] = {
-    "column": _linear("column"),
-    "row": _linear("row"),
-    "kv": _linear("kv"),
-    "whole": _linear(""),
-    "vocab_linear": _linear("vocab"),
-    "attend": attend,
-    "conv": conv,
-    "scan": scan,
-    "lookup": lookup,
-    "table": positions,
-    "norm": gain,
-    "vector": weights,
-    "expert": expert,
-    "times": times,
-    "stored_elsewhere": stored_elsewhere,
-    "state": state,
-}
+    "column": _linear("column"), "row": _linear("row"), "kv": _linear("kv"), "whole": _linear(""),
+    "vocab_linear": _linear("vocab"), "attend": attend, "conv": conv, "scan": scan, "lookup": lookup, "table": positions,
+    "norm": gain, "vector": weights, "expert": expert, "times": times, "stored_elsewhere": stored_elsewhere, "state": state,
+}  # fmt: skip

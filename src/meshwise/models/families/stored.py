@@ -35,19 +35,13 @@ def load(name: str) -> tuple[Architecture, ...]:
     table: dict[str, Any] = files.table_of(path)
     config = _config(table.get("keys", {}), table.get("config", {}), name)
     one = Architecture(
-        name=name,
-        model_types=tuple(table["types"]),
-        readable=table.get("readable", True),
-        writable=table.get("writable", False),
-        norms=tuple(table.get("norms", Architecture.norms)),
-        fused_qkv=table.get("fused_qkv", False),
-        fused_gate=table.get("fused_gate", False),
-        fused_experts=table.get("fused_experts", False),
-        expert_name=table.get("expert_name", ""),
-        split=_split([SPLITS[split] for split in table.get("splits", ())]),
-        names=_names(table.get("names", {})),
+        name=name, model_types=tuple(table["types"]), readable=table.get("readable", True),
+        writable=table.get("writable", False), norms=tuple(table.get("norms", Architecture.norms)),
+        fused_qkv=table.get("fused_qkv", False), fused_gate=table.get("fused_gate", False),
+        fused_experts=table.get("fused_experts", False), expert_name=table.get("expert_name", ""),
+        split=_split([SPLITS[split] for split in table.get("splits", ())]), names=_names(table.get("names", {})),
         config=config,
-    )
+    )  # fmt: skip
     if "experts" not in table:
         return (one,)
     return (replace(one, model_types=(table["experts"],), requires="expert_count"), one)

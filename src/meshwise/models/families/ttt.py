@@ -19,17 +19,11 @@ def read(config: Config) -> Body:
     config.require_multiple(hidden, heads, "hidden_size must be a multiple of num_attention_heads")
     convolved = config.flag("pre_conv", False)
     d = Decoder(
-        hidden=hidden,
-        layers=config.layers("num_hidden_layers"),
-        vocab=config.whole("vocab_size"),
-        context=config.whole("max_position_embeddings", default=2048),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=config.whole("intermediate_size"),
-        tied=config.flag("tie_word_embeddings", True),
+        hidden=hidden, layers=config.layers("num_hidden_layers"), vocab=config.whole("vocab_size"),
+        context=config.whole("max_position_embeddings", default=2048), heads=heads, kv_heads=heads,
+        head_dim=hidden // heads, ffn=config.whole("intermediate_size"), tied=config.flag("tie_word_embeddings", True),
         norms=3 if convolved else 2,
-    )
+    )  # fmt: skip
     extra = (("TTT mini-batch", config.whole("mini_batch_size", default=16)),)
     return assemble(d, [mixer(d, config, convolved)] * d.layers, [mlp(d, d.ffn)] * d.layers, extra=extra)
 
@@ -48,15 +42,9 @@ def mixer(d: Decoder, config: Config, convolved: bool) -> Block:
     if convs:
         size = convs * d.hidden
         conv = Op(
-            name="ttt.conv",
-            part="ttt",
-            kind="conv",
-            n=size,
-            k=kernel,
-            params=size * (kernel + 1),
-            shard="column",
+            name="ttt.conv", part="ttt", kind="conv", n=size, k=kernel, params=size * (kernel + 1), shard="column",
             state=size * kernel,
-        )
+        )  # fmt: skip
         ops.append(conv)
     ops += [
         linear("ttt.learning_rate", "ttt", d.heads, d.hidden, "column", bias=True),
@@ -73,24 +61,15 @@ def _scan(d: Decoder, name: str, times: int, n: int, k: int, params: int = 0, st
     """Return `times` products per head; `params` and `state` are per head."""
     heads = d.heads
     return Op(
-        name=f"ttt.{name}",
-        part="ttt",
-        kind="scan",
-        m=times * heads,
-        n=n,
-        k=k,
-        params=heads * params,
-        shard="heads",
-        state=heads * state,
-        serial=serial,
-    )
+        name=f"ttt.{name}", part="ttt", kind="scan", m=times * heads, n=n, k=k, params=heads * params, shard="heads",
+        state=heads * state, serial=serial,
+    )  # fmt: skip
 
 
 def _inner_linear(d: Decoder, batch: int) -> list[Op]:
     """Return K W, Q W and K'G with the state W (f x f), and Q K' and its product with G within a mini-batch of `batch` tokens.
 
-    Worked: f = 64, batch 16: 2 (3 x 64 x 64 + 2 x 16 x 64) = 28,672 FLOPs per token and head, 4.1M over 12 x 12 heads.
-    """
+    Worked: f = 64, batch 16: 2 (3 x 64 x 64 + 2 x 16 x 64) = 28,672 FLOPs per token and head, 4.1M over 12 x 12 heads."""
     f = d.head_dim
     weights = f * f + f
     # A decoder keeps W and b and, until the mini-batch is complete, the sum of their gradients: twice the weights.

@@ -116,8 +116,7 @@ class _Header:
     """A reader of everything before the weights, in file order (ggml's docs/gguf.md).
 
     The gguf package's reader makes several arrays of every token and merge: 14 s for the vocabulary of Llama 3 against 0.6 s
-    here. It also does not terminate if a damaged file claims 2^40 of them.
-    """
+    here. It also does not terminate if a damaged file claims 2^40 of them."""
 
     def __init__(self, data: mmap) -> None:
         self.data = data

@@ -10,69 +10,22 @@ from dataclasses import dataclass, field
 from meshwise.models.tensors import Slot
 
 BLOCKS = {
-    "F32": (1, 4),
-    "F16": (1, 2),
-    "BF16": (1, 2),
-    "Q4_0": (32, 18),
-    "Q4_1": (32, 20),
-    "Q5_0": (32, 22),
-    "Q5_1": (32, 24),
-    "Q8_0": (32, 34),
-    "Q2_K": (256, 84),
-    "Q3_K": (256, 110),
-    "Q4_K": (256, 144),
-    "Q5_K": (256, 176),
-    "Q6_K": (256, 210),
-    "IQ1_S": (256, 50),
-    "IQ1_M": (256, 56),
-    "IQ2_XXS": (256, 66),
-    "IQ2_XS": (256, 74),
-    "IQ2_S": (256, 82),
-    "IQ3_XXS": (256, 98),
-    "IQ3_S": (256, 110),
-    "IQ4_NL": (32, 18),
-    "IQ4_XS": (256, 136),
-    "MXFP4": (32, 17),
-    "TQ1_0": (256, 54),
-    "TQ2_0": (256, 66),
-}
+    "F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24),
+    "Q8_0": (32, 34), "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176), "Q6_K": (256, 210),
+    "IQ1_S": (256, 50), "IQ1_M": (256, 56), "IQ2_XXS": (256, 66), "IQ2_XS": (256, 74), "IQ2_S": (256, 82),
+    "IQ3_XXS": (256, 98), "IQ3_S": (256, 110), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "MXFP4": (32, 17),
+    "TQ1_0": (256, 54), "TQ2_0": (256, 66),
+}  # fmt: skip
 """Elements and bytes of a block: the gguf package's GGML_QUANT_SIZES, copied because importing that package takes 0.2 s."""
 
 FILE_TYPES = {
-    "F32": "F32",
-    "F16": "F16",
-    "BF16": "BF16",
-    "Q2_K": "Q2_K",
-    "Q2_K_S": "Q2_K",
-    "Q3_K_S": "Q3_K",
-    "Q3_K_M": "Q3_K",
-    "Q3_K_L": "Q3_K",
-    "Q4_0": "Q4_0",
-    "Q4_1": "Q4_1",
-    "Q4_K_S": "Q4_K",
-    "Q4_K_M": "Q4_K",
-    "Q5_0": "Q5_0",
-    "Q5_1": "Q5_1",
-    "Q5_K_S": "Q5_K",
-    "Q5_K_M": "Q5_K",
-    "Q6_K": "Q6_K",
-    "Q8_0": "Q8_0",
-    "IQ1_S": "IQ1_S",
-    "IQ1_M": "IQ1_M",
-    "IQ2_XXS": "IQ2_XXS",
-    "IQ2_XS": "IQ2_XS",
-    "IQ2_S": "IQ2_XS",
-    "IQ2_M": "IQ2_S",
-    "IQ3_XXS": "IQ3_XXS",
-    "IQ3_XS": "IQ3_S",
-    "IQ3_S": "IQ3_S",
-    "IQ3_M": "IQ3_S",
-    "IQ4_NL": "IQ4_NL",
-    "IQ4_XS": "IQ4_XS",
-    "TQ1_0": "TQ1_0",
-    "TQ2_0": "TQ2_0",
+    "F32": "F32", "F16": "F16", "BF16": "BF16", "Q2_K": "Q2_K", "Q2_K_S": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K",
+    "Q3_K_L": "Q3_K", "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_0": "Q5_0", "Q5_1": "Q5_1",
+    "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K", "Q8_0": "Q8_0", "IQ1_S": "IQ1_S", "IQ1_M": "IQ1_M",
+    "IQ2_XXS": "IQ2_XXS", "IQ2_XS": "IQ2_XS", "IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XXS": "IQ3_XXS", "IQ3_XS": "IQ3_S",
+    "IQ3_S": "IQ3_S", "IQ3_M": "IQ3_S", "IQ4_NL": "IQ4_NL", "IQ4_XS": "IQ4_XS", "TQ1_0": "TQ1_0", "TQ2_0": "TQ2_0",
     "MXFP4_MOE": "MXFP4",
-}
+}  # fmt: skip
 """File types, and the type of most of their tensors."""
 
 LOWEST = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
@@ -81,12 +34,8 @@ TWO_AND_A_HALF = frozenset({"IQ2_S", "IQ2_M"})
 FLOATS = frozenset({"F32", "F16", "BF16"})
 
 NARROW = {
-    "Q4_K": "Q5_0",
-    "Q5_K": "Q5_1",
-    "Q6_K": "Q8_0",
-    "TQ1_0": "Q4_0",
-    "TQ2_0": "Q4_0",
-}
+    "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0",
+}  # fmt: skip
 """Types for rows whose length is not a multiple of 256, by the type chosen first; IQ4_NL for types not listed."""
 
 NEVER = ("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "ssm_conv1d.weight")

@@ -7,17 +7,9 @@ TOKEN = re.compile(
     r"\s*(?:(\d+#[0-9a-zA-Z]+|0[xX][0-9a-fA-F]+|\d+)|([A-Za-z_]\w*(?:\[[^\]]*\])?)|(<<=|>>=|\*\*|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|[-+*/%&|^<>=!~?:(),]))"
 )
 LEVELS = (
-    ("||",),
-    ("&&",),
-    ("|",),
-    ("^",),
-    ("&",),
-    ("==", "!="),
-    ("<", "<=", ">", ">="),
-    ("<<", ">>"),
-    ("+", "-"),
+    ("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"),
     ("*", "/", "%"),
-)
+)  # fmt: skip
 ASSIGNING = ("=", "+=", "-=", "*=", "/=", "%=", "<<=", ">>=", "&=", "|=", "^=")
 
 
@@ -206,19 +198,10 @@ def _binary(operator: str, left: int, right: int) -> int:
             raise NotKnown
         return _in_64_bits(left << right if operator == "<<" else left >> right if operator == ">>" else left**right)
     table = {
-        "+": left + right,
-        "-": left - right,
-        "*": left * right,
-        "&": left & right,
-        "|": left | right,
-        "^": left ^ right,
-        "==": int(left == right),
-        "!=": int(left != right),
-        "<": int(left < right),
-        "<=": int(left <= right),
-        ">": int(left > right),
-        ">=": int(left >= right),
-    }
+        "+": left + right, "-": left - right, "*": left * right, "&": left & right, "|": left | right, "^": left ^ right,
+        "==": int(left == right), "!=": int(left != right), "<": int(left < right), "<=": int(left <= right),
+        ">": int(left > right), ">=": int(left >= right),
+    }  # fmt: skip
     return _in_64_bits(table[operator])
 
 

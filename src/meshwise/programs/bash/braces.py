@@ -62,10 +62,7 @@ def _sequence(text: str, token: Part) -> list[list[Part]] | None:
     first, last, step = int(match.group(1)), int(match.group(2)), abs(int(match.group(3) or 1)) or 1
     if abs(last - first) // step > 10_000:
         return None
-    width = (
-        max(len(match.group(1)), len(match.group(2)))
-        if re.match(r"-?0\d", match.group(1)) or re.match(r"-?0\d", match.group(2))
-        else 0
-    )
+    padded = any(re.match(r"-?0\d", end) for end in match.groups()[:2])
+    width = max(len(match.group(1)), len(match.group(2))) if padded else 0
     numbers = range(first, last + 1, step) if last >= first else range(first, last - 1, -step)
     return [[Literal((Piece(f"{n:0{width}d}", token.pieces[0].place, exact=False),), False)] for n in numbers]

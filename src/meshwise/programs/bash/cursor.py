@@ -109,9 +109,8 @@ class Cursor(ABC):
             kept.append((start, stop))
         else:
             place = self.source.place(begin, begin + 1)
-            self.notes.append(
-                tree.Note(place.file if place else "", place.line if place else 0, f"the heredoc is not ended by {end}")
-            )
+            file, line = (place.file, place.line) if place else ("", 0)
+            self.notes.append(tree.Note(file, line, f"the heredoc is not ended by {end}"))
         pieces = tuple(piece for start, stop in kept for piece in self.source.pieces(start, stop))
         redirect.body = Word((Literal(pieces, True),))
         if not quoted:

@@ -263,11 +263,8 @@ class Expander:
         if isinstance(found, Array):
             return found.values
         if found is None:
-            return (
-                []
-                if self.testing or part.length or (part.name not in self.fixed and not is_given(part.name))
-                else [self._unset(part)]
-            )
+            empty = self.testing or part.length or (part.name not in self.fixed and not is_given(part.name))
+            return [] if empty else [self._unset(part)]
         return [found]
 
     def _list(self, part: Parameter, every: list[Value]) -> list[Fragment]:

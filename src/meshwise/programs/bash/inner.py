@@ -12,21 +12,9 @@ from meshwise.programs.bash.statements import parse
 
 SHELLS = ("bash", "sh", "zsh", "dash", "/bin/bash", "/bin/sh", "/usr/bin/bash", "/usr/bin/env bash")
 RUNNERS = (
-    "srun",
-    "sbatch",
-    "salloc",
-    "mpirun",
-    "nohup",
-    "env",
-    "time",
-    "timeout",
-    "docker",
-    "singularity",
-    "apptainer",
-    "pdsh",
-    "sudo",
-    "exec",
-)
+    "srun", "sbatch", "salloc", "mpirun", "nohup", "env", "time", "timeout", "docker", "singularity", "apptainer", "pdsh",
+    "sudo", "exec",
+)  # fmt: skip
 REMOTE = ("ssh", "pdsh")
 
 
@@ -52,9 +40,8 @@ def script(words: Sequence[Value], stdin: Value | None, beside: Callable[[Value]
         return _submitted(words, stdin, beside)
     if name in REMOTE and len(words) > 2 and " " in joined(words[2:], " ").text:
         host = next((i for i in range(1, len(words)) if not words[i].text.startswith("-")), 0)
-        return (
-            Inner(tuple(words[: host + 1]), Source(joined(words[host + 1 :], " ").pieces), ()) if host + 1 < len(words) else None
-        )
+        there = words[host + 1 :]
+        return Inner(tuple(words[: host + 1]), Source(joined(there, " ").pieces), ()) if there else None
     for number, word in enumerate(words[:8] if name in RUNNERS else words[:1]):
         source = beside(word) if word.text.endswith((".sh", ".sbatch", ".slurm", ".bash")) else None
         if source is not None:
@@ -102,8 +89,7 @@ def statements(shell: Shell, source: Source) -> Status:
 def follow(shell: Shell, found: Inner, environment: Mapping[str, Value]) -> Status:
     """Follow a script that starts as a process of its own: it sees exported variables alone, and changes none of ours.
 
-    A variable that is not exported stays unknown inside, rather than empty: a launcher may set it.
-    """
+    A variable that is not exported stays unknown inside, rather than empty: a launcher may set it."""
     outer, before, stdin = shell.state.copy(), len(shell.started), shell.stdin
     found_directives = directives(found.source)
     shell.directives += found_directives

@@ -145,11 +145,8 @@ def _expr(texts: list[str]) -> str | None:
 def _bc(texts: list[str], stdin: str) -> str | None:
     """Compute one line of whole numbers, as `echo "$a * $b" | bc` does."""
     line = stdin.strip().removeprefix("scale=0;").strip()
-    if (
-        any(text not in ("-l", "-q") for text in texts)
-        or ("-l" in texts and "/" in line)
-        or not re.fullmatch(r"[\d+*/%() -]+", line)
-    ):
+    exact = set(texts) <= {"-l", "-q"} and not ("-l" in texts and "/" in line)
+    if not exact or not re.fullmatch(r"[\d+*/%() -]+", line):
         return None
     try:
         return f"{calculate(re.sub(r'(?<![0-9])0+(?=[0-9])', '', line), _NoVariables())}\n"
@@ -209,11 +206,5 @@ def _awk(texts: list[str], stdin: str) -> str | None:
 
 PURE: dict[str, Callable[[list[str]], str | None]] = {"basename": _basename, "dirname": _dirname, "seq": _seq, "expr": _expr}
 FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
-    "bc": _bc,
-    "tr": _tr,
-    "wc": _wc,
-    "cut": _cut,
-    "head": _head,
-    "xargs": _xargs,
-    "awk": _awk,
-}
+    "bc": _bc, "tr": _tr, "wc": _wc, "cut": _cut, "head": _head, "xargs": _xargs, "awk": _awk,
+}  # fmt: skip

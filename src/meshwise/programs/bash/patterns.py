@@ -4,14 +4,9 @@ import re
 from collections.abc import Sequence
 
 CLASSES = {
-    "alpha": "a-zA-Z",
-    "digit": "0-9",
-    "alnum": "a-zA-Z0-9",
-    "upper": "A-Z",
-    "lower": "a-z",
-    "space": r"\s",
+    "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "space": r"\s",
     "xdigit": "0-9a-fA-F",
-}
+}  # fmt: skip
 EXTENDED = {"?": "?", "*": "*", "+": "+", "@": ""}
 
 

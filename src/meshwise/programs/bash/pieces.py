@@ -1,8 +1,7 @@
 """Text that knows where it was written: Place, Piece, Value and Source.
 
 A value of a shell variable is put together from pieces, each of which stands somewhere in a file or is unknown. Words keep their
-pieces, so a flag
-that is read from `--tp $TP` points to the line where `TP=8` is written, and that number can be changed there.
+pieces, so a flag that is read from `--tp $TP` points to the line where `TP=8` is written, and that number can be changed there.
 """
 
 from bisect import bisect_right
@@ -170,6 +169,5 @@ class Source:
         if not found:
             return self._end
         first, last = found[0], found[-1]
-        return Place(
-            first.file, first.line, first.start, last.end if last.file == first.file and last.end >= first.start else first.end
-        )
+        follows = last.file == first.file and last.end >= first.start
+        return Place(first.file, first.line, first.start, last.end if follows else first.end)

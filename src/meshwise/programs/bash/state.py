@@ -8,53 +8,14 @@ from meshwise.programs.bash.pieces import EMPTY, Piece, Value, not_known
 from meshwise.programs.bash.tree import Statement
 
 LAUNCHERS = (
-    "SLURM",
-    "SLURMD",
-    "PMI",
-    "OMPI",
-    "PBS",
-    "LSB",
-    "COBALT",
-    "FLUX",
-    "K8S",
-    "KUBERNETES",
-    "JOB_COMPLETION",
-    "SKYPILOT",
-    "AWS",
-    "BASH",
-    "CONDA",
-)
-GIVEN = frozenset(
-    [
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "NODE_RANK",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "HOSTNAME",
-        "HOME",
-        "USER",
-        "PWD",
-        "OLDPWD",
-        "PATH",
-        "SHELL",
-        "TMPDIR",
-        "LD_LIBRARY_PATH",
-        "RANDOM",
-        "SECONDS",
-        "UID",
-        "CUDA_VISIBLE_DEVICES",
-        "LOGNAME",
-        "LANG",
-        "TERM",
-        "PYTHONPATH",
-        "LINENO",
-        "PPID",
-        "EUID",
-        "NVIDIA_VISIBLE_DEVICES",
-    ]
-)
+    "SLURM", "SLURMD", "PMI", "OMPI", "PBS", "LSB", "COBALT", "FLUX", "K8S", "KUBERNETES", "JOB_COMPLETION", "SKYPILOT",
+    "AWS", "BASH", "CONDA",
+)  # fmt: skip
+GIVEN = frozenset({
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "HOSTNAME", "HOME", "USER", "PWD",
+    "OLDPWD", "PATH", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "RANDOM", "SECONDS", "UID", "CUDA_VISIBLE_DEVICES", "LOGNAME",
+    "LANG", "TERM", "PYTHONPATH", "LINENO", "PPID", "EUID", "NVIDIA_VISIBLE_DEVICES",
+})  # fmt: skip
 """Variables that a shell, a login or a launcher sets before the script starts, so that a test of them cannot be decided."""
 
 

@@ -118,13 +118,9 @@ class _Parser(Cursor):
             return tree.Group(body, True, self.redirects())
         word, line = self.peek(), self.line()
         compound = {
-            "if": self._if,
-            "for": self._for,
-            "select": self._for,
-            "while": self._while,
-            "until": self._while,
+            "if": self._if, "for": self._for, "select": self._for, "while": self._while, "until": self._while,
             "case": self._case,
-        }
+        }  # fmt: skip
         if word in compound:
             self.at += len(word)
             statement = compound[word](word, line)

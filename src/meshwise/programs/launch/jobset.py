@@ -13,30 +13,18 @@ KINDS = ("JobSet", "Job", "PyTorchJob", "MPIJob", "Deployment", "StatefulSet", "
 def write(job: Job) -> dict[str, str]:
     """Return the manifest, with the program's files in a ConfigMap."""
     job = replace(job, name=manifests.object_name(job))
-    variables = {
-        "NNODES": str(job.nodes),
-        "NODE_RANK": '"$JOB_COMPLETION_INDEX"',
-        "MASTER_ADDR": f"{job.name}-node-0-0.{job.name}",
-        "MASTER_PORT": str(script.PORT),
-    }
+    variables = script.variables(str(job.nodes), '"$JOB_COMPLETION_INDEX"', f"{job.name}-node-0-0.{job.name}")
     held = manifests.container(job, variables)
     template = {
-        "parallelism": job.nodes,
-        "completions": job.nodes,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
+        "parallelism": job.nodes, "completions": job.nodes, "completionMode": "Indexed", "backoffLimit": 0,
         "template": {"spec": manifests.pod(job, held)},
+    }  # fmt: skip
+    spec = {
+        "network": {"enableDNSHostnames": True, "subdomain": job.name},
+        "failurePolicy": {"maxRestarts": 10},
+        "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": template}}],
     }
-    document = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": job.name},
-        "spec": {
-            "network": {"enableDNSHostnames": True, "subdomain": job.name},
-            "failurePolicy": {"maxRestarts": 10},
-            "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": template}}],
-        },
-    }
+    document = manifests.document("jobset.x-k8s.io/v1alpha2", "JobSet", job.name, spec)
     return {FILE: manifests.text(job.header, *manifests.config_map(job), document)}
 
 
@@ -52,11 +40,6 @@ def read(source: Source) -> Launch | None:
 
 
 LAUNCHER = Launcher(
-    name="jobset",
-    title="JobSet",
-    version="v1alpha2",
-    write=write,
-    start=f"kubectl apply -f {FILE}",
-    read=read,
+    name="jobset", title="JobSet", version="v1alpha2", write=write, start=f"kubectl apply -f {FILE}", read=read,
     check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+)  # fmt: skip

@@ -12,21 +12,12 @@ FILE = "serve.yaml"
 def write(job: Job) -> dict[str, str]:
     """Return the manifest, with the program's files in a ConfigMap."""
     job = replace(job, name=manifests.object_name(job))
-    variables = {
-        "NNODES": '"$LWS_GROUP_SIZE"',
-        "NODE_RANK": '"$LWS_WORKER_INDEX"',
-        "MASTER_ADDR": '"$LWS_LEADER_ADDRESS"',
-        "MASTER_PORT": str(script.PORT),
-    }
+    variables = script.variables('"$LWS_GROUP_SIZE"', '"$LWS_WORKER_INDEX"', '"$LWS_LEADER_ADDRESS"')
     pod = manifests.pod(job, manifests.container(job, variables))
     del pod["restartPolicy"]  # pods of a LeaderWorkerSet always restart
     group = {"size": job.nodes, "restartPolicy": "RecreateGroupOnPodRestart", "workerTemplate": {"spec": pod}}
-    document = {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": job.name},
-        "spec": {"replicas": 1, "leaderWorkerTemplate": group},
-    }
+    spec = {"replicas": 1, "leaderWorkerTemplate": group}
+    document = manifests.document("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", job.name, spec)
     return {FILE: manifests.text(job.header, *manifests.config_map(job), document)}
 
 
@@ -36,11 +27,6 @@ def read(source: Source) -> Launch | None:
 
 
 LAUNCHER = Launcher(
-    name="leaderworkerset",
-    title="LeaderWorkerSet",
-    version="v1",
-    write=write,
-    start=f"kubectl apply -f {FILE}",
-    read=read,
+    name="leaderworkerset", title="LeaderWorkerSet", version="v1", write=write, start=f"kubectl apply -f {FILE}", read=read,
     check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+)  # fmt: skip

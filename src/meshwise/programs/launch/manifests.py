@@ -1,5 +1,7 @@
 """Kubernetes manifests: a container that runs a node's script, and what the containers of any manifest start."""
 
+import itertools
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -30,6 +32,11 @@ def text(header: Sequence[str], *documents: Mapping[str, Any]) -> str:
     Dumper.add_representer(str, block)  # pyright: ignore[reportUnknownMemberType]
     body = "---\n".join(yaml.dump(document, Dumper=Dumper, sort_keys=False, width=1000) for document in documents)  # pyright: ignore[reportUnknownMemberType]
     return forms.comment(header) + body
+
+
+def document(version: str, kind: str, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of Kubernetes."""
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def container(job: Job, variables: Mapping[str, str], *, torchrun_names: bool = True) -> dict[str, Any]:
@@ -65,8 +72,7 @@ def config_map(job: Job) -> list[dict[str, Any]]:
 
 def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]]) -> Launch | None:
     """Return what the containers of a manifest start. `kinds`: the kinds of documents to read; empty for any. `nodes`: paths whose
-    product is the
-    number of nodes."""
+    product is the number of nodes."""
     wanted = set(kinds)
     for document in composed(source):
         kind, version = value(at(document, ("kind",))), value(at(document, ("apiVersion",)))
@@ -106,9 +112,7 @@ def _multiplied(facts: Sequence[Stated]) -> list[Stated]:
     counts = [fact for fact in facts if fact.fact == "nodes"]
     others = {fact.fact: fact for fact in reversed(facts) if fact.fact != "nodes"}
     if len(counts) > 1:
-        product = 1
-        for fact in counts:
-            product *= int(cast(int, fact.value))
+        product = math.prod(int(cast(int, fact.value)) for fact in counts)
         keys = " x ".join(fact.key for fact in counts)
         return [Stated("nodes", product, "derived", counts[0].span, counts[0].key, keys), *others.values()]
     return [*counts, *others.values()]
@@ -146,11 +150,7 @@ def containers(node: Any, depth: int = 0) -> Iterator[Any]:
         for key, item in node.value:
             if key.value in ("containers", "workerContainers") and item.id == "sequence":
                 yield from (held for held in item.value if held.id == "mapping")
-            elif (
-                key.value in ("mainContainer", "trainer")
-                and item.id == "mapping"
-                and (at(item, ("args",)) or at(item, ("command",)))
-            ):
+            elif key.value in ("mainContainer", "trainer") and (at(item, ("args",)) or at(item, ("command",))):
                 yield item
             else:
                 yield from containers(item, depth + 1)
@@ -173,12 +173,7 @@ def _count(source: Source, document: Any, path: Sequence[str], fact: str) -> lis
 
 def _devices(source: Source, held: Any) -> list[Stated]:
     """Return the accelerators of a container."""
-    for place in (
-        ("resources", "limits"),
-        ("resources", "requests"),
-        ("resourcesPerNode", "limits"),
-        ("resourcesPerNode", "requests"),
-    ):
+    for place in itertools.product(("resources", "resourcesPerNode"), ("limits", "requests")):
         limits = at(held, place)
         for key, item in limits.value if limits is not None and limits.id == "mapping" else ():
             if key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu":
@@ -252,9 +247,6 @@ def of_words(source: Source, words: Sequence[Any]) -> Source:
 
 def object_name(job: Job) -> str:
     """Return the name of a job as Kubernetes takes it."""
-    name = (
-        "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in job.name.lower())
-        .strip("-")[:40]
-        .strip("-")
-    )
+    plain = "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in job.name.lower())
+    name = plain.strip("-")[:40].strip("-")
     return name if name[:1].isalpha() else f"job-{name}".strip("-")

@@ -60,20 +60,14 @@ if __name__ == "__main__":
 
 def write(job: Job) -> dict[str, str]:
     """Return the driver."""
-    lines = [
-        "set -euo pipefail",
-        *script.lines(job, {name: f'"${name}"' for name in ("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")}),
-    ]
+    variables = script.variables('"$NNODES"', '"$NODE_RANK"', '"$MASTER_ADDR"', '"$MASTER_PORT"')
+    lines = ["set -euo pipefail", *script.lines(job, variables)]
     per_node = {"CPU": job.devices_per_node} if script.is_cpu(job) else {"GPU": job.devices_per_node, "CPU": 1}
     text = DRIVER.format(nodes=job.nodes, resources=per_node, script="\n".join(lines))
     return {FILE: comment([*job.header, f"Start: ray job submit --working-dir . -- python {FILE}"]) + text}
 
 
 LAUNCHER = Launcher(
-    name="ray",
-    title="Ray",
-    version="2.60",
-    write=write,
-    start=f"ray job submit --working-dir . -- python {FILE}",
+    name="ray", title="Ray", version="2.60", write=write, start=f"ray job submit --working-dir . -- python {FILE}",
     check=f"python -m py_compile {FILE}",
-)
+)  # fmt: skip

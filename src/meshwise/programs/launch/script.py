@@ -16,9 +16,15 @@ RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google
 """Names of accelerators as Kubernetes resources, by vendor (their device plugins)."""
 
 
-def command(
-    job: Job, options: Sequence[str] = ("--node-rank=$NODE_RANK", "--master-addr=$MASTER_ADDR", "--master-port=$MASTER_PORT")
-) -> list[str]:
+RENDEZVOUS = ("--node-rank=$NODE_RANK", "--master-addr=$MASTER_ADDR", "--master-port=$MASTER_PORT")
+
+
+def variables(nodes: str, rank: str, address: str, port: str = str(PORT)) -> dict[str, str]:
+    """Return the variables that a launcher sets, as shell texts."""
+    return {"NNODES": nodes, "NODE_RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": port}
+
+
+def command(job: Job, options: Sequence[str] = RENDEZVOUS) -> list[str]:
     """Return the words that a node runs: torchrun with its options in front of a script, or the command itself."""
     if job.starter != "torchrun":
         return list(job.command)
@@ -26,31 +32,18 @@ def command(
     return ["torchrun", *several, f"--nproc-per-node={job.devices_per_node}", *job.command]
 
 
-def lines(
-    job: Job, variables: Mapping[str, str], *, options: Sequence[str] | None = None, torchrun_names: bool = True
-) -> list[str]:
-    """Return the lines of a node: what must be set, the variables of the job, its environment, and the command.
-
-    `variables` are shell texts for NNODES, NODE_RANK, MASTER_ADDR and MASTER_PORT. `torchrun_names` also sets them under the names of
-    torchrun's
-    options, from which `meshwise run` finds its nodes.
-    """
+def lines(job: Job, variables: Mapping[str, str], *, torchrun_names: bool = True) -> list[str]:
+    """Return the lines of a node: what must be set, the variables of the job, its environment, and the command. `torchrun_names` also
+    sets the variables under the names of torchrun's options, from which `meshwise run` finds its nodes."""
     found = required(job)
     text = [f': "${{{name}:?{why}}}"' for name, why in found.items()]
     if job.nodes > 1:
         text += [f"export {name}={value}" for name, value in variables.items()]
         if job.starter == "node" and torchrun_names:
-            names = {
-                "NNODES": "PET_NNODES",
-                "NODE_RANK": "PET_NODE_RANK",
-                "MASTER_ADDR": "PET_MASTER_ADDR",
-                "MASTER_PORT": "PET_MASTER_PORT",
-            }
-            text += ["export " + " ".join(f'{pet}="${name}"' for name, pet in names.items())]
+            text += ["export " + " ".join(f'PET_{name}="${name}"' for name in variables)]
     text += [f"export {name}={forms.shell_word(value)}" for name, value in job.environment.items()]
-    words = command(job) if options is None else command(job, options)
     text += others(job)
-    shown = forms.shell_lines(words)
+    shown = forms.shell_lines(command(job))
     shown[-1] += OTHERS if job.others else ""
     if job.starter == "once" and job.nodes > 1:
         return [*text, 'if [ "$NODE_RANK" = 0 ]; then', *(f"  {line}" for line in shown), "fi"]

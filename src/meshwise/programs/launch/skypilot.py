@@ -21,12 +21,8 @@ NAMES = {
 
 def write(job: Job) -> dict[str, str]:
     """Return the task. Files beside it are synchronised with the machines."""
-    variables = {
-        "NNODES": '"$SKYPILOT_NUM_NODES"',
-        "NODE_RANK": '"$SKYPILOT_NODE_RANK"',
-        "MASTER_ADDR": '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"',
-        "MASTER_PORT": str(script.PORT),
-    }
+    address = '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"'
+    variables = script.variables('"$SKYPILOT_NUM_NODES"', '"$SKYPILOT_NODE_RANK"', address)
     found: dict[str, object] = {"name": manifests.object_name(job), "workdir": ".", "num_nodes": job.nodes}
     if not script.is_cpu(job):
         accelerator = NAMES.get(job.chip, f"{forms.PLACEHOLDER}-{job.chip}")
@@ -78,11 +74,6 @@ def _accelerators(source: Source, node: object) -> list[Stated]:
 
 
 LAUNCHER = Launcher(
-    name="skypilot",
-    title="SkyPilot",
-    version="0.14",
-    write=write,
-    start=f"sky launch {FILE}",
-    read=read,
+    name="skypilot", title="SkyPilot", version="0.14", write=write, start=f"sky launch {FILE}", read=read,
     check=f"sky launch --dryrun {FILE}",
-)
+)  # fmt: skip

@@ -28,15 +28,10 @@ def write(job: Job) -> dict[str, str]:
 
 def _directives(job: Job) -> list[str]:
     options = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": 1,
-        "gpus-per-node": 0 if script.is_cpu(job) else job.devices_per_node,
-        "time": script.time_limit(job.hours),
-        "output": "%x-%j.out",
-        "open-mode": "append",
-        "signal": f"B:USR1@{WARNING}",
-    }
+        "job-name": job.name, "nodes": job.nodes, "ntasks-per-node": 1,
+        "gpus-per-node": 0 if script.is_cpu(job) else job.devices_per_node, "time": script.time_limit(job.hours),
+        "output": "%x-%j.out", "open-mode": "append", "signal": f"B:USR1@{WARNING}",
+    }  # fmt: skip
     lines = [f"#SBATCH --{name}={value}" for name, value in options.items() if value != 0]
     return ["#!/bin/bash", forms.comment(job.header).rstrip("\n"), *lines, "#SBATCH --exclusive", "#SBATCH --requeue"]
 
@@ -75,9 +70,8 @@ def _plain(word: str) -> bool:
 def _escaped(word: str) -> str:
     """Escape a word for double quotes inside single quotes; variables that the job sets are still expanded."""
     text = re.sub(r'([\\"`])', r"\\\1", word)
-    return re.sub(r"\$(?!NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM|\{[A-Z][A-Z0-9_]*(?::\?|\}))", r"\\$", text).replace(
-        "'", "'\\''"
-    )
+    ours = r"NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM|\{[A-Z][A-Z0-9_]*(?::\?|\})"
+    return re.sub(rf"\$(?!{ours})", r"\\$", text).replace("'", "'\\''")
 
 
 # Reading.
@@ -120,20 +114,16 @@ def _counted(setting: Setting, fact: str, pattern: str) -> list[Stated]:
 
 def _per_task(said: dict[str, Setting]) -> list[Stated]:
     """Return the devices of a node from `--gpus-per-task` and the tasks of a node."""
-    numbers = {
-        key: str(said[key].value) for key in ("--gpus-per-task", "--ntasks-per-node", "--ntasks", "--nodes") if key in said
-    }
+    options = ("--gpus-per-task", "--ntasks-per-node", "--ntasks", "--nodes")
+    numbers = {key: str(said[key].value) for key in options if key in said}
     if "--gpus-per-task" not in numbers or not all(text.isdecimal() and len(text) < 9 for text in numbers.values()):
         return []
     counts = {key: int(text) for key, text in numbers.items()}
     tasks = counts.get("--ntasks-per-node") or counts.get("--ntasks", 1) // max(1, counts.get("--nodes", 1))
     each = counts["--gpus-per-task"]
     setting = said["--gpus-per-task"]
-    return (
-        [Stated("devices_per_node", each * tasks, "derived", setting.span, setting.key, f"{each} of each of {tasks} tasks")]
-        if tasks
-        else []
-    )
+    note = f"{each} of each of {tasks} tasks"
+    return [Stated("devices_per_node", each * tasks, "derived", setting.span, setting.key, note)] if tasks else []
 
 
 def _total(said: dict[str, Setting], known: dict[str, Value | None]) -> list[Stated]:
@@ -164,11 +154,6 @@ def _hours(text: str) -> float:
 
 
 LAUNCHER = Launcher(
-    name="slurm",
-    title="Slurm",
-    version="22.05",
-    write=write,
-    directives=facts_of_directives,
-    start=f"sbatch {FILE}",
+    name="slurm", title="Slurm", version="22.05", write=write, directives=facts_of_directives, start=f"sbatch {FILE}",
     check=f"sbatch --test-only {FILE}",
-)
+)  # fmt: skip

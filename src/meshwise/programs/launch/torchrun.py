@@ -11,12 +11,9 @@ def write(job: Job) -> dict[str, str]:
     """Return the script of a node."""
     several = job.nodes > 1
     how = f"Start on each of {job.nodes} nodes: NODE_RANK=0 MASTER_ADDR=NODE_0 bash {FILE}" if several else f"Start: bash {FILE}"
-    variables = {
-        "NNODES": str(job.nodes),
-        "NODE_RANK": '"${NODE_RANK:?set NODE_RANK: the number of this node, from 0}"',
-        "MASTER_ADDR": '"${MASTER_ADDR:?set MASTER_ADDR: the address of node 0}"',
-        "MASTER_PORT": f"${{MASTER_PORT:-{script.PORT}}}",
-    }
+    rank = '"${NODE_RANK:?set NODE_RANK: the number of this node, from 0}"'
+    address = '"${MASTER_ADDR:?set MASTER_ADDR: the address of node 0}"'
+    variables = script.variables(str(job.nodes), rank, address, f"${{MASTER_PORT:-{script.PORT}}}")
     text = ["#!/bin/bash", comment([*job.header, how]).rstrip("\n"), "set -euo pipefail", *script.lines(job, variables)]
     return {FILE: "\n".join(text) + "\n"}
 

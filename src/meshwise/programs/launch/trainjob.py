@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from meshwise.programs.launch import manifests
+from meshwise.programs.launch import manifests, script
 from meshwise.programs.program import Job, Launch, Launcher
 from meshwise.programs.source import Source
 
@@ -15,19 +15,14 @@ RUNTIME = "torch-distributed"
 def write(job: Job) -> dict[str, str]:
     """Return the manifest, with the program's files in a ConfigMap."""
     job = replace(job, name=manifests.object_name(job))
-    variables = {
-        "NNODES": '"$PET_NNODES"',
-        "NODE_RANK": '"$PET_NODE_RANK"',
-        "MASTER_ADDR": '"$PET_MASTER_ADDR"',
-        "MASTER_PORT": '"$PET_MASTER_PORT"',
-    }
+    variables = script.variables('"$PET_NNODES"', '"$PET_NODE_RANK"', '"$PET_MASTER_ADDR"', '"$PET_MASTER_PORT"')
     held = manifests.container(job, variables, torchrun_names=False)
     trainer: dict[str, Any] = {"numNodes": job.nodes, "numProcPerNode": job.devices_per_node}
     trainer |= {name: held[name] for name in ("image", "command", "args", "env") if name in held}
     trainer |= {"resourcesPerNode": held["resources"]} if "resources" in held else {}
     spec: dict[str, Any] = {"runtimeRef": {"name": RUNTIME, "kind": "ClusterTrainingRuntime"}, "trainer": trainer}
     spec |= {"runtimePatches": [_patch(job, held)]} if job.files else {}
-    document = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": job.name}, "spec": spec}
+    document = manifests.document("trainer.kubeflow.org/v1alpha1", "TrainJob", job.name, spec)
     return {FILE: manifests.text(job.header, *manifests.config_map(job), document)}
 
 
@@ -44,11 +39,6 @@ def read(source: Source) -> Launch | None:
 
 
 LAUNCHER = Launcher(
-    name="trainjob",
-    title="Kubeflow TrainJob",
-    version="v1alpha1",
-    write=write,
-    start=f"kubectl apply -f {FILE}",
-    read=read,
-    check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+    name="trainjob", title="Kubeflow TrainJob", version="v1alpha1", write=write, start=f"kubectl apply -f {FILE}",
+    read=read, check=f"kubectl apply --dry-run=server -f {FILE}",
+)  # fmt: skip

@@ -14,21 +14,10 @@ ABOVE = SHAPE | {"batch", "seq", "vocab"}
 """Fields that a line above a table sets for its rows. A layout is only taken from the row itself."""
 EVERYWHERE = frozenset({"seq", "vocab", "devices_per_node"})
 """Fields that hold for a whole document if it states a single value."""
-MEASURED = frozenset(
-    {
-        "seconds",
-        "tokens_per_second",
-        "tokens_per_second_per_device",
-        "samples_per_second",
-        "mfu",
-        "tflops",
-        "memory",
-        "peak",
-        "first_loss",
-        "reserved",
-        "allocated",
-    }
-)
+MEASURED = frozenset({
+    "seconds", "tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "mfu", "tflops", "memory", "peak",
+    "first_loss", "reserved", "allocated",
+})  # fmt: skip
 _PAIR = re.compile(r"\b([A-Za-z_]{2,})\s*=\s*(\d[\d.,]*[kKMB]?)(?!\s*[*%^]|/|\w)")
 _SIZED = re.compile(r"\b(\d+(?:\.\d+)?[MB]) model\b")
 _BULLET = re.compile(r"^\s*(?:[-*+•]|\d+[.)])?\s*([A-Za-z0-9][\w /&().'-]{0,48}?)\s*:\s+(\S.*)$")
@@ -193,9 +182,8 @@ class Page:
         if math.isfinite(above_batch) and math.isfinite(row_batch) and above_batch != row_batch and "params" not in self.above:
             text = f"the batch is {row_batch:g} in the row and {above_batch:g} in the text above its table"
             about = ("batch", run.where)
-            self.reading.add_claim(
-                Claim(kind="conflict", where=run.where, text=text, values=(above_batch, row_batch), about=about)
-            )
+            values = (above_batch, row_batch)
+            self.reading.add_claim(Claim(kind="conflict", where=run.where, text=text, values=values, about=about))
         above = {name: value for name, value in self.above.items() if name in ABOVE}
         size = self.above.get("params", math.nan)
         if math.isfinite(size) and size != run.number("params"):
@@ -285,11 +273,6 @@ def _read_forward(page: Page, value: str) -> None:
 
 
 _BULLETS = {
-    "batch size": _read_batch,
-    "gpus": _read_gpus,
-    "gpu": _read_gpus,
-    "model": _read_model,
-    "average": _read_forward,
-    "forward pass": _read_forward,
-    "forward": _read_forward,
-}
+    "batch size": _read_batch, "gpus": _read_gpus, "gpu": _read_gpus, "model": _read_model, "average": _read_forward,
+    "forward pass": _read_forward, "forward": _read_forward,
+}  # fmt: skip

@@ -69,9 +69,8 @@ def claims(text: str, where: str, model: str) -> Iterator[Claim]:
         for match in pattern.finditer(text):
             if pattern is not _STANDS and match[short][0].lower() != match[long][0].lower():
                 continue  # '(efficient utilization)' after 'GPU' does not expand the abbreviation
-            yield Claim(
-                kind="meaning", where=where, text=_short(match[0]), about=(match[short].lower(), match[long].strip().lower())
-            )
+            about = (match[short].lower(), match[long].strip().lower())
+            yield Claim(kind="meaning", where=where, text=_short(match[0]), about=about)
     for match in _ARE.finditer(text) if "s are " in text else ():
         yield Claim(kind="meaning", where=where, text=_short(match[0]), about=(match[1].lower(), match[2].lower(), "are"))
     for match in _GRADE.finditer(text):

@@ -7,15 +7,9 @@ from meshwise.runs.reading import Reading, Sample
 from meshwise.runs.run import Run, Value
 
 MEDIANS = (
-    "seconds",
-    "tokens_per_second",
-    "tokens_per_second_per_device",
-    "samples_per_second",
-    "tflops",
-    "hardware_tflops",
-    "mfu",
-    "forward_seconds",
-)
+    "seconds", "tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "tflops", "hardware_tflops",
+    "mfu", "forward_seconds",
+)  # fmt: skip
 PEAKS = ("memory", "reserved", "allocated")
 WARM_UP = 2
 """Steps left out of the medians."""
@@ -85,12 +79,8 @@ class Series:
         if not self.steps:
             return
         told: dict[str, Value] = {
-            "framework": self.framework,
-            **self.texts,
-            **self.facts,
-            **self.peaks,
-            "steps_seen": float(self.steps),
-        }
+            "framework": self.framework, **self.texts, **self.facts, **self.peaks, "steps_seen": float(self.steps),
+        }  # fmt: skip
         told |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP))}
         if math.isfinite(self.batch):
             told["batch"] = self.batch

@@ -33,18 +33,12 @@ SWITCHES = {
     },
 }  # fmt: skip
 """Options without a value; every other option of these launchers takes one."""
+MPI_PER_NODE: tuple[str, ...] = ("npernode", "N", "ppn")
 COUNTS = {
     "torchrun": {"nnodes": "nodes", "nproc-per-node": "devices_per_node", "nproc": "devices_per_node"},
     "deepspeed": {"num-nodes": "nodes", "num-gpus": "devices_per_node", "num-accelerators": "devices_per_node"},
     "accelerate": {"num-machines": "nodes", "num-processes": "devices"},
-    "mpirun": {
-        "np": "devices",
-        "n": "devices",
-        "c": "devices",
-        "npernode": "devices_per_node",
-        "N": "devices_per_node",
-        "ppn": "devices_per_node",
-    },
+    "mpirun": {"np": "devices", "n": "devices", "c": "devices"} | dict.fromkeys(MPI_PER_NODE, "devices_per_node"),
     "srun": {"nodes": "nodes", "N": "nodes", "gpus-per-node": "devices_per_node"},
 }
 """The fact that each option counts. accelerate's processes are those of all machines."""
@@ -86,8 +80,7 @@ class _Found:
 def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] = ()) -> list[Started]:
     """Return the programs that a command starts, without what starts them; nothing for a command that starts none.
 
-    `bash -c '...'` and companions have been followed by `shell.read`, so a command starts at most one program.
-    """
+    `bash -c '...'` and companions have been followed by `shell.read`, so a command starts at most one program."""
     words, found = list(command.words), _Found()
     environment = dict(command.environment)
     for _ in range(12):
@@ -113,11 +106,8 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
         return []
     program, arguments = _program(words, found.launcher)
     facts = [*found.facts, *_environment(environment, program, {one.fact for one in found.facts})]
-    return (
-        [Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain)]
-        if program
-        else []
-    )
+    started = Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain)
+    return [started] if program else []
 
 
 def _base(text: str) -> str:
@@ -128,11 +118,7 @@ def _assignments(words: list[Word], environment: dict[str, Word]) -> list[Word]:
     """Take `X=Y` from the front, as `env` and `ssh` leave them."""
     while words and (match := re.match(r"([A-Za-z_]\w*)=", words[0].text)):
         word = words[0]
-        span = (
-            word.span
-            if not word.span.writable
-            else Span(word.span.file, word.span.line, word.span.start + match.end(), word.span.end)
-        )
+        span = word.span._replace(start=word.span.start + match.end()) if word.span.writable else word.span
         environment[match.group(1)] = Word(word.text[match.end() :], span, word.unknown)
         words = words[1:]
     return words
@@ -194,12 +180,8 @@ def _included(word: Word, key: str) -> list[Stated]:
 
 def _value_of(word: Word, length: int) -> Word:
     span = word.span
-    own = (
-        Span(span.file, span.line, span.start + length, span.end)
-        if span.writable and span.end - span.start == len(word.text)
-        else span
-    )
-    return Word(word.text[length:], own, word.unknown)
+    exact = span.writable and span.end - span.start == len(word.text)
+    return Word(word.text[length:], span._replace(start=span.start + length) if exact else span, word.unknown)
 
 
 def _count(fact: str, word: Word, key: str) -> Stated:
@@ -243,26 +225,15 @@ def _is_program(words: Sequence[Word], at: int) -> bool:
     base = _base(text)
     if base in PROGRAMS or PYTHON.match(text) or (base.endswith((".py", ".sh")) and ":" not in text):
         return True
-    return (
-        base in WRAPPERS
-        and base not in ("script", "time", "command", "ray", "docker", "uv")
-        and words[at - 1].text not in ("-J", "--job-name")
-    )
+    wraps = base in WRAPPERS and base not in ("script", "time", "command", "ray", "docker", "uv")
+    return wraps and words[at - 1].text not in ("-J", "--job-name")
 
 
 def _first_plain(words: Sequence[Word], name: str) -> int:
     """Return the first word that is neither an option nor looks like its value."""
     skip = {
-        "ray": 3,
-        "docker": 2,
-        "kubectl": 2,
-        "uv": 2,
-        "conda": 2,
-        "singularity": 2,
-        "apptainer": 2,
-        "timeout": 1,
-        "ssh": 1,
-    }.get(name, 0)
+        "ray": 3, "docker": 2, "kubectl": 2, "uv": 2, "conda": 2, "singularity": 2, "apptainer": 2, "timeout": 1, "ssh": 1,
+    }.get(name, 0)  # fmt: skip
     for at in range(1 + skip, len(words)):
         before = words[at - 1].text
         value_of_option = before.startswith("-") and "=" not in before and name not in ("env", "nohup", "time", "exec", "sudo")
@@ -298,12 +269,8 @@ def _environment(environment: Mapping[str, Word], program: str, counted: set[str
             facts.append(_count(fact, environment[name], name))
             counted.add(fact)
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if (
-        visible
-        and not visible.unknown
-        and re.fullmatch(r"\d+(,\d+)*", visible.text)
-        and not counted & {"devices_per_node", "devices"}
-    ):
+    listed = visible and not visible.unknown and re.fullmatch(r"\d+(,\d+)*", visible.text)
+    if visible and listed and not counted & {"devices_per_node", "devices"}:
         count = visible.text.count(",") + 1
         facts.append(Stated("devices_per_node", count, "derived", visible.span, "CUDA_VISIBLE_DEVICES", "devices that it names"))
     return facts

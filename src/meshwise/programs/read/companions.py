@@ -13,14 +13,10 @@ from meshwise.runs.run import ENVIRONMENT, Run, Stated
 
 TYPES = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
 SECTIONS = (
-    ("fsdp_", "fsdp_config."),
-    ("parallelism_config_", "parallelism_config."),
-    ("dynamo_", "dynamo_config."),
-    ("zero_stage", "deepspeed_config."),
-    ("offload_", "deepspeed_config."),
-    ("deepspeed_config_file", "deepspeed_config."),
+    ("fsdp_", "fsdp_config."), ("parallelism_config_", "parallelism_config."), ("dynamo_", "dynamo_config."),
+    ("zero_stage", "deepspeed_config."), ("offload_", "deepspeed_config."), ("deepspeed_config_file", "deepspeed_config."),
     ("gradient_accumulation", "deepspeed_config."),
-)
+)  # fmt: skip
 """Sections of accelerate's YAML that its flags belong to, by the start of their name."""
 
 

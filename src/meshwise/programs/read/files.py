@@ -49,9 +49,8 @@ def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = No
 
 def _text(path: Path) -> str:
     if path.suffix == ".py":
-        raise UserError(
-            f"{path}: Python is not read, since only running it would tell its values; give its launch script or a YAML"
-        )
+        why = "Python is not read, since only running it would tell its values"
+        raise UserError(f"{path}: {why}; give its launch script or a YAML")
     text = catalogue.text_of(path)
     if len(text) > LARGEST:
         raise UserError(f"{path}: {len(text):,} characters; expected a launch file of at most {LARGEST:,}")
@@ -117,9 +116,8 @@ def _found(sources: Sequence[Source], given: Mapping[str, str]) -> Found:
 
 
 def _joined(a: Found, b: Found) -> Found:
-    return Found(
-        a.candidates + b.candidates, a.launch + b.launch, a.started + b.started, a.sources + b.sources, a.notes + b.notes
-    )
+    started, sources = a.started + b.started, a.sources + b.sources
+    return Found(a.candidates + b.candidates, a.launch + b.launch, started, sources, a.notes + b.notes)
 
 
 def _of_source(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
@@ -209,19 +207,8 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
 def _agreed(variants: Sequence[Run]) -> Run:
     """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known."""
     first = variants[0]
-    differing = {
-        name for other in variants[1:] for name in {*first.values, *other.values} if first.value(name) != other.value(name)
-    }
-    unknown = [
-        Stated(
-            name,
-            None,
-            "unknown",
-            one.span if one else None,
-            one.key if one else "",
-            "depends on a branch that is not known; --set answers",
-        )
-        for name in sorted(differing)
-        for one in [first.get(name) or next(other.get(name) for other in variants if other.get(name))]
-    ]
-    return first.without(*differing).adding(unknown)
+    said = {name for other in variants for name in other.values}
+    differing = {name for name in said if any(first.value(name) != other.value(name) for other in variants)}
+    places = {name: next(one for other in variants if (one := other.get(name))) for name in sorted(differing)}
+    why = "depends on a branch that is not known; --set answers"
+    return first.without(*differing).adding(Stated(name, None, "unknown", one.span, one.key, why) for name, one in places.items())

@@ -94,14 +94,10 @@ def _script(source: Source, shell: Interpreter) -> Script:
     plain = {name: bash.joined(value.values, " ") if isinstance(value, Array) else value for name, value in variables.items()}
     unknown = {piece.text: piece.unknown for value in plain.values() for piece in value.pieces if piece.unknown}
     unknown |= {p.text: p.unknown for one in shell.started for value in one.words for p in value.pieces if p.unknown}
-    return Script(
-        commands,
-        tuple(_setting(one, source.file) for one in shell.directives),
-        tuple(_file(name, value, source.file) for name, value in shell.state.files.items()),
-        {name: word(value, source.file, 1) for name, value in plain.items()},
-        unknown,
-        tuple(dict.fromkeys(shell.notes)),
-    )
+    directives = tuple(_setting(one, source.file) for one in shell.directives)
+    files = tuple(_file(name, value, source.file) for name, value in shell.state.files.items())
+    words = {name: word(value, source.file, 1) for name, value in plain.items()}
+    return Script(commands, directives, files, words, unknown, tuple(dict.fromkeys(shell.notes)))
 
 
 def _pieces(source: Source) -> bash.Source:
@@ -151,12 +147,9 @@ def _setting(one: sbatch.Directive, file: str) -> Setting:
 
 def _file(name: str, value: bash.Value, file: str) -> Source:
     """Return a written file. Unknown parts are spelled $NAME, which YAML takes for a word."""
-    pieces = tuple(
-        bash.Piece("$" + "".join(c for c in p.text if c.isalnum() or c == "_"), p.place, p.unknown, exact=False)
-        if p.unknown
-        else p
-        for p in value.pieces
-    )
+    names = ["$" + "".join(c for c in p.text if c.isalnum() or c == "_") for p in value.pieces]
+    named = zip(names, value.pieces, strict=True)
+    pieces = tuple(bash.Piece(name, p.place, p.unknown, exact=False) if p.unknown else p for name, p in named)
     text = "".join(piece.text for piece in pieces)
     first = bash.Value(pieces).place
     return WrittenFile(first.file if first else file, text, name, first.line if first else 1, None, pieces)

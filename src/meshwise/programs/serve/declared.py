@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from meshwise.programs.program import Form, Key, Program, Refusal, Setup, Written
+from meshwise.programs.program import Form, Key, Program, Refusal, Setup, Written, no_refusals, plain_words, same_facts
 from meshwise.programs.serve import setup
 from meshwise.programs.source import Setting, Source
 from meshwise.runs.run import Run, Value
@@ -13,18 +13,6 @@ SEVERAL_SERVERS = (
 )
 SURE = 30
 """How surely a command is of the program that it starts."""
-
-
-def _plain(given: Setup) -> Mapping[str, Value]:
-    return given.values
-
-
-def _same(facts: Run) -> Run:
-    return facts
-
-
-def _more(_: Setup) -> Iterable[Refusal]:
-    return ()
 
 
 def serving(
@@ -38,9 +26,9 @@ def serving(
     engine: str,
     splits: tuple[str, ...] = ("tensor",),
     commands: tuple[str, ...] = (),
-    refuse: Callable[[Setup], Iterable[Refusal]] = _more,
-    wording: Callable[[Setup], Mapping[str, Value]] = _plain,
-    meaning: Callable[[Run], Run] = _same,
+    refuse: Callable[[Setup], Iterable[Refusal]] = no_refusals,
+    wording: Callable[[Setup], Mapping[str, Value]] = plain_words,
+    meaning: Callable[[Run], Run] = same_facts,
     in_file: Callable[[Sequence[Setting]], int] | None = None,
     refers: Mapping[str, str] | None = None,
     pools: bool = False,
@@ -62,18 +50,6 @@ def serving(
         return SURE if script in commands else 0
 
     return Program(
-        name=name,
-        title=title,
-        version=version,
-        kind="serve",
-        framework=engine,
-        form=form,
-        keys=keys,
-        write=write,
-        refuse=refused,
-        wording=wording,
-        meaning=meaning,
-        recognises=recognises,
-        refers=refers or {},
-        check=check,
-    )
+        name=name, title=title, version=version, kind="serve", framework=engine, form=form, keys=keys, write=write,
+        refuse=refused, wording=wording, meaning=meaning, recognises=recognises, refers=refers or {}, check=check,
+    )  # fmt: skip

@@ -47,22 +47,12 @@ def write(given: Setup) -> Written:
     if subject.layout.prefill:
         found = [_service(one, framework, role) for role, one in pools.setups(subject.q, subject.layout).items()]
     name = "".join(letter if letter.isalnum() else "-" for letter in given.model.rpartition("/")[2].lower()).strip("-")
-    document = {
-        "apiVersion": "nvidia.com/v1alpha1",
-        "kind": "DynamoGraphDeployment",
-        "metadata": {"name": name},
-        "spec": {"services": {"Frontend": frontend, **dict(found)}},
-    }
+    services = {"Frontend": frontend, **dict(found)}
+    document = manifests.document("nvidia.com/v1alpha1", "DynamoGraphDeployment", name, {"services": services})
     return Written({FILE: manifests.text(given.header, document)}, ("kubectl", "apply", "-f", FILE), starter="once")
 
 
 PROGRAM = serving(
-    "dynamo",
-    TITLE,
-    VERSION,
-    engine="vllm",
-    form="yaml",
-    write=write,
-    pools=True,
+    "dynamo", TITLE, VERSION, engine="vllm", form="yaml", write=write, pools=True,
     check=f"kubectl apply --dry-run=server -f {FILE}",
-)
+)  # fmt: skip

@@ -29,21 +29,20 @@ def started(
     if layout.hosts > 1:
         return joined(lambda rank: [*words, *joins(rank)], layout)
     if layout.apart:
-        return one_per_copy(q, layout, lambda at: [*words, *(["--port", str(at)] if layout.replicas > 1 else [])], port)
+        return one_per_copy(q, layout, words, port)
     return repeated(words, -(-layout.replicas // copies))
 
 
-def one_per_copy(q: ServeQuestion, layout: ServeLayout, words: Callable[[int], Sequence[str]], port: int) -> list[str]:
-    """Return the command of each replica on a host, with devices of its own; `words` returns it for a port."""
+def one_per_copy(q: ServeQuestion, layout: ServeLayout, words: Sequence[str], port: int) -> list[str]:
+    """Return the command of each replica on a host, with devices of its own and, where there are several, a port of its own."""
     per_host = sum(card.host == 0 for card in q.cards)
     size = len(layout.cards)
     copies = max(1, min(layout.replicas, per_host // size))
+    started = [[*words, "--port", str(port + i)] if layout.replicas > 1 else words for i in range(copies)]
     if copies == 1:
-        return repeated(words(port), layout.replicas)
+        return repeated(started[0], layout.replicas)
     visible = VISIBLE.get(q.cards[0].chip.vendor, "CUDA_VISIBLE_DEVICES")
-    lines = [
-        f"{visible}={','.join(str(number) for number in range(i * size, (i + 1) * size))} {shlex.join(words(port + i))}"
-        for i in range(copies)
-    ]
+    devices = [",".join(map(str, range(i * size, (i + 1) * size))) for i in range(copies)]
+    lines = [f"{visible}={own} {shlex.join(command)}" for own, command in zip(devices, started, strict=True)]
     hosts = -(-layout.replicas // copies)
     return [*([f"# run on each of {hosts} hosts, behind a load balancer"] if hosts > 1 else []), *lines]

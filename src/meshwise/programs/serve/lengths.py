@@ -79,9 +79,8 @@ def totals(facts: Run) -> Iterable[Stated]:
     users, tokens = facts.value("copy_users"), facts.value("batched_tokens")
     if isinstance(users, int):
         of = [f" of each of {number} {word}" for number, word in ((ranks, "ranks"), (copies, "replicas")) if number > 1]
-        yield facts.derived(
-            "users", users * copies * ranks, f"{users}{','.join(of)}" if of else "of its only replica", "copy_users"
-        )
+        note = f"{users}{','.join(of)}" if of else "of its only replica"
+        yield facts.derived("users", users * copies * ranks, note, "copy_users")
         yield facts.derived("copy_limit", users * ranks, "of one replica", "copy_users")
     if isinstance(tokens, int):
         yield facts.derived("copy_tokens", tokens * ranks, "of one replica", "batched_tokens")

@@ -21,9 +21,8 @@ PRESET = "models.ini"
 BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}
 """The names of llama.cpp's backends, by vendor."""
 COMMANDS = ("llama-server", "llama-cli", "llama-bench", "server")
-SWITCH = Kind(
-    lambda value: str(value).lower() not in ("off", "0", "false"), lambda value: "on" if value else "off", "on, off or auto"
-)
+OFF = ("off", "0", "false")
+SWITCH = Kind(lambda value: str(value).lower() not in OFF, lambda value: "on" if value else "off", "on, off or auto")
 SHARES = Kind(
     lambda value: tuple(str(value).replace("/", ",").split(",")),
     lambda value: ",".join(f"{float(share):.0f}" for share in value),
@@ -92,14 +91,9 @@ def _settings(
     facts = setup.values(q, layout)
     users = int(str(facts["copy_users"]))
     words: dict[str, Value] = {
-        "model": file_of(q),
-        "gpu_layers": gpu_layers(q, layout),
-        "all_slots": q.work.context * users,
-        "copy_users": users,
-        "key_type": q.work.kv,
-        "value_type": q.work.kv,
-        "flash": flash_of(q),
-    }
+        "model": file_of(q), "gpu_layers": gpu_layers(q, layout), "all_slots": q.work.context * users, "copy_users": users,
+        "key_type": q.work.kv, "value_type": q.work.kv, "flash": flash_of(q),
+    }  # fmt: skip
     adapters = ",".join(f"path/to/adapter-{number + 1}.gguf" for number in range(q.work.adapters))
     words |= {"adapter_files": adapters} if adapters else {}
     words |= {"draft": q.load.draft, "draft_model": f"path/to/draft-of-{file_of(q)}"} if q.load.draft else {}
@@ -139,8 +133,7 @@ def _over_hosts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
 
     The server's own CPU is not in that list: it keeps the first layers, which -ngl does not move. So where all hosts are CPUs, the first
     one runs the server. An RPC server is bound to the private address of its host, never to all addresses: llama.cpp's README calls RPC
-    insecure. Every RPC server has its own port, so that a layout over hosts can be tried on one machine.
-    """
+    insecure. Every RPC server has its own port, so that a layout over hosts can be tried on one machine."""
     layout = with_layers(q, layout) if _on_cpus(q, layout) else layout
     hosts = sorted({q.cards[i].host for i in layout.cards})
     own = q.cards[layout.cards[0 if _on_cpus(q, layout) else -1]].host
@@ -191,11 +184,8 @@ def file_of(q: ServeQuestion) -> str:
 def wording(given: Setup) -> dict[str, Value]:
     """Return the facts of a layout in llama.cpp's words, as far as they do not name cards."""
     users = given.whole("copy_users")
-    words: dict[str, Value] = {
-        "copy_users": users,
-        "all_slots": given.whole("context") * users,
-        "flash": bool(given.values["flash"]),
-    }
+    words: dict[str, Value] = {"copy_users": users, "all_slots": given.whole("context") * users}
+    words["flash"] = bool(given.values["flash"])
     return words | {"split": given.text("split"), "key_type": given.text("kv"), "value_type": given.text("kv")}
 
 
@@ -229,15 +219,6 @@ def refuse(given: Setup) -> Iterable[Refusal]:
 
 
 PROGRAM = serving(
-    "llama.cpp",
-    TITLE,
-    VERSION,
-    engine="llama.cpp",
-    splits=("layer", "row", "tensor", "none"),
-    keys=KEYS,
-    write=write,
-    commands=COMMANDS,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-)
+    "llama.cpp", TITLE, VERSION, engine="llama.cpp", splits=("layer", "row", "tensor", "none"), keys=KEYS, write=write,
+    commands=COMMANDS, refuse=refuse, wording=wording, meaning=meaning,
+)  # fmt: skip

@@ -89,14 +89,6 @@ def refuse(given: Setup) -> Iterable[Refusal]:
 
 
 PROGRAM = serving(
-    "mlx",
-    TITLE,
-    VERSION,
-    engine="mlx",
-    keys=KEYS,
-    write=write,
-    commands=COMMANDS,
-    refuse=refuse,
-    wording=wording,
+    "mlx", TITLE, VERSION, engine="mlx", keys=KEYS, write=write, commands=COMMANDS, refuse=refuse, wording=wording,
     meaning=meaning,
-)
+)  # fmt: skip

@@ -22,10 +22,8 @@ CACHE_TYPES = ("f16", "q8_0", "q4_0")
 def can(q: ServeQuestion, layout: ServeLayout) -> bool:
     """Return whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC, replicas or
     draft models."""
-    plain = (
-        layout.split == "layer" and not layout.shared and not layout.expert_layers and layout.hosts == 1 and layout.replicas == 1
-    )
-    return plain and q.work.kv in CACHE_TYPES and not q.load.draft
+    plain = layout.split == "layer" and not layout.shared and not layout.expert_layers
+    return plain and layout.hosts == layout.replicas == 1 and q.work.kv in CACHE_TYPES and not q.load.draft
 
 
 KEYS = (
@@ -89,21 +87,11 @@ def write(given: Setup) -> Written:
 def refuse(given: Setup) -> Iterable[Refusal]:
     """Return what Ollama cannot do with a plan."""
     if given.plan.q.engine.name not in ("ollama", RUNS_LAYOUTS_OF) or not can(given.plan.q, given.plan.layout):
-        yield Refusal(
-            "Ollama splits by layers over the cards of one host, with shares of its own: plan again with --engine ollama", {}
-        )
+        why = "Ollama splits by layers over the cards of one host, with shares of its own"
+        yield Refusal(f"{why}: plan again with --engine ollama", {})
 
 
 PROGRAM = serving(
-    "ollama",
-    "Ollama",
-    "0.12",
-    engine="ollama",
-    splits=(),
-    form="text",
-    keys=KEYS,
-    write=write,
-    commands=("ollama",),
-    refuse=refuse,
-    meaning=meaning,
-)
+    "ollama", "Ollama", "0.12", engine="ollama", splits=(), form="text", keys=KEYS, write=write, commands=("ollama",),
+    refuse=refuse, meaning=meaning,
+)  # fmt: skip

@@ -69,30 +69,16 @@ def values(q: ServeQuestion, layout: ServeLayout) -> dict[str, Value]:
     own = len(layout.cards)
     copies = 1 if layout.hosts > 1 else max(1, min(layout.replicas, per_host // own))
     facts: dict[str, Value] = {
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "replicas": layout.replicas,
-        "copies": copies,
-        "users": q.work.users,
+        "tp": layout.tp, "pp": layout.pp, "replicas": layout.replicas, "copies": copies, "users": q.work.users,
         "copy_users": limits.sequences if q.load.rate else max(1, min(-(-q.work.users // layout.replicas), limits.sequences)),
-        "batched_tokens": limits.tokens,
-        "chunked": limits.chunked,
-        "attention_dp": layout.apart,
-        "ep": layout.tp if layout.apart else 1,
-        "context": q.work.context,
-        "kv": q.work.kv,
-        "weights": q.weights.format,
+        "batched_tokens": limits.tokens, "chunked": limits.chunked, "attention_dp": layout.apart,
+        "ep": layout.tp if layout.apart else 1, "context": q.work.context, "kv": q.work.kv, "weights": q.weights.format,
         "published": q.weights.format == q.model.quantization,
-        "memory_share": q.runtime.usable.get(q.cards[0].chip.kind, 1.0),
-        "split": layout.split,
-        "expert_layers": layout.expert_layers,
-        "flash": q.runtime.flash if q.work.flash is None else q.work.flash,
-        "nodes": layout.hosts,
-        "devices_per_node": -(-own // layout.hosts) * copies,
-        "devices": layout.devices,
-        "chip": q.cards[0].chip.key,
-        "model": model(q),
-    }
+        "memory_share": q.runtime.usable.get(q.cards[0].chip.kind, 1.0), "split": layout.split,
+        "expert_layers": layout.expert_layers, "flash": q.runtime.flash if q.work.flash is None else q.work.flash,
+        "nodes": layout.hosts, "devices_per_node": -(-own // layout.hosts) * copies, "devices": layout.devices,
+        "chip": q.cards[0].chip.key, "model": model(q),
+    }  # fmt: skip
     facts |= {"gpu_layers": layout.gpu_layers} if layout.gpu_layers is not None else {}
     facts |= {"prefill_replicas": layout.prefill.replicas} if layout.prefill else {}
     facts |= {"adapters": q.work.adapters, "adapter_rank": q.work.rank} if q.work.adapters else {}

@@ -20,13 +20,9 @@ COMMANDS = ("trtllm-serve", "trtllm-bench", "dynamo.trtllm")
 SERVED = 8000
 """Port of the first server."""
 
-OWN = {
-    "kv_cache_config.free_gpu_memory_fraction",
-    "moe_expert_parallel_size",
-    "enable_attention_dp",
-    "max_num_tokens",
-    "cuda_graph_config.max_batch_size",
-}
+CACHE_SHARE = "kv_cache_config.free_gpu_memory_fraction"
+OTHER_OWN = {"moe_expert_parallel_size", "enable_attention_dp", "max_num_tokens", "cuda_graph_config.max_batch_size"}
+OWN = {CACHE_SHARE, *OTHER_OWN}
 
 KEYS = (
     Key("model", POSITIONAL, TEXT, also=("model", "--model", "--model-path"), write="never"),
@@ -48,13 +44,7 @@ KEYS = (
     Key("predicted", "speculative_config.num_nextn_predict_layers", INT),
     Key("draft_model", "speculative_config.speculative_model", TEXT, also=("speculative_config.speculative_model_dir",)),
     Key("kv_type", "kv_cache_config.dtype", TEXT, default="auto"),
-    Key(
-        "cache_share",
-        "kv_cache_config.free_gpu_memory_fraction",
-        NUMBER,
-        also=("--kv_cache_free_gpu_memory_fraction",),
-        default=0.9,
-    ),
+    Key("cache_share", CACHE_SHARE, NUMBER, also=("--kv_cache_free_gpu_memory_fraction",), default=0.9),
 )
 
 
@@ -96,7 +86,7 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
         names = ",".join(f"host{number + 1}:{each}" for number in range(layout.hosts))
         start = ["mpirun", "-n", str(len(layout.cards)), "-H", names, "trtllm-llmapi-launch", *words]
         return [f"{write_file}  # on every host", *hosts.repeated(start, layout.replicas)]
-    return [write_file, *hosts.one_per_copy(q, layout, lambda port: [*words, *_port(layout, port)], SERVED)]
+    return [write_file, *hosts.one_per_copy(q, layout, words, SERVED)]
 
 
 def _printed(settings: Iterable[tuple[str, object]], file: str) -> str:
@@ -115,19 +105,14 @@ def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     urls = {role: [f"{s.name}:{SERVED + 1 + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")}
     names = {"context_servers": urls["prefill"], "generation_servers": urls["decode"]}
     front = [("hostname", "0.0.0.0"), ("port", SERVED), ("backend", "pytorch")]
-    front += [
-        (f"{name}.{key}", value) for name, ours in names.items() for key, value in (("num_instances", len(ours)), ("urls", ours))
-    ]
+    for name, ours in names.items():
+        front += [(f"{name}.num_instances", len(ours)), (f"{name}.urls", ours)]
 
     def one(server: pools.Server) -> str:
         words = ["trtllm-serve", server.given.model, "--extra_llm_api_options", f"{server.role}.yaml"]
         return shlex.join([*words, "--port", str(SERVED + 1 + server.number)])
 
     return [*files, _printed(front, FRONT), *pools.commands(q, found, one, f"trtllm-serve disaggregated -c {FRONT}")]
-
-
-def _port(layout: ServeLayout, port: int) -> list[str]:
-    return ["--port", str(port)] if layout.replicas > 1 else []
 
 
 def write(given: Setup) -> Written:
@@ -151,17 +136,7 @@ def in_file(settings: Sequence[Setting]) -> int:
 
 
 PROGRAM = serving(
-    "tensorrt-llm",
-    TITLE,
-    VERSION,
-    engine="tensorrt-llm",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    commands=COMMANDS,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    in_file=in_file,
+    "tensorrt-llm", TITLE, VERSION, engine="tensorrt-llm", form="yaml", keys=KEYS, write=write, commands=COMMANDS,
+    refuse=refuse, wording=wording, meaning=meaning, in_file=in_file,
     refers={"--extra-llm-api-options": "tensorrt-llm", "--config": "tensorrt-llm"},
-)
+)  # fmt: skip

@@ -95,9 +95,8 @@ def meaning(facts: Run) -> Run:
         more += [facts.derived("attention_dp", True, note, "expert_parallel"), facts.derived("ranks", ranks, note, "copies")]
     else:
         more += [facts.meaning("replicas", copies, "copies")] if "copies" in facts else []
-        more += (
-            [facts.meaning("tp", tp, "tensor")] if facts.value("tensor") is not None else lengths.unknown(facts, "tp", "tensor")
-        )
+        known = facts.value("tensor") is not None
+        more += [facts.meaning("tp", tp, "tensor")] if known else lengths.unknown(facts, "tp", "tensor")
     facts = facts.adding(more)
     facts = facts.adding(lengths.totals(facts))
     return facts.adding(lengths.hosts(facts))

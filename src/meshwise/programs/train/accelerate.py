@@ -20,9 +20,9 @@ TYPES = word(
     {"tpu": None, "xla": None, "multi_cpu": None, "multi_xpu": "ddp", "multi_npu": "ddp", "tp": None},
 )
 PRECISIONS = word({"bf16": "bf16", "fp16": "fp16", "fp32": "no", "fp8": "fp8"})
-
-
 ANY = Kind(lambda value: str(value).lower(), str, "true, false or a strategy")
+OFF = ("no", "none", "false")
+BACKEND = Kind(lambda value: str(value).lower() not in OFF, lambda on: "INDUCTOR" if on else None, "a backend")
 
 
 def _strategy(value: object) -> str:
@@ -51,11 +51,7 @@ KEYS = (
     Key("optimizer_device", "deepspeed_config.offload_optimizer_device", deepspeed.DEVICES),
     Key("parameter_device", "deepspeed_config.offload_param_device", deepspeed.DEVICES),
     Key("deepspeed_file", "deepspeed_config.deepspeed_config_file", TEXT, write="never"),
-    Key(
-        "dynamo",
-        "dynamo_config.dynamo_backend",
-        Kind(lambda value: str(value).lower() not in ("no", "none", "false"), lambda on: "INDUCTOR" if on else None, "a backend"),
-    ),
+    Key("dynamo", "dynamo_config.dynamo_backend", BACKEND),
 )
 LIMITS: Limits = {**TRANSFORMERS, "sp": (0,)}
 
@@ -76,9 +72,8 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([facts.meaning("zero", 0, "type")])
     if "type" in facts:
         predicted = {"fsdp": "fsdp", "deepspeed": "deepspeed", "ddp": "ddp", "no": "ddp"}.get(str(kind), "fsdp")
-        facts = facts.adding(
-            [facts.meaning("launched_by", "accelerate", "type"), facts.meaning("predicted_by", predicted, "type")]
-        )
+        said = {"launched_by": "accelerate", "predicted_by": predicted}
+        facts = facts.adding([facts.meaning(name, value, "type") for name, value in said.items()])
     if facts.value("dynamo"):
         facts = facts.adding([facts.meaning("compile", True, "dynamo")])
     return facts
@@ -148,30 +143,15 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of accelerate's own keys a YAML has."""
     names = {setting.key.split(".")[0] for setting in settings}
     own = names & {
-        "distributed_type",
-        "compute_environment",
-        "num_machines",
-        "num_processes",
-        "fsdp_config",
-        "machine_rank",
+        "distributed_type", "compute_environment", "num_machines", "num_processes", "fsdp_config", "machine_rank",
         "mixed_precision",
-    }
+    }  # fmt: skip
     return len(own) if "distributed_type" in own or "compute_environment" in own else 0
 
 
 PROGRAM = Program(
-    name="accelerate",
-    title=TITLE,
-    version=VERSION,
-    framework="fsdp",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
+    name="accelerate", title=TITLE, version=VERSION, framework="fsdp", form="yaml", keys=KEYS, write=write, refuse=refuse,
+    wording=wording, meaning=meaning, recognises=recognises,
     refers={"deepspeed_config.deepspeed_config_file": "deepspeed", "--deepspeed_config_file": "deepspeed"},
-    auto=deepspeed.AUTO,
-    check=f"accelerate launch --config_file {FILE} --dry_run $TRAIN_SCRIPT",
-)
+    auto=deepspeed.AUTO, check=f"accelerate launch --config_file {FILE} --dry_run $TRAIN_SCRIPT",
+)  # fmt: skip

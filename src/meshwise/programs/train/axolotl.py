@@ -13,6 +13,7 @@ from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "Axolotl", "0.21"
 FILE = "axolotl.yaml"
+CHECK = "import yaml; from axolotl.utils.schemas.config import AxolotlInputConfig as C; "
 
 
 def _recompute(value: object) -> str | None:
@@ -24,18 +25,14 @@ def _recompute(value: object) -> str | None:
 
 
 RECOMPUTE = Kind(_recompute, lambda how: how == "full", "true, false or offload")
+ADAPTERS = word({"lora": "lora", "qlora": "qlora"}, {"": None, "none": None, "null": None, "llama-adapter": "lora"})
+CHECKPOINTING = ("fsdp_config.fsdp_activation_checkpointing",)
 FSDP_KEYS = (
     Key("fsdp_version", "fsdp_version", INT, also=("fsdp_config.fsdp_version",)),
     Key("reshard", "fsdp_config.reshard_after_forward", BOOL, also=("fsdp_config.fsdp_reshard_after_forward",)),
     Key("strategy", "fsdp_config.fsdp_sharding_strategy", TEXT, also=("fsdp_config.sharding_strategy",), write="never"),
     Key("fsdp_offload", "fsdp_config.offload_params", BOOL, also=("fsdp_config.fsdp_offload_params",)),
-    Key(
-        "fsdp_recompute",
-        "fsdp_config.activation_checkpointing",
-        BOOL,
-        also=("fsdp_config.fsdp_activation_checkpointing",),
-        write="never",
-    ),
+    Key("fsdp_recompute", "fsdp_config.activation_checkpointing", BOOL, also=CHECKPOINTING, write="never"),
     Key("wrap", "fsdp_config.auto_wrap_policy", TEXT),
 )
 KEYS = (
@@ -54,11 +51,7 @@ KEYS = (
     Key("fp16", "fp16", BOOL),
     Key("fp8", "fp8", BOOL),
     Key("optimizer", "optimizer", trainer.OPTIMIZERS, write="always"),
-    Key(
-        "adapter_word",
-        "adapter",
-        word({"lora": "lora", "qlora": "qlora"}, {"": None, "none": None, "null": None, "llama-adapter": "lora"}),
-    ),
+    Key("adapter_word", "adapter", ADAPTERS),
     Key("rank", "lora_r", INT),
     Key("alpha", "lora_alpha", INT),
     Key("every", "lora_target_linear", BOOL),
@@ -75,15 +68,8 @@ KEYS = (
     Key("seed", "seed", INT, write="never"),
 )
 LIMITS: Limits = {
-    **NO_PIPELINE,
-    **NO_EXPERTS,
-    "sp": (0,),
-    "zero": (2, 3),
-    "recompute": ("none", "full"),
-    "precision": ("bf16", "fp16", "fp8"),
-    "offload": ("none", "parameters"),
-    "optimizer": TRANSFORMERS["optimizer"],
-    "loss": ("", "fused"),
+    **NO_PIPELINE, **NO_EXPERTS, "sp": (0,), "zero": (2, 3), "recompute": ("none", "full"), "precision": ("bf16", "fp16", "fp8"),
+    "offload": ("none", "parameters"), "optimizer": TRANSFORMERS["optimizer"], "loss": ("", "fused"),
 }  # fmt: skip
 
 
@@ -96,14 +82,14 @@ def meaning(facts: Run) -> Run:
     elif unclear is not None and "precision" not in facts:
         facts = facts.adding([facts.derived("precision", "bf16", "auto: bf16 on every GPU since Ampere", unclear.fact)])
     facts = facts.adding(_sharding(facts))
-    if facts.value("fsdp_recompute"):
-        facts = facts.adding([facts.meaning("recompute", "full", "fsdp_recompute")])
     if facts.value("fsdp_offload") and facts.value("zero"):
         facts = facts.adding([facts.meaning("offload", "parameters", "fsdp_offload")])
-    if facts.value("liger"):
-        facts = facts.adding([facts.meaning("loss", "fused", "liger")])
-    if facts.value("every"):
-        facts = facts.adding([facts.meaning("targets", (ALL_LINEAR,), "every")])
+    for name, fact, value in (
+        ("fsdp_recompute", "recompute", "full"),
+        ("liger", "loss", "fused"),
+        ("every", "targets", (ALL_LINEAR,)),
+    ):
+        facts = facts.adding([facts.meaning(fact, value, name)] if facts.value(name) else [])
     if facts.value("adapter_word"):
         method = "dora" if facts.value("dora") else str(facts.value("adapter_word"))
         facts = facts.adding([facts.meaning("adapter", method, "adapter_word")])
@@ -168,33 +154,14 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of Axolotl's own keys a YAML has."""
     names = {setting.key.split(".")[0] for setting in settings}
     own = {
-        "base_model",
-        "sequence_len",
-        "micro_batch_size",
-        "datasets",
-        "adapter",
-        "sample_packing",
-        "val_set_size",
-        "dataset_prepared_path",
-        "num_epochs",
-    }
+        "base_model", "sequence_len", "micro_batch_size", "datasets", "adapter", "sample_packing", "val_set_size",
+        "dataset_prepared_path", "num_epochs",
+    }  # fmt: skip
     return len(names & own) if "base_model" in names else 0
 
 
 PROGRAM = Program(
-    name="axolotl",
-    title=TITLE,
-    version=VERSION,
-    framework="fsdp",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    refers={"deepspeed": "deepspeed"},
-    auto="auto: Axolotl chooses it when it runs",
-    check="python -c 'import yaml; from axolotl.utils.schemas.config import AxolotlInputConfig as C; "
-    f'C(**yaml.safe_load(open("{FILE}")))\'',
-)
+    name="axolotl", title=TITLE, version=VERSION, framework="fsdp", form="yaml", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, refers={"deepspeed": "deepspeed"},
+    auto="auto: Axolotl chooses it when it runs", check=f"python -c '{CHECK}C(**yaml.safe_load(open(\"{FILE}\")))'",
+)  # fmt: skip

@@ -16,6 +16,7 @@ OPTIMIZERS = word(
     {"adamw": "AdamW", "muon": "Muon"},
     {"adam": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "sgd": "sgd", "onebitadam": "adamw", "lamb": None},
 )
+CHECK = "import json; from deepspeed.runtime.config import DeepSpeedConfig; "
 AUTO = "auto: the program that reads this file fills it in (HF Trainer, accelerate)"
 
 KEYS = (
@@ -35,15 +36,8 @@ KEYS = (
     Key("optimizer_text", "optimizer.type", TEXT, write="never"),
 )
 LIMITS: Limits = {
-    **NO_PIPELINE,
-    **NO_EXPERTS,
-    "sp": (0,),
-    "recompute": ("none",),
-    "precision": ("bf16", "fp16"),
-    "offload": ("none", "optimizer", "parameters"),
-    "optimizer": ("adamw", "muon"),
-    "loss": ("",),
-    "compile": (False,),
+    **NO_PIPELINE, **NO_EXPERTS, "sp": (0,), "recompute": ("none",), "precision": ("bf16", "fp16"),
+    "offload": ("none", "optimizer", "parameters"), "optimizer": ("adamw", "muon"), "loss": ("",), "compile": (False,),
 }  # fmt: skip
 
 
@@ -52,9 +46,8 @@ def meaning(facts: Run) -> Run:
     facts = facts.adding(_precision(facts))
     stage = facts.get("stage")
     if stage is not None:
-        facts = facts.adding(
-            [facts.meaning("zero", stage.value, "stage") if stage.value is not None else _unknown("zero", stage)]
-        )
+        level = stage.value
+        facts = facts.adding([_unknown("zero", stage) if level is None else facts.meaning("zero", level, "stage")])
     return facts.adding([*_offload(facts), facts.meaning("predicted_by", "deepspeed", "stage")])
 
 
@@ -80,9 +73,7 @@ def _offload(facts: Run) -> Iterator[Stated]:
             yield facts.meaning("offload", value, name)
             return
         if device == "nvme":
-            yield Stated(
-                "offload", None, "unknown", facts.values[name].span, facts.values[name].key, "to NVMe, which is not predicted"
-            )
+            yield _unknown("offload", facts.values[name]._replace(note="to NVMe, which is not predicted"))
             return
     if facts.value("old_offload"):
         yield facts.meaning("offload", "optimizer", "old_offload")
@@ -131,31 +122,16 @@ def replicas(setup: Setup, title: str) -> Iterable[Refusal]:
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of DeepSpeed's own sections a JSON has."""
     own = (
-        "zero_optimization.",
-        "train_micro_batch_size_per_gpu",
-        "train_batch_size",
-        "bf16.",
-        "fp16.",
-        "zero_allow_untested",
+        "zero_optimization.", "train_micro_batch_size_per_gpu", "train_batch_size", "bf16.", "fp16.", "zero_allow_untested",
         "steps_per_print",
-    )
+    )  # fmt: skip
     if script or any("parallel-size" in setting.key or "parallelism." in setting.key for setting in settings):
         return 0
     return sum(any(setting.key.startswith(name) for setting in settings) for name in own)
 
 
 PROGRAM = Program(
-    name="deepspeed",
-    title=TITLE,
-    version=VERSION,
-    framework="deepspeed",
-    form="json",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=values_of,
-    meaning=meaning,
-    recognises=recognises,
-    auto=AUTO,
-    check=f"python -c 'import json; from deepspeed.runtime.config import DeepSpeedConfig; DeepSpeedConfig(json.load(open(\"{FILE}\")))'",
-)
+    name="deepspeed", title=TITLE, version=VERSION, framework="deepspeed", form="json", keys=KEYS, write=write,
+    refuse=refuse, wording=values_of, meaning=meaning, recognises=recognises, auto=AUTO,
+    check=f"python -c '{CHECK}DeepSpeedConfig(json.load(open(\"{FILE}\")))'",
+)  # fmt: skip

@@ -12,14 +12,11 @@ Limits = dict[str, tuple[Value, ...]]
 NO_PIPELINE: Limits = {"pp": (1,), "vpp": (1,), "schedule": ("1f1b",)}
 NO_EXPERTS: Limits = {"ep": (1,)}
 TRANSFORMERS: Limits = {
-    **NO_PIPELINE,
-    **NO_EXPERTS,
-    "recompute": ("none", "full"),
-    "precision": ("bf16", "fp16"),
+    **NO_PIPELINE, **NO_EXPERTS, "recompute": ("none", "full"), "precision": ("bf16", "fp16"),
     "offload": ("none", "optimizer", "parameters"),
     "optimizer": ("adamw", "adamw-8bit", "adamw-paged", "adamw-paged-8bit", "adafactor", "galore", "lomo", "sgd"),
     "loss": ("", "fused"),
-}
+}  # fmt: skip
 """Limits of programs on transformers' models."""
 MORE = {"selective": "full", "mlp": "full", "minimal": "full", "save_qkv_proj": "full", "save_out_proj": "full"}
 """The nearest way that recomputes at least as much; layernorm and moe_act save so little that no recomputation is nearer."""
@@ -45,24 +42,21 @@ def offload_needs_shards(setup: Setup, title: str) -> Iterator[Refusal]:
 
 
 def _why(title: str, name: str, value: Value) -> str:
-    words = {
-        "pp": f"{title} has no pipeline (pp {value})",
-        "vpp": f"{title} has no interleaved pipeline (vpp {value})",
-        "cp": f"{title} has no context parallelism (cp {value})",
-        "ep": f"{title} has no expert parallelism (ep {value})",
-        "tp": f"{title} has no tensor parallelism (tp {value})",
-        "zero": f"{title} has no ZeRO {value}",
-        "recompute": f"{title} cannot recompute {value}" if value != "none" else f"{title} always recomputes",
-        "offload": f"{title} cannot offload {value}",
-        "schedule": f"{title} has no {value} schedule",
-        "precision": f"{title} has no precision {value}",
-        "optimizer": f"{title} has no optimizer {value}",
-        "loss": f"{title} has no {value} loss",
-        "compile": f"{title} does not compile layers" if value else f"{title} always compiles layers",
-        "sp": f"{title} {'has no' if value else 'always uses'} sequence parallelism",
+    degrees = {"pp": "pipeline", "vpp": "interleaved pipeline"}
+    degrees |= {"cp": "context parallelism", "ep": "expert parallelism", "tp": "tensor parallelism"}
+    words = {axis: f"has no {what} ({axis} {value})" for axis, what in degrees.items()} | {
+        "zero": f"has no ZeRO {value}",
+        "recompute": f"cannot recompute {value}" if value != "none" else "always recomputes",
+        "offload": f"cannot offload {value}",
+        "schedule": f"has no {value} schedule",
+        "precision": f"has no precision {value}",
+        "optimizer": f"has no optimizer {value}",
+        "loss": f"has no {value} loss",
+        "compile": "does not compile layers" if value else "always compiles layers",
+        "sp": f"{'has no' if value else 'always uses'} sequence parallelism",
     }
     known = FACTS[name].help if name in FACTS else name
-    return words.get(name, f"{title} cannot say {name} {value} ({known})")
+    return f"{title} {words.get(name, f'cannot say {name} {value} ({known})')}"
 
 
 def _nearest(name: str, value: Value, allowed: Sequence[Value]) -> int | str:

@@ -17,13 +17,10 @@ FILE = "llama_factory.yaml"
 BITS = Kind(lambda value: True if int(value) in (2, 3, 4, 5, 6, 8) else None, lambda _: 4, "a number of bits")
 TARGETS = Kind(adapters.NAMES.read, lambda value: "all" if value == (ALL_LINEAR,) else ",".join(value), "names of modules")
 STAGES = {"sft": "sft", "dpo": "dpo", "orpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
+TRAINER = [row for row in trainer.TRAINING if row not in adapters.TRL_KEYS]
 
 KEYS = (
-    *(
-        replace(row, default=None) if row.fact == "recompute_on" else row
-        for row in trainer.TRAINING
-        if row not in adapters.TRL_KEYS
-    ),
+    *(replace(row, default=None) if row.fact == "recompute_on" else row for row in TRAINER),
     Key("seq", "cutoff_len", INT, default=2048, write="always"),
     Key("no_recompute", "disable_gradient_checkpointing", BOOL, default=False, write="always"),
     Key("use_peft", "finetuning_type", word({True: "lora"}, {"full": None, "freeze": None, "oft": True}), write="never"),
@@ -45,9 +42,8 @@ def meaning(facts: Run) -> Run:
     """Add recompute, which is on by default, and what the Trainer's arguments mean."""
     facts = trainer.meaning(facts.without("from_file"))
     off = facts.value("no_recompute")
-    return facts.adding(
-        [facts.meaning("recompute", "none" if off else "full", "no_recompute")._replace(note="" if off else NOTE)]
-    )
+    recompute = facts.meaning("recompute", "none" if off else "full", "no_recompute")
+    return facts.adding([recompute._replace(note="" if off else NOTE)])
 
 
 def wording(setup: Setup) -> dict[str, Value]:
@@ -96,34 +92,16 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of LLaMA-Factory's own keys a YAML or a command has."""
     names = {setting.key.lstrip("-").replace("-", "_") for setting in settings}
     own = names & {
-        "finetuning_type",
-        "cutoff_len",
-        "stage",
-        "template",
-        "dataset",
-        "overwrite_cache",
-        "preprocessing_num_workers",
+        "finetuning_type", "cutoff_len", "stage", "template", "dataset", "overwrite_cache", "preprocessing_num_workers",
         "lora_target",
-    }
+    }  # fmt: skip
     shared = names & trainer.OWN
-    return (
-        len(own) + len(shared) if "finetuning_type" in own or "cutoff_len" in own or ("stage" in own and "template" in own) else 0
-    )
+    sure = "finetuning_type" in own or "cutoff_len" in own or {"stage", "template"} <= own
+    return len(own) + len(shared) if sure else 0
 
 
 PROGRAM = Program(
-    name="llama-factory",
-    title=TITLE,
-    version=VERSION,
-    framework="deepspeed",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    flag_words=True,
-    refers={"deepspeed": "deepspeed", "--deepspeed": "deepspeed"},
-    auto="auto: filled in when it runs",
-)
+    name="llama-factory", title=TITLE, version=VERSION, framework="deepspeed", form="yaml", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, flag_words=True,
+    refers={"deepspeed": "deepspeed", "--deepspeed": "deepspeed"}, auto="auto: filled in when it runs",
+)  # fmt: skip

@@ -19,30 +19,18 @@ POLICIES = word(
      "save_dot_except_mlp": "minimal", "save_dot_except_mlpwi": "minimal", "qkv_proj_offloaded": "save_qkv_proj", "custom": None,
      "minimal_offloaded": "minimal", "save_dot_with_context_except_mlp": "minimal"},
 )  # fmt: skip
-QUANTIZATION = word(
-    {"fp8": "fp8"},
-    {
-        "": None,
-        "int8": None,
-        "nanoo_fp8": "fp8",
-        "fp8_full": "fp8",
-        "aqt_fp8": "fp8",
-        "intmp": None,
-        "te_fp8_currentscaling": "fp8",
-        "te_mxfp8": "mxfp8",
-    },
-)
+QUANTIZATION = word({"fp8": "fp8"}, {
+    "": None, "int8": None, "nanoo_fp8": "fp8", "fp8_full": "fp8", "aqt_fp8": "fp8", "intmp": None,
+    "te_fp8_currentscaling": "fp8", "te_mxfp8": "mxfp8",
+})  # fmt: skip
 DTYPES = word({"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"})
 SIZE = Kind(lambda value: int(value), int, "a whole number, or -1 for the rest")
 
 KEYS = (
     Key("model", "model_name", TEXT, write="never"),
     *(
-        Key(f"ici_{axis}", f"ici_{name}_parallelism", SIZE, write="always", default=-1 if axis == "fsdp" else 1)
-        for axis, name in AXES.items()
-    ),
-    *(
-        Key(f"dcn_{axis}", f"dcn_{name}_parallelism", SIZE, write="always", default=-1 if axis == "data" else 1)
+        Key(f"{part}_{axis}", f"{part}_{name}_parallelism", SIZE, write="always", default=-1 if axis == rest else 1)
+        for part, rest in (("ici", "fsdp"), ("dcn", "data"))
         for axis, name in AXES.items()
     ),
     Key("per_device", "per_device_batch_size", NUMBER, write="always", default=12.0),
@@ -70,16 +58,11 @@ KEYS = (
 )
 SHAPE = ("hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "vocab")
 LIMITS: Limits = {
-    "vpp": (1,),
-    "schedule": ("1f1b",),
-    "zero": (0, 3),
+    "vpp": (1,), "schedule": ("1f1b",), "zero": (0, 3),
     "recompute": ("none", "minimal", "save_qkv_proj", "save_out_proj", "full"),
-    "offload": ("none", "optimizer", "parameters"),
-    "precision": ("bf16", "fp8"),
-    "optimizer": ("adamw", "sgd", "muon"),
-    "loss": ("",),
-    "compile": (False,),
-}
+    "offload": ("none", "optimizer", "parameters"), "precision": ("bf16", "fp8"), "optimizer": ("adamw", "sgd", "muon"),
+    "loss": ("",), "compile": (False,),
+}  # fmt: skip
 NAMES = {
     "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
     "llama-3-70b": "llama3-70b",
@@ -99,8 +82,7 @@ NAMES = {
 def meaning(facts: Run) -> Run:
     """Add axes, which are products of a part inside a slice and one between slices, and the micro-batch."""
     sizes = {axis: _product(facts, axis) for axis in AXES}
-    for axis in ("tp", "cp", "ep", "pp"):
-        facts = facts.adding([_axis(facts, axis, sizes[axis])])
+    facts = facts.adding([_axis(facts, axis, sizes[axis]) for axis in ("tp", "cp", "ep", "pp")])
     facts = facts.adding(_data(facts, sizes))
     facts = facts.adding(_others(facts))
     if "precision" not in facts and facts.value("dtype") is not None:
@@ -125,11 +107,8 @@ def _axis(facts: Run, axis: str, size: int | None) -> Stated:
     parts = sorted((f"ici_{axis}", f"dcn_{axis}"), key=lambda name: not facts.says(name))
     if size is None or size < 1:
         return facts.derived(axis, None, "one of its two sizes is -1 or not known", *parts)
-    return (
-        facts.meaning(axis, size, *parts)
-        if not facts.says(parts[0]) or facts.whole(parts[1]) == 1
-        else facts.derived(axis, size, "ici x dcn", *parts)
-    )
+    alone = not facts.says(parts[0]) or facts.whole(parts[1]) == 1
+    return facts.meaning(axis, size, *parts) if alone else facts.derived(axis, size, "ici x dcn", *parts)
 
 
 def _data(facts: Run, sizes: dict[str, int | None]) -> Iterator[Stated]:
@@ -140,13 +119,8 @@ def _data(facts: Run, sizes: dict[str, int | None]) -> Iterator[Stated]:
     if data is not None and data > 0:
         yield facts.derived("dp_replicate", data, "data axis", "dcn_data", "ici_data")
     if fsdp is not None:
-        yield facts.derived(
-            "zero",
-            0 if fsdp == ep == cp == 1 else 3,
-            "weights are sharded over the fsdp, expert and context axes",
-            "ici_fsdp",
-            "dcn_fsdp",
-        )
+        why = "weights are sharded over the fsdp, expert and context axes"
+        yield facts.derived("zero", 0 if fsdp == ep == cp == 1 else 3, why, "ici_fsdp", "dcn_fsdp")
 
 
 def _others(facts: Run) -> Iterator[Stated]:
@@ -163,9 +137,8 @@ def _others(facts: Run) -> Iterator[Stated]:
         count = facts.whole("pipeline_microbatches") if facts.whole("pipeline_microbatches") > 0 else pp
         micro = sequences / count if pp > 1 else sequences
         total = count * facts.whole("accumulation_steps", 1) if pp > 1 else facts.whole("accumulation_steps", 1)
-        yield facts.derived(
-            "mbs", round(micro) if micro >= 1 else None, "per_device_batch_size x tp x cp x pp / micro-batches", "per_device"
-        )
+        note = "per_device_batch_size x tp x cp x pp / micro-batches"
+        yield facts.derived("mbs", round(micro) if micro >= 1 else None, note, "per_device")
         yield facts.derived("accumulation", total, "gradient accumulation x pipeline micro-batches", "accumulation_steps")
 
 
@@ -198,11 +171,8 @@ def write(setup: Setup) -> Written:
 def _mesh(setup: Setup) -> dict[str, Value]:
     """Return both parts of each mesh axis: inside a slice from the innermost axis on, the rest between slices."""
     shard, ep = setup.whole("dp_shard"), setup.whole("ep")
-    sizes = {axis: setup.whole(axis) for axis in ("tp", "cp", "pp")} | {
-        "ep": ep,
-        "fsdp": shard // ep,
-        "data": setup.whole("dp_replicate"),
-    }
+    sizes = {axis: setup.whole(axis) for axis in ("tp", "cp", "pp")}
+    sizes |= {"ep": ep, "fsdp": shard // ep, "data": setup.whole("dp_replicate")}
     cluster = setup.plan.question().cluster if setup.plan is not None else None
     slices = cluster.node_count if cluster is not None and cluster.torus else setup.whole("nodes")
     left = max(1, setup.whole("devices") // max(1, slices))
@@ -238,23 +208,14 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of MaxText's keys a command or YAML has."""
     names = {setting.key for setting in settings}
-    own = names & (
-        {row.key for row in KEYS} - {"dtype", "steps", "quantization", "head_dim", "vocab_size", "gradient_accumulation_steps"}
-    )
+    common = {"dtype", "steps", "quantization", "head_dim", "vocab_size", "gradient_accumulation_steps"}
+    own = names & {row.key for row in KEYS} - common
     return len(own) + 3 * ("maxtext" in script.lower()) if own else 0
 
 
+TOPOLOGY = "compile_topology=v5p-128 compile_topology_num_slices=1"
 PROGRAM = Program(
-    name="maxtext",
-    title=TITLE,
-    version=VERSION,
-    framework="maxtext",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    check="python -m maxtext.trainers.pre_train.train_compile base.yml ... compile_topology=v5p-128 compile_topology_num_slices=1",
-)
+    name="maxtext", title=TITLE, version=VERSION, framework="maxtext", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
+    check=f"python -m maxtext.trainers.pre_train.train_compile base.yml ... {TOPOLOGY}",
+)  # fmt: skip

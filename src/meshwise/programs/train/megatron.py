@@ -12,9 +12,8 @@ from meshwise.runs.run import Value
 TITLE, VERSION = "Megatron-LM", "core 0.19"
 SCRIPT = "pretrain_gpt.py"
 OPTIMIZERS = word({"adamw": "adam", "sgd-momentum": "sgd", "muon": "muon"}, {"dist_muon": "muon", "adaptive_muon": "muon"})
-POSITIONS = word(
-    {"learned": "learned_absolute", "rope": "rope", "none": "none"}, {"yarn": "rope", "mrope": "rope", "relative": None}
-)
+OTHER_POSITIONS = {"yarn": "rope", "mrope": "rope", "relative": None}
+POSITIONS = word({"learned": "learned_absolute", "rope": "rope", "none": "none"}, OTHER_POSITIONS)
 NORMS = word({"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"})
 GRANULARITY = word({"selective": "selective", "full": "full"}, {"none": "none", "null": "none"})
 
@@ -96,16 +95,17 @@ WORK_KEYS = (
 )
 KEYS = (*MODEL_KEYS, *LAYOUT_KEYS, *WORK_KEYS)
 
-TO_SET = (
-    ("--data-path", "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}"),
+TOKENIZER = (
     ("--tokenizer-type", "HuggingFaceTokenizer"),
     ("--tokenizer-model", "${TOKENIZER_MODEL:?set TOKENIZER_MODEL: a hub id or the folder of a tokenizer}"),
-    ("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"),
-    ("--load", "${CHECKPOINTS}"),
-    ("--save-interval", 1000),
-    ("--lr", "${LR:?set LR: the peak learning rate}"),
 )
-"""Flags that no plan knows. The shell stops at the first variable that is not set."""
+
+
+def to_set(*tokenizer: tuple[str, str]) -> tuple[tuple[str, str | int], ...]:
+    """Return the flags that no plan knows. The shell stops at the first variable that is not set."""
+    data = ("--data-path", "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}")
+    saved = (("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"), ("--load", "${CHECKPOINTS}"))
+    return (data, *tokenizer, *saved, ("--save-interval", 1000), ("--lr", "${LR:?set LR: the peak learning rate}"))
 
 
 def wording(setup: Setup) -> dict[str, Value]:
@@ -118,7 +118,7 @@ def write(setup: Setup) -> Written:
     pairs = PROGRAM.settings(wording(setup))
     if not setup.values.get("steps"):
         pairs.append(("--train-iters", "${TRAIN_ITERS:?set TRAIN_ITERS: the number of steps}"))
-    command = (SCRIPT, *forms.flag_words([*pairs, *TO_SET]), "--use-mcore-models")
+    command = (SCRIPT, *forms.flag_words([*pairs, *to_set(*TOKENIZER)]), "--use-mcore-models")
     return Written({}, command, environment=environment(setup))
 
 
@@ -143,18 +143,10 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 OWN = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel-size", "--train-iters", "--train-samples"}
+CHECK = "from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})"
 
 PROGRAM = Program(
-    name="megatron",
-    title=TITLE,
-    version=VERSION,
-    framework="megatron",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=rules.meaning,
-    recognises=recognises,
-    check="python -c 'from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})' with the flags",
-)
+    name="megatron", title=TITLE, version=VERSION, framework="megatron", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=rules.meaning, recognises=recognises,
+    check=f"python -c '{CHECK}' with the flags",
+)  # fmt: skip

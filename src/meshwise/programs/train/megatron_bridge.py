@@ -8,32 +8,22 @@ from meshwise.programs.kinds import BOOL, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import megatron, megatron_rules
-from meshwise.runs.run import Run, Value
+from meshwise.runs.run import Value
 
 TITLE, VERSION = "Megatron-Bridge", "0.6"
 SECTIONS = {
-    "mbs": "train.micro_batch_size",
-    "batch": "train.global_batch_size",
-    "steps": "train.train_iters",
-    "seq": "dataset.seq_length",
-    "distributed_optimizer": "ddp.use_distributed_optimizer",
-    "instances": "ddp.num_distributed_optimizer_instances",
-    "fsdp": "ddp.use_megatron_fsdp",
-    "fsdp_strategy": "ddp.data_parallel_sharding_strategy",
-    "vpp": "model.virtual_pipeline_model_parallel_size",
+    "mbs": "train.micro_batch_size", "batch": "train.global_batch_size", "steps": "train.train_iters",
+    "seq": "dataset.seq_length", "distributed_optimizer": "ddp.use_distributed_optimizer",
+    "instances": "ddp.num_distributed_optimizer_instances", "fsdp": "ddp.use_megatron_fsdp",
+    "fsdp_strategy": "ddp.data_parallel_sharding_strategy", "vpp": "model.virtual_pipeline_model_parallel_size",
     "first_stage_layers": "model.num_layers_in_first_pipeline_stage",
     "last_stage_layers": "model.num_layers_in_last_pipeline_stage",
     "embedding_in_split": "model.account_for_embedding_in_pipeline_split",
-    "loss_in_split": "model.account_for_loss_in_pipeline_split",
-    "stage_layout": "model.pipeline_model_parallel_layout",
-    "optimizer_offload": "optimizer.optimizer_cpu_offload",
-    "offload_fraction": "optimizer.optimizer_offload_fraction",
-    "precise_optimizer": "optimizer.use_precision_aware_optimizer",
-    "optimizer": "optimizer.optimizer",
-    "save_every": "checkpoint.save_interval",
-    "seed": "rng.seed",
-    "checkpoint_format": "checkpoint.ckpt_format",
-}
+    "loss_in_split": "model.account_for_loss_in_pipeline_split", "stage_layout": "model.pipeline_model_parallel_layout",
+    "optimizer_offload": "optimizer.optimizer_cpu_offload", "offload_fraction": "optimizer.optimizer_offload_fraction",
+    "precise_optimizer": "optimizer.use_precision_aware_optimizer", "optimizer": "optimizer.optimizer",
+    "save_every": "checkpoint.save_interval", "seed": "rng.seed", "checkpoint_format": "checkpoint.ckpt_format",
+}  # fmt: skip
 """Keys that are not `model.` and the name of Megatron-LM's flag."""
 DROPPED = ("torch_fsdp", "samples", "layers_per_chunk", "ramp", "activation_offload", "precision", "fp8_format", "fp8_recipe", "fp4_format",
            "fp4_recipe")  # fmt: skip
@@ -78,19 +68,12 @@ NEMO = (
     Key("seed", "model.seed"),
 )
 """Keys of NeMo's YAML before Megatron-Bridge, which are read and not written."""
+_KEPT = (row for row in (*megatron.LAYOUT_KEYS, *megatron.WORK_KEYS) if row.fact not in DROPPED)
 KEYS = (
-    *(
-        _key(row)
-        for row in (*megatron.LAYOUT_KEYS, *megatron.WORK_KEYS)
-        if row.fact not in DROPPED and row.key != "--recompute-activations"
-    ),
+    *(_key(row) for row in _KEPT if row.key != "--recompute-activations"),
     Key("precision", "mixed_precision", PRECISIONS, write="always"),
     *(replace(row, write="never") for row in NEMO),
 )
-
-
-def meaning(facts: Run) -> Run:
-    return megatron_rules.meaning(facts)
 
 
 def wording(setup: Setup) -> dict[str, Value]:
@@ -124,15 +107,6 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="megatron-bridge",
-    title=TITLE,
-    version=VERSION,
-    framework="megatron-bridge",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-)
+    name="megatron-bridge", title=TITLE, version=VERSION, framework="megatron-bridge", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=megatron_rules.meaning, recognises=recognises,
+)  # fmt: skip

@@ -19,20 +19,9 @@ FILE = "ds_config.json"
 POSITIONS = word({"learned": "absolute", "rope": "rotary", "alibi": "alibi"}, {"learned_absolute": "learned", "rope": "rope"})
 NORMS = word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
 _OTHER = (
-    "position_kind",
-    "norm",
-    "optimizer",
-    "gated",
-    "biased",
-    "tied",
-    "granularity",
-    "fsdp",
-    "instances",
-    "vpp",
-    "ep",
-    "cp",
+    "position_kind", "norm", "optimizer", "gated", "biased", "tied", "granularity", "fsdp", "instances", "vpp", "ep", "cp",
     "vocab",
-)
+)  # fmt: skip
 
 KEYS = (
     *(row for row in megatron.KEYS if row.fact not in _OTHER),
@@ -63,19 +52,10 @@ KEYS = (
     Key("ramp", "--rampup-batch-size", WORDS),
 )
 LIMITS: Limits = {
-    "zero": (0, 1),
-    "recompute": ("none", "full"),
-    "offload": ("none",),
-    "schedule": ("1f1b",),
-    "vpp": (1,),
-    "cp": (1,),
-    "ep": (1,),
-    "sp": (0,),
-    "precision": ("bf16", "fp16"),
-    "optimizer": ("adamw", "sgd-momentum"),
-    "loss": ("",),
+    "zero": (0, 1), "recompute": ("none", "full"), "offload": ("none",), "schedule": ("1f1b",), "vpp": (1,), "cp": (1,),
+    "ep": (1,), "sp": (0,), "precision": ("bf16", "fp16"), "optimizer": ("adamw", "sgd-momentum"), "loss": ("",),
     "compile": (False,),
-}
+}  # fmt: skip
 
 
 def meaning(facts: Run) -> Run:
@@ -111,23 +91,10 @@ def _zero(facts: Run) -> Stated | None:
 
 
 NOT_ITS = (
-    "distributed_optimizer",
-    "embedding_in_split",
-    "loss_in_split",
-    "first_stage_layers",
-    "last_stage_layers",
-    "recompute_method",
-    "recompute_layers",
-    "head_dim",
-    "norm_eps",
-    "rope_theta",
-    "tied",
-    "biased",
-    "norm",
-    "qkv_bias",
-    "qk_norm",
-    "steps",
-)
+    "distributed_optimizer", "embedding_in_split", "loss_in_split", "first_stage_layers", "last_stage_layers",
+    "recompute_method", "recompute_layers", "head_dim", "norm_eps", "rope_theta", "tied", "biased", "norm", "qkv_bias",
+    "qk_norm", "steps",
+)  # fmt: skip
 """Facts with flags in newer Megatron that this one lacks or derives."""
 
 
@@ -151,27 +118,22 @@ def write(setup: Setup) -> Written:
     """Return DeepSpeed's JSON and the command."""
     values = wording(setup)
     values |= {"embedding_norm": True} if setup.plan.question().model.decoder.embedding_norm else {}
-    pairs = PROGRAM.settings(values)
-    pairs.append(
-        ("--train-samples", setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}")
-    )
+    samples = setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}"
+    pairs = [*PROGRAM.settings(values), ("--train-samples", samples)]
     sections = [
         ("train_micro_batch_size_per_gpu", setup.whole("mbs")),
         ("train_batch_size", setup.whole("batch")),
         ("zero_optimization.stage", stage_of(setup)),
         (f"{setup.text('precision', 'bf16')}.enabled", True),
     ]
-    return Written({FILE: forms.json_text(sections)}, (megatron.SCRIPT, *forms.flag_words([*pairs, *TO_SET])))
+    return Written(
+        {FILE: forms.json_text(sections)}, (megatron.SCRIPT, *forms.flag_words([*pairs, *megatron.to_set(*TOKENIZER)]))
+    )
 
 
-TO_SET = (
-    ("--data-path", "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}"),
+TOKENIZER = (
     ("--tokenizer-type", "PretrainedFromHF"),
     ("--tokenizer-name-or-path", "${TOKENIZER:?set TOKENIZER: a hub id or the folder of a tokenizer}"),
-    ("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"),
-    ("--load", "${CHECKPOINTS}"),
-    ("--save-interval", 1000),
-    ("--lr", "${LR:?set LR: the peak learning rate}"),
 )
 
 
@@ -179,9 +141,8 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
     yield from replicas(setup, TITLE)
     if setup.text("precision") == "bf16" and not setup.whole("zero", 0) and setup.whole("dp") > 1:
-        yield Refusal(
-            f"{TITLE} always shards the optimizer of bf16 (ZeRO 1)", {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")}
-        )
+        near = {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")}
+        yield Refusal(f"{TITLE} always shards the optimizer of bf16 (ZeRO 1)", near)
     yield from megatron_rules.refused_model(setup, TITLE, ("learned", "rope", "alibi"))
     if setup.values.get("experts") or setup.text("norm") == "rmsnorm" or setup.whole("kv_heads", 0) != setup.whole("heads", 0):
         yield Refusal(f"{TITLE} of 2022 has no experts, RMSNorm or grouped queries; export --to megatron", {})
@@ -191,27 +152,15 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return more than Megatron-LM where a command has DeepSpeed's flags too."""
     names = {setting.key.replace("_", "-") for setting in settings}
     own = names & {
-        "--deepspeed",
-        "--zero-stage",
-        "--deepspeed-config",
-        "--deepspeed-activation-checkpointing",
+        "--deepspeed", "--zero-stage", "--deepspeed-config", "--deepspeed-activation-checkpointing",
         "--ds-sequence-parallel-size",
-    }
+    }  # fmt: skip
     base = megatron.recognises(settings, source, script)
     return base + 2 * len(own) if own and base else 0
 
 
 PROGRAM = Program(
-    name="megatron-deepspeed",
-    title=TITLE,
-    version=VERSION,
-    framework="megatron-deepspeed",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
+    name="megatron-deepspeed", title=TITLE, version=VERSION, framework="megatron-deepspeed", form="flags", keys=KEYS,
+    write=write, refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
     refers={"--deepspeed_config": "deepspeed", "--deepspeed-config": "deepspeed"},
-)
+)  # fmt: skip

@@ -31,9 +31,8 @@ def meaning(facts: Run) -> Run:
     facts = facts.adding([*_sequence_parallel(facts), *_chunks(facts), *_model(facts), *_vocabulary(facts)])
     facts = facts.adding(_schedule(facts))
     if "etp" not in facts and "tp" in facts and facts.value("experts"):
-        facts = facts.adding(
-            [facts.derived("etp", facts.value("tp"), "as tp, the default of --expert-tensor-parallel-size", "tp")]
-        )
+        why = "as tp, the default of --expert-tensor-parallel-size"
+        facts = facts.adding([facts.derived("etp", facts.value("tp"), why, "tp")])
     if facts.value("zero") and "instances" in facts:
         facts = facts.adding([facts.meaning("dp_replicate", facts.whole("instances", 1), "instances")])
     return facts
@@ -237,8 +236,7 @@ def refused_model(setup: Setup, title: str, positions: tuple[str, ...]) -> Itera
     model = setup.plan.question().model
     blocks = {name for layer in model.layers for name in layer}
     if model.family not in ("dense", "moe") or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:
-        yield Refusal(
-            f"its arguments here do not describe the layers of {model.model_type}; write them in {title}'s model code", {}
-        )
+        why = f"its arguments here do not describe the layers of {model.model_type}"
+        yield Refusal(f"{why}; write them in {title}'s model code", {})
     if setup.text("position_kind") not in positions:
         yield Refusal(f"{title} has no {setup.text('position_kind')} positions", {})

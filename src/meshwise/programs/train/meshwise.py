@@ -14,6 +14,7 @@ from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "meshwise", "0.1"
 SCHEDULES = word({"1f1b": "1f1b", "interleaved": "interleaved", "zero-bubble": "zero-bubble"}, {"zbv": "zero-bubble"})
+MODES = word({"none": "none", "selective": "selective", "full": "full"})
 
 KEYS = (
     Key("model", POSITIONAL, TEXT, write="never"),
@@ -26,28 +27,16 @@ KEYS = (
     Key("vpp", "--vpp", INT, default=1),
     Key("zero", "--zero", INT, default=3),
     Key("schedule", "--schedule", SCHEDULES, default="1f1b"),
-    Key(
-        "recompute",
-        "--recompute",
-        word({"none": "none", "selective": "selective", "full": "full"}),
-        default="none",
-        write="always",
-    ),
+    Key("recompute", "--recompute", MODES, default="none", write="always"),
     Key("precision", "--precision", word({"bf16": "bf16", "fp32": "fp32"}), default="bf16"),
     Key("steps", "--steps", INT),
     Key("save_every", "--checkpoint-every", INT, write="never"),
     Key("seed", "--seed", INT, write="never"),
 )
 LIMITS: Limits = {
-    "schedule": ("1f1b", "interleaved", "zero-bubble"),
-    **NO_EXPERTS,
-    "recompute": ("none", "selective", "full"),
-    "offload": ("none",),
-    "precision": ("bf16",),
-    "optimizer": ("adamw",),
-    "loss": ("", "chunked"),
-    "zero": (0, 2, 3),
-}
+    "schedule": ("1f1b", "interleaved", "zero-bubble"), **NO_EXPERTS, "recompute": ("none", "selective", "full"),
+    "offload": ("none",), "precision": ("bf16",), "optimizer": ("adamw",), "loss": ("", "chunked"), "zero": (0, 2, 3),
+}  # fmt: skip
 
 
 def meaning(facts: Run) -> Run:
@@ -97,16 +86,6 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="meshwise",
-    title=TITLE,
-    version=VERSION,
-    framework="meshwise",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    check="the same command with --dry-run",
-)
+    name="meshwise", title=TITLE, version=VERSION, framework="meshwise", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, check="the same command with --dry-run",
+)  # fmt: skip

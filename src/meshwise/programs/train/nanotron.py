@@ -44,18 +44,9 @@ KEYS = (
     Key("seed", "general.seed", INT, write="never"),
 )
 LIMITS: Limits = {
-    "vpp": (1,),
-    "schedule": ("1f1b",),
-    "cp": (1,),
-    "ep": (1,),
-    "zero": (0, 1),
-    "recompute": ("none", "full"),
-    "offload": ("none",),
-    "precision": ("bf16",),
-    "optimizer": ("adamw",),
-    "loss": ("",),
-    "compile": (False,),
-}
+    "vpp": (1,), "schedule": ("1f1b",), "cp": (1,), "ep": (1,), "zero": (0, 1), "recompute": ("none", "full"),
+    "offload": ("none",), "precision": ("bf16",), "optimizer": ("adamw",), "loss": ("",), "compile": (False,),
+}  # fmt: skip
 
 
 def meaning(facts: Run) -> Run:
@@ -85,26 +76,18 @@ def write(setup: Setup) -> Written:
     """Return the YAML and the command."""
     todo = forms.PLACEHOLDER
     pairs = [
-        ("general.project", "meshwise"),
-        ("general.run", "plan"),
-        ("general.seed", 42),
-        *PROGRAM.settings(wording(setup)),
-        ("model.model_config.is_llama_config", True),
-        ("model.model_config.hidden_act", "silu"),
-        ("model.init_method.std", 0.02),
-        ("tokenizer.tokenizer_name_or_path", [f"{todo}: a hub id or folder, as text"]),
+        ("general.project", "meshwise"), ("general.run", "plan"), ("general.seed", 42), *PROGRAM.settings(wording(setup)),
+        ("model.model_config.is_llama_config", True), ("model.model_config.hidden_act", "silu"),
+        ("model.init_method.std", 0.02), ("tokenizer.tokenizer_name_or_path", [f"{todo}: a hub id or folder, as text"]),
         ("checkpoints.checkpoints_path", [f"{todo}: the folder of checkpoints, as text"]),
         ("checkpoints.checkpoint_interval", 1000),
         ("optimizer.learning_rate_scheduler.learning_rate", f"{todo}: the peak learning rate"),
         ("data_stages", f"{todo}: a list of data stages"),
-    ]
+    ]  # fmt: skip
     if not setup.values.get("steps"):
         pairs.append(("tokens.train_steps", f"{todo}: the number of steps"))
-    return Written(
-        {FILE: forms.yaml_text(pairs, setup.header)},
-        ("run_train.py", "--config-file", FILE),
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-    )
+    command, environment = ("run_train.py", "--config-file", FILE), {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    return Written({FILE: forms.yaml_text(pairs, setup.header)}, command, environment=environment)
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
@@ -120,24 +103,12 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     names = {setting.key for setting in settings}
     tables = {name.split(".")[0] for name in names}
     own = {"parallelism", "tokens", "checkpoints", "general", "data_stages", "model", "optimizer", "tokenizer", "logging"}
-    return (
-        len(tables & own)
-        if {"tokens.micro_batch_size", "parallelism.dp"} <= names or "tokens.batch_accumulation_per_replica" in names
-        else 0
-    )
+    sure = {"tokens.micro_batch_size", "parallelism.dp"} <= names or "tokens.batch_accumulation_per_replica" in names
+    return len(tables & own) if sure else 0
 
 
 PROGRAM = Program(
-    name="nanotron",
-    title=TITLE,
-    version=VERSION,
-    framework="nanotron",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
+    name="nanotron", title=TITLE, version=VERSION, framework="nanotron", form="yaml", keys=KEYS, write=write, refuse=refuse,
+    wording=wording, meaning=meaning, recognises=recognises,
     check=f"python -c 'from nanotron.config import get_config_from_file; get_config_from_file(\"{FILE}\")'",
-)
+)  # fmt: skip

@@ -17,26 +17,15 @@ from meshwise.runs.run import Run, Stated, Value
 TITLE, VERSION = "torchtitan", "0.3"
 MODULE = "torchtitan.train"
 FLAVOURS = {
-    ("llama3", "8b"): "llama-3.1-8b",
-    ("llama3", "70b"): "llama-3.1-70b",
-    ("llama3", "405b"): "llama-3.1-405b",
-    ("llama3", "1b"): "llama-3.2-1b",
-    ("llama3", "3b"): "llama-3.2-3b",
-    ("qwen3", "0.6b"): "qwen3-0.6b",
-    ("qwen3", "1.7b"): "qwen3-1.7b",
-    ("qwen3", "4b"): "qwen3-4b",
-    ("qwen3", "8b"): "qwen3-8b",
-    ("qwen3", "14b"): "qwen3-14b",
-    ("qwen3", "32b"): "qwen3-32b",
-    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
-    ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
-    ("deepseek_v3", "16b"): "deepseek-v2-lite",
-    ("deepseek_v3", "671b"): "deepseek-v3",
-    ("gpt_oss", "20b"): "gpt-oss-20b",
-    ("gpt_oss", "120b"): "gpt-oss-120b",
-    ("llama4", "17bx16e"): "llama-4-scout",
+    ("llama3", "8b"): "llama-3.1-8b", ("llama3", "70b"): "llama-3.1-70b", ("llama3", "405b"): "llama-3.1-405b",
+    ("llama3", "1b"): "llama-3.2-1b", ("llama3", "3b"): "llama-3.2-3b",
+    ("qwen3", "0.6b"): "qwen3-0.6b", ("qwen3", "1.7b"): "qwen3-1.7b", ("qwen3", "4b"): "qwen3-4b",
+    ("qwen3", "8b"): "qwen3-8b", ("qwen3", "14b"): "qwen3-14b", ("qwen3", "32b"): "qwen3-32b",
+    ("qwen3", "30b-a3b"): "qwen3-30b-a3b", ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
+    ("deepseek_v3", "16b"): "deepseek-v2-lite", ("deepseek_v3", "671b"): "deepseek-v3",
+    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b", ("llama4", "17bx16e"): "llama-4-scout",
     ("llama4", "17bx128e"): "llama-4-maverick",
-}
+}  # fmt: skip
 """Models that torchtitan registers, by module and flavour, and the preset with the same sizes."""
 TWINS = {
     "llama-3-8b": "llama-3.1-8b",
@@ -89,9 +78,8 @@ def _of_registered(facts: Run, config: str, row: dict[str, Any]) -> Run:
     place = facts.values["config"].span
     for key, value in row.items():
         names = [key_row.fact for key_row in KEYS if key_row.key == f"--{key}"]
-        name = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}.get(
-            key, names[0] if names else ""
-        )
+        ours = {"activation_checkpoint": "recompute", "loss": "loss", "precision": "precision"}
+        name = ours.get(key, names[0] if names else "")
         if key == "parallelism.pipeline_parallel_schedule":
             value = {text: schedule for schedule, text in rules.SCHEDULES.items()}.get(value, value)
         if name and not facts.says(name):
@@ -160,17 +148,14 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         known = any(FLAVOURS.get((row["module"], str(row["flavor"]).lower())) == TWINS.get(model, model) for row in precise)
         instead: dict[str, int | str] = {"precision": "bf16"} if known and setup.text("precision") != "bf16" else {}
         what = f"{model} in {setup.text('precision')}" if instead else model
-        yield Refusal(
-            f"{TITLE} {VERSION} registers no configuration of {what}; another shape is Python in its model code", instead
-        )
+        why = f"{TITLE} {VERSION} registers no configuration of {what}"
+        yield Refusal(f"{why}; another shape is Python in its model code", instead)
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of torchtitan's dotted flags a command has; more where it starts torchtitan.train."""
-    own = sum(
-        setting.key.startswith(("--parallelism.", "--training.", "--activation_checkpoint.", "--compile.", "--job."))
-        for setting in settings
-    )
+    sections = ("--parallelism.", "--training.", "--activation_checkpoint.", "--compile.", "--job.")
+    own = sum(setting.key.startswith(sections) for setting in settings)
     starts = script in (MODULE, "run_train.sh", "train.py") or script.endswith("torchtitan/train.py")
     old = any(setting.key.startswith("--job.") for setting in settings)
     module = any(setting.key == "--module" for setting in settings)
@@ -178,16 +163,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="torchtitan",
-    title=TITLE,
-    version=VERSION,
-    framework="torchtitan",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
+    name="torchtitan", title=TITLE, version=VERSION, framework="torchtitan", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
     check="python -c 'from torchtitan.config import ConfigManager; ConfigManager().parse_args()' with the flags",
-)
+)  # fmt: skip

@@ -28,13 +28,13 @@ KEYS = (
     Key("optimizer", "optimizer.name", word({"adamw": "AdamW"}, {"adam": "adamw"}), default="adamw"),
     Key("config_file", "job.config_file", TEXT, write="never"),
     Key("local_batch", "training.batch_size", write="never"),
-    Key(
-        "dp_shard", "training.data_parallel_degree", rules.POSITIVE, write="never", also=("training.data_parallel_shard_degree",)
-    ),
+    Key("dp_shard", "training.data_parallel_degree", rules.POSITIVE, write="never"),
+    Key("dp_shard", "training.data_parallel_shard_degree", rules.POSITIVE, write="never"),
     Key("tp", "training.tensor_parallel_degree", write="never"),
     Key("pp", "experimental.pipeline_parallel_degree", write="never"),
     Key("cp", "experimental.context_parallel_degree", write="never"),
 )
+CHECK = "from torchtitan.config import ConfigManager; ConfigManager().parse_args"
 DEFAULTS: dict[str, Value] = {"local_batch": 8, "seq": 2048, "steps": 10000}
 
 
@@ -83,9 +83,8 @@ def write(setup: Setup) -> Written:
 
 
 def _words(precision: str) -> dict[str, Value]:
-    converter = {"fp8": "quantize.linear.float8", "fp8-row": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}.get(
-        precision, ""
-    )
+    float8, mx = "quantize.linear.float8", "quantize.linear.mx"
+    converter = {"fp8": float8, "fp8-row": float8, "mxfp8": mx}.get(precision, "")
     words: dict[str, Value] = {"converters": (converter,)} if converter else {}
     return words | {"float8_recipe": "rowwise"} if precision == "fp8-row" else words
 
@@ -116,32 +115,15 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
         return 0
     tables = {setting.key.lstrip("-").split(".")[0] for setting in settings}
     own = tables & {
-        "parallelism",
-        "activation_checkpoint",
-        "training",
-        "job",
-        "checkpoint",
-        "model",
-        "lr_scheduler",
-        "experimental",
-    }
+        "parallelism", "activation_checkpoint", "training", "job", "checkpoint", "model", "lr_scheduler", "experimental",
+    }  # fmt: skip
     flags = any(setting.key.startswith("--job.") for setting in settings)
     return len(own) + (4 if flags else 0) if (not script and len(own) > 2) or flags else 0
 
 
 PROGRAM = Program(
-    name="torchtitan-0.2",
-    title=TITLE,
-    version=VERSION,
-    framework="torchtitan",
-    form="toml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    flag_words=True,
+    name="torchtitan-0.2", title=TITLE, version=VERSION, framework="torchtitan", form="toml", keys=KEYS, write=write,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, flag_words=True,
     refers={"--job.config_file": "torchtitan-0.2", "--job.config-file": "torchtitan-0.2"},
-    check=f'python -c \'from torchtitan.config import ConfigManager; ConfigManager().parse_args(["--job.config_file", "{FILE}"])\'',
-)
+    check=f'python -c \'{CHECK}(["--job.config_file", "{FILE}"])\'',
+)  # fmt: skip

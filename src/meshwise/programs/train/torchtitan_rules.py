@@ -10,21 +10,15 @@ from meshwise.runs.run import Run, Stated, Value
 
 SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zero-bubble": "InterleavedZeroBubble"}
 OTHER_SCHEDULES = {
-    "gpipe": None,
-    "loopedbfs": None,
-    "zbvzerobubble": "zero-bubble",
-    "dualpipev": "zero-bubble",
+    "gpipe": None, "loopedbfs": None, "zbvzerobubble": "zero-bubble", "dualpipev": "zero-bubble",
     "pipelineschedulesingle": None,
-}
+}  # fmt: skip
 POSITIVE = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number", open="-1: what is left")
 
 LIMITS: Limits = {
-    "schedule": ("1f1b", "interleaved", "zero-bubble"),
-    "recompute": ("none", "selective", "full"),
-    "offload": ("none", "parameters"),
-    "optimizer": ("adamw",),
-    "zero": (0, 2, 3),
-}
+    "schedule": ("1f1b", "interleaved", "zero-bubble"), "recompute": ("none", "selective", "full"),
+    "offload": ("none", "parameters"), "optimizer": ("adamw",), "zero": (0, 2, 3),
+}  # fmt: skip
 
 
 def keys(*, dashes: bool) -> tuple[Key, ...]:
@@ -103,9 +97,8 @@ def _chunks(facts: Run) -> Iterator[Stated]:
     elif each and layers:
         total = layers + facts.whole("first_less", 1) + facts.whole("last_less", 1)
         chunks = max(1, -(-total // (each * pp)))
-        yield facts.derived(
-            "vpp", chunks, f"{total} layers, the embedding and the head counted / ({pp} x {each})", "layers_per_chunk"
-        )
+        why = f"{total} layers, the embedding and the head counted / ({pp} x {each})"
+        yield facts.derived("vpp", chunks, why, "layers_per_chunk")
     elif each:
         yield facts.derived("vpp", None, "the model's layers are not known", "layers_per_chunk")
     else:

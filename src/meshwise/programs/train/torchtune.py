@@ -19,13 +19,10 @@ CHUNKED, WHOLE = "torchtune.modules.loss.CEWithChunkedOutputLoss", "torch.nn.Cro
 RANK, ALPHA = 8, 16
 """Arguments of the lora_* functions where a file does not state them."""
 OPTIMIZERS = {
-    "adamw": "torch.optim.AdamW",
-    "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
-    "adamw-paged": "bitsandbytes.optim.PagedAdamW",
-    "adamw-paged-8bit": "bitsandbytes.optim.PagedAdamW8bit",
-    "adafactor": "torch.optim.Adafactor",
-    "sgd": "torch.optim.SGD",
-}
+    "adamw": "torch.optim.AdamW", "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
+    "adamw-paged": "bitsandbytes.optim.PagedAdamW", "adamw-paged-8bit": "bitsandbytes.optim.PagedAdamW8bit",
+    "adafactor": "torch.optim.Adafactor", "sgd": "torch.optim.SGD",
+}  # fmt: skip
 SHARDED = {"adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim.AdamW8bit", "sgd": "torch.optim.SGD"}
 """Optimizers that update the sharded tensors of FSDP2; those of bitsandbytes do not."""
 
@@ -56,15 +53,8 @@ KEYS = (
     Key("seed", "seed", INT, write="never"),
 )
 LIMITS: Limits = {
-    **NO_PIPELINE,
-    **NO_EXPERTS,
-    "cp": (1,),
-    "sp": (0,),
-    "recompute": ("none", "full"),
-    "precision": ("bf16",),
-    "offload": ("none", "parameters", "activations"),
-    "optimizer": tuple(OPTIMIZERS),
-    "loss": ("chunked", "materialised", ""),
+    **NO_PIPELINE, **NO_EXPERTS, "cp": (1,), "sp": (0,), "recompute": ("none", "full"), "precision": ("bf16",),
+    "offload": ("none", "parameters", "activations"), "optimizer": tuple(OPTIMIZERS), "loss": ("chunked", "materialised", ""),
 }  # fmt: skip
 
 
@@ -145,11 +135,8 @@ def write(setup: Setup) -> Written:
     """Return the YAML and the command, which torchtune itself hands to torchrun on every node."""
     words = wording(setup)
     recipe = f"{'lora' if setup.text('adapter') else 'full'}_finetune_{'distributed' if _several(setup) else 'single_device'}"
-    return Written(
-        {FILE: forms.yaml_text([*PROGRAM.settings(words), *_others(setup)], (*setup.header, *_notes(setup)))},
-        ("tune", "run", *_launch(setup), recipe, "--config", FILE),
-        starter="node",
-    )
+    text = forms.yaml_text([*PROGRAM.settings(words), *_others(setup)], (*setup.header, *_notes(setup)))
+    return Written({FILE: text}, ("tune", "run", *_launch(setup), recipe, "--config", FILE), starter="node")
 
 
 def _notes(setup: Setup) -> list[str]:
@@ -157,9 +144,8 @@ def _notes(setup: Setup) -> list[str]:
     if setup.text("adapter"):
         joined = f"{TITLE} adapts qkv_proj and gate_up_proj as separate layers: adapters have more parameters than predicted."
         return [joined] if _family(_function(setup)).unjoined else []
-    return [
-        f"{TITLE} keeps weights, gradients and optimizer states in dtype, without a float32 copy: less memory than predicted."
-    ]
+    kept = f"{TITLE} keeps weights, gradients and optimizer states in dtype"
+    return [f"{kept}, without a float32 copy: less memory than predicted."]
 
 
 def _launch(setup: Setup) -> list[str]:
@@ -229,14 +215,12 @@ def _adapted(setup: Setup) -> Iterable[Refusal]:
 
 def _sharded(setup: Setup) -> Iterable[Refusal]:
     """Yield refusals of data parallelism that is not one group of FSDP2 shards, and of optimizers that cannot be sharded."""
-    dp, optimizer = setup.whole("dp"), setup.text("optimizer", "adamw")
+    dp, replicas, optimizer = setup.whole("dp"), setup.whole("dp_replicate"), setup.text("optimizer", "adamw")
     shards = {"dp_replicate": 1, "dp_shard": dp}
     if dp > 1 and setup.whole("zero", 0) not in (2, 3):
         yield Refusal(f"{TITLE} has only FSDP on several devices, no ZeRO {setup.whole('zero', 0)}", {"zero": 3, **shards})
-    elif setup.whole("dp_replicate") > 1:
-        yield Refusal(
-            f"{TITLE} shards over all data ranks, without replicas (dp_replicate {setup.whole('dp_replicate')})", shards
-        )
+    elif replicas > 1:
+        yield Refusal(f"{TITLE} shards over all data ranks, without replicas (dp_replicate {replicas})", shards)
     if _several(setup) and optimizer in OPTIMIZERS and optimizer not in SHARDED:
         instead = "adamw-8bit" if "8bit" in optimizer else "adamw"
         yield Refusal(f"{TITLE} has {optimizer} only on one device: it does not update FSDP's shards", {"optimizer": instead})
@@ -251,17 +235,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="torchtune",
-    title=TITLE,
-    version=VERSION,
-    framework="fsdp",
-    form="yaml",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=wording,
-    meaning=meaning,
-    recognises=recognises,
-    refers={"--config": "torchtune"},
+    name="torchtune", title=TITLE, version=VERSION, framework="fsdp", form="yaml", keys=KEYS, write=write, refuse=refuse,
+    wording=wording, meaning=meaning, recognises=recognises, refers={"--config": "torchtune"},
     check=f"tune validate {FILE}",
-)
+)  # fmt: skip

@@ -26,20 +26,11 @@ def _optimizer(value: object) -> str | None:
 
 
 WORDS = {
-    "adamw": "adamw_torch_fused",
-    "adamw-8bit": "adamw_bnb_8bit",
-    "adamw-paged": "paged_adamw_32bit",
-    "adamw-paged-8bit": "paged_adamw_8bit",
-    "adafactor": "adafactor",
-    "galore": "galore_adamw",
-    "lomo": "lomo",
+    "adamw": "adamw_torch_fused", "adamw-8bit": "adamw_bnb_8bit", "adamw-paged": "paged_adamw_32bit",
+    "adamw-paged-8bit": "paged_adamw_8bit", "adafactor": "adafactor", "galore": "galore_adamw", "lomo": "lomo",
     "sgd": "sgd",
-}
-OPTIMIZERS = Kind(
-    _optimizer,
-    WORDS.get,
-    "an optimizer",
-)
+}  # fmt: skip
+OPTIMIZERS = Kind(_optimizer, WORDS.get, "an optimizer")
 
 
 def _sharding(value: object) -> int | None:
@@ -100,14 +91,8 @@ def _sharded(facts: Run) -> Iterable[Stated]:
     if file is not None:
         yield Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")
     elif facts.value("from_file"):
-        yield Stated(
-            "zero",
-            None,
-            "unknown",
-            None,
-            "",
-            "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file",
-        )
+        why = "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file"
+        yield Stated("zero", None, "unknown", None, "", why)
     elif "launched_by" not in facts:
         yield Stated("predicted_by", "ddp", "default")
         yield Stated("zero", 0, "default", None, "fsdp", f"{TITLE} shards nothing without --deepspeed or --fsdp")
@@ -159,19 +144,8 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="trainer",
-    title=TITLE,
-    version=VERSION,
-    framework="deepspeed",
-    form="flags",
-    keys=KEYS,
-    write=write,
-    refuse=refuse,
-    wording=values_of,
-    meaning=meaning,
-    recognises=recognises,
-    flag_words=True,
-    refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed"},
-    auto="auto: filled in when it runs",
+    name="trainer", title=TITLE, version=VERSION, framework="deepspeed", form="flags", keys=KEYS, write=write,
+    refuse=refuse, wording=values_of, meaning=meaning, recognises=recognises, flag_words=True,
+    refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed"}, auto="auto: filled in when it runs",
     check="python $TRAIN_SCRIPT ... --max_steps 1",
-)
+)  # fmt: skip

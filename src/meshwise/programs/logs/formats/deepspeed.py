@@ -63,9 +63,7 @@ def _add_step(reading: Reading, series: Series, line: Line) -> None:
     rates = {key: rate for key, value in _RATE.findall(line.text) if math.isfinite(rate := number_or_nan(value))}
     step = _STEP.search(line.text) or _OLD.search(line.text)
     if step is None or not rates or line.cut:
-        reading.skipped.add(
-            "a throughput line cut off" if line.cut else "a throughput line without a step", f"line {line.number}"
-        )
+        reading.skipped.add(f"a throughput line {'cut off' if line.cut else 'without a step'}", f"line {line.number}")
         return
     rate = rates.get("CurrSamplesPerSec", rates.get("RunningAvgSamplesPerSec", rates.get("SamplesPerSec", 0.0)))
     numbers = {"samples_per_second": rate}
@@ -82,9 +80,8 @@ def _add_pipeline_step(reading: Reading, series: Series, line: Line, match: re.M
         reading.skipped.add("a step cut off", f"line {line.number}")
         return
     loss = values[0].value if values[0] else float("nan")
-    series.step(
-        int(match[1]), f"line {line.number}", {"loss": loss, "seconds": values[1].value, "samples_per_second": values[2].value}
-    )
+    figures = {"loss": loss, "seconds": values[1].value, "samples_per_second": values[2].value}
+    series.step(int(match[1]), f"line {line.number}", figures)
 
 
 def _read_profile_line(profile: dict[str, float], text: str) -> None:

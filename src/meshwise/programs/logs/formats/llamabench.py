@@ -88,10 +88,8 @@ def _add_object(reading: Reading, text: str, line: Line) -> None:
 
 def _add_values(reading: Reading, values: Mapping[str, object], line: Line) -> None:
     where = f"line {line.number}"
-    amounts = {
-        key: amount(str(values.get(key, "")), "plain")
-        for key in ("n_prompt", "n_gen", "avg_ts", "model_size", "model_n_params", "n_depth")
-    }
+    keys = ("n_prompt", "n_gen", "avg_ts", "model_size", "model_n_params", "n_depth")
+    amounts = {key: amount(str(values.get(key, "")), "plain") for key in keys}
     speed = amounts["avg_ts"]
     if speed is None or not speed.value > 0:
         reading.skipped.add("a row without speed", where)
@@ -99,23 +97,14 @@ def _add_values(reading: Reading, values: Mapping[str, object], line: Line) -> N
     prompt, output, depth = (int(a.value) if a else 0 for a in (amounts["n_prompt"], amounts["n_gen"], amounts["n_depth"]))
     # Tokens generated after `n_depth` tokens in the cache are counted as generated after a prompt of that length.
     numbers = {"prompt": float(prompt or depth), "output": float(output), "users": 1.0}
-    numbers |= (
-        {"prefill" if prompt and not output else "decode": speed.value} if not (prompt and output) else {"mixed": speed.value}
-    )
-    numbers |= {
-        name: a.value
-        for name, key in (("model_bytes", "model_size"), ("params", "model_n_params"))
-        if (a := amounts[key]) and a.value
-    }
-    gpus = [
-        part.strip() for part in re.split(r"[,/]", str(values.get("gpu_info") or values.get("cpu_info") or "")) if part.strip()
-    ]
-    model = str(values.get("model_type", ""))
-    reading.add_run(
-        _run(
-            where, model, numbers, gpus, str(values.get("split_mode", "")), str(values.get("backends", values.get("backend", "")))
-        )
-    )
+    numbers["mixed" if prompt and output else "prefill" if prompt else "decode"] = speed.value
+    for field, key in (("model_bytes", "model_size"), ("params", "model_n_params")):
+        numbers |= {field: a.value} if (a := amounts[key]) and a.value else {}
+    devices = str(values.get("gpu_info") or values.get("cpu_info") or "")
+    gpus = [part.strip() for part in re.split(r"[,/]", devices) if part.strip()]
+    model, split = str(values.get("model_type", "")), str(values.get("split_mode", ""))
+    backend = str(values.get("backends", values.get("backend", "")))
+    reading.add_run(_run(where, model, numbers, gpus, split, backend))
 
 
 def _add_cells(reading: Reading, header: Sequence[str], cells: Sequence[str], line: Line) -> None:
@@ -142,11 +131,7 @@ def _run(where: str, model: str, numbers: dict[str, float], gpus: list[str], spl
     quant = words[2].replace(" - Medium", "_M").replace(" - Small", "_S").replace(" - Large", "_L") if len(words) == 3 else ""
     counted = {"devices": float(len(gpus))} if gpus else {}
     texts = {
-        "model": " ".join(words[:2]),
-        "weights": quant,
-        "chip": gpus[0] if gpus else "",
-        "split": split,
-        "engine": "llama.cpp",
-        "backend": backend,
-    }
+        "model": " ".join(words[:2]), "weights": quant, "chip": gpus[0] if gpus else "", "split": split,
+        "engine": "llama.cpp", "backend": backend,
+    }  # fmt: skip
     return Run.told(where, {**numbers, **counted, **texts}, section=model)

@@ -28,9 +28,7 @@ _BOLD = re.compile(r"\*\*([^*]+)\*\*|__([^_]+)__")
 
 
 def matches(head: str) -> bool:
-    return bool(
-        re.search(r"^\s*\|?.*\|.*\n\s*\|?\s*:?-+:?\s*\|", head, re.MULTILINE) or re.search(r"^#{1,6} \S", head, re.MULTILINE)
-    )
+    return bool(re.search(r"^\s*\|?.*\|.*\n\s*\|?\s*:?-+:?\s*\||^#{1,6} \S", head, re.MULTILINE))
 
 
 def bare(text: str) -> str:

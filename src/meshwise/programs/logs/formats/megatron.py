@@ -22,22 +22,14 @@ _FACT = re.compile(
 _FACTS = ("devices", "dp", "tp", "pp")
 _MEMORY = re.compile(r"memory \(MB\).*?max allocated: ([\d.]+)")
 _KEYS = {
-    "elapsed time per iteration (ms)": ("seconds", 1e-3),
-    "elapsed time per iteration (s)": ("seconds", 1.0),
-    "throughput per gpu (tflop/s/gpu)": ("tflops", 1e12),
-    "tflops": ("tflops", 1e12),
-    "tflops/gpu": ("tflops", 1e12),
-    "samples per second": ("samples_per_second", 1.0),
-    "tokens per gpu per second": ("tokens_per_second_per_device", 1.0),
-    "tokens per gpu per second (tgs)": ("tokens_per_second_per_device", 1.0),
-    "global batch size": ("batch", 1.0),
-    "lm loss": ("loss", 1.0),
-    "seqlen": ("seq", 1.0),
-    "curriculum seqlen": ("seq", 1.0),
-    "number of nan iterations": ("nans", 1.0),
-    "consumed samples": ("consumed_samples", 1.0),
+    "elapsed time per iteration (ms)": ("seconds", 1e-3), "elapsed time per iteration (s)": ("seconds", 1.0),
+    "throughput per gpu (tflop/s/gpu)": ("tflops", 1e12), "tflops": ("tflops", 1e12), "tflops/gpu": ("tflops", 1e12),
+    "samples per second": ("samples_per_second", 1.0), "tokens per gpu per second": ("tokens_per_second_per_device", 1.0),
+    "tokens per gpu per second (tgs)": ("tokens_per_second_per_device", 1.0), "global batch size": ("batch", 1.0),
+    "lm loss": ("loss", 1.0), "seqlen": ("seq", 1.0), "curriculum seqlen": ("seq", 1.0),
+    "number of nan iterations": ("nans", 1.0), "consumed samples": ("consumed_samples", 1.0),
     "consumed tokens": ("consumed_tokens", 1.0),
-}
+}  # fmt: skip
 
 
 def matches(head: str) -> bool:

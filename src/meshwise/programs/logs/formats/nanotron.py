@@ -16,18 +16,12 @@ order = 50
 _ARGUMENTS = {"batch_accumulation_per_replica": "accumulation"}
 _ITERATION = re.compile(r"iteration:\s*(\d{1,15})\s*/\s*\d+\s*\|(.*)")
 _KEYS = {
-    "elapsed_time_per_iteration_ms": ("seconds", 1e-3),
-    "time_per_iteration_ms": ("seconds", 1e-3),
-    "tokens_per_sec": ("tokens_per_second", 1.0),
-    "tokens_per_sec_per_gpu": ("tokens_per_second_per_device", 1.0),
-    "global_batch_size": ("batch", 1.0),
-    "lm_loss": ("loss", 1.0),
-    "model_tflops_per_gpu": ("tflops", 1e12),
-    "hardware_tflops_per_gpu": ("hardware_tflops", 1e12),
-    "cuda_max_memory_reserved": ("reserved", 1.0),
-    "cuda_max_memory_allocated": ("memory", 1.0),
-    "cuda_memory_allocated": ("allocated", 1.0),
-}
+    "elapsed_time_per_iteration_ms": ("seconds", 1e-3), "time_per_iteration_ms": ("seconds", 1e-3),
+    "tokens_per_sec": ("tokens_per_second", 1.0), "tokens_per_sec_per_gpu": ("tokens_per_second_per_device", 1.0),
+    "global_batch_size": ("batch", 1.0), "lm_loss": ("loss", 1.0), "model_tflops_per_gpu": ("tflops", 1e12),
+    "hardware_tflops_per_gpu": ("hardware_tflops", 1e12), "cuda_max_memory_reserved": ("reserved", 1.0),
+    "cuda_max_memory_allocated": ("memory", 1.0), "cuda_memory_allocated": ("allocated", 1.0),
+}  # fmt: skip
 
 
 def matches(head: str) -> bool:
@@ -40,14 +34,8 @@ def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
     series = Series(reading, "nanotron")
     series.rough |= {
-        "seconds",
-        "tokens_per_second",
-        "tokens_per_second_per_device",
-        "batch",
-        "memory",
-        "reserved",
-        "tflops",
-    }
+        "seconds", "tokens_per_second", "tokens_per_second_per_device", "batch", "memory", "reserved", "tflops",
+    }  # fmt: skip
     for line in lines:
         match = _ITERATION.search(line.text)
         if match is None:
@@ -56,9 +44,7 @@ def read(lines: Iterable[Line]) -> Reading:
             continue
         numbers = _numbers(match[2])
         if line.cut or not {"seconds", "tokens_per_second"} <= set(numbers):
-            reading.skipped.add(
-                "an iteration cut off" if line.cut else "an iteration without time and rate", f"line {line.number}"
-            )
+            reading.skipped.add(f"an iteration {'cut off' if line.cut else 'without time and rate'}", f"line {line.number}")
             continue
         series.step(int(match[1]), f"line {line.number}", numbers)
     series.flush()
