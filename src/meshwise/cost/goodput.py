@@ -71,13 +71,7 @@ class Goodput:
 
 
 def goodput(
-    r: Reliability,
-    devices: Any,
-    *,
-    checkpoint_bytes: float,
-    staging: float = np.inf,
-    step: Number = 0.0,
-    per_node: int = 8,
+    r: Reliability, devices: Any, *, checkpoint_bytes: float, staging: float = np.inf, step: Number = 0.0, per_node: int = 8
 ) -> Goodput:
     """Return the shares of wall time on this many devices. `staging` is the bandwidth from a device into its host's memory, `step` the
     seconds of a step.

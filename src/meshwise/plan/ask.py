@@ -308,10 +308,7 @@ class ServeAsk(Ask):
         default="", converter=TEXT, help="Devices: 4xrtx4060ti-16gb, 2x(2xrtx3090)@10Gbps, 8xh100-sxm.", complete="clusters"
     )
     users: int = asked(
-        default=1,
-        converter=whole(1, 999_999),
-        vary="1..64",
-        help="Users who each wait for an answer before they ask again.",
+        default=1, converter=whole(1, 999_999), vary="1..64", help="Users who each wait for an answer before they ask again."
     )
     context: int = asked(
         default=0, converter=LENGTH, help="Longest context of one request, prompt and output.", shown="8k", vary="4k..128k"

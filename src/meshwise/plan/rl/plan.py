@@ -175,10 +175,7 @@ def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, dev
         answers_per_second=number / step,
         tokens_per_second=number * (ask.seq - ask.prompt) / step,
         memory={**training.roles, "engine weights": rollout.weights, "engine cache": rollout.cache},
-        peaks={
-            "training": training.peak,
-            "rollout": rollout.weights + rollout.cache + (training.resident if together else 0.0),
-        },
+        peaks={"training": training.peak, "rollout": rollout.weights + rollout.cache + (training.resident if together else 0.0)},
         train_layout=training.layout,
         rollout_layout=rollout.layout,
         at_once=rollout.users,

@@ -106,13 +106,7 @@ class Speed:
 
 
 def speed(
-    model: Model,
-    weights: Weights,
-    placement: Placement,
-    rig: Rig,
-    runtime: Runtime,
-    work: Serve,
-    calibrations: Calibrations,
+    model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve, calibrations: Calibrations
 ) -> Speed:
     """Return the speed of a placement."""
     return evaluate(demand(model, weights, placement, rig, runtime, work), work, calibrations)
