@@ -99,21 +99,11 @@ def goodput(
     whole = running * _over_expm1(cycle / between) * np.exp(-lag / between)
     working = np.where(cycle > 0, interval / np.where(cycle > 0, cycle, 1), 1.0)
     return Goodput(
-        interruptions_per_day=DAY / between * up,
-        between=between,
-        checkpoint_bytes=checkpoint_bytes + 0 * n,
-        save=save,
-        pause=pause,
-        interval=interval,
-        down=down,
-        spares=spares,
-        effective=whole * working / slow,
-        checkpoints=whole * (1 - working),
-        lost_work=running - whole,
-        restarts=up - running,
-        repair=waiting,
+        interruptions_per_day=DAY / between * up, between=between, checkpoint_bytes=checkpoint_bytes + 0 * n, save=save,
+        pause=pause, interval=interval, down=down, spares=spares, effective=whole * working / slow,
+        checkpoints=whole * (1 - working), lost_work=running - whole, restarts=up - running, repair=waiting,
         stragglers=whole * working * (1 - 1 / slow),
-    )
+    )  # fmt: skip
 
 
 def _over_expm1(x: Number) -> Floats:

@@ -347,13 +347,9 @@ class ServeAsk(Ask):
         default="", converter=ADAPTERS, help="LoRA adapters that requests choose from: 8:16 is eight of rank 16.", group=LOAD
     )
     engine: str = asked(
-        default="",
-        converter=TEXT,
-        help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama, transformers, ...",
-        shown="by format and chip",
-        complete="engines",
-        vary="llama.cpp,vllm",
-    )
+        default="", converter=TEXT, help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama, transformers, ...",
+        shown="by format and chip", complete="engines", vary="llama.cpp,vllm",
+    )  # fmt: skip
     kv: str = asked(default="f16", converter=TEXT, help="KV cache type: f16, q8_0, q4_0, fp8.", vary="f16,q8_0,q4_0")
     top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
     ttft: str = asked(default="", converter=TARGET, help="Time to first token, at most: 1s@p95.", group=TARGETS)

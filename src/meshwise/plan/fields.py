@@ -57,17 +57,9 @@ class About:
 
 
 def asked(
-    *,
-    default: In,
-    converter: Kind[In, Out],
-    help: str,
-    group: str = "",
-    flag: str = "",
-    complete: str = "",
-    vary: str = "",
-    shown: str = "",
-    kw_only: bool = True,
-) -> Out:
+    *, default: In, converter: Kind[In, Out], help: str, group: str = "", flag: str = "", complete: str = "", vary: str = "",
+    shown: str = "", kw_only: bool = True,
+) -> Out:  # fmt: skip
     """Return a field of a question; `default` may be text."""
     about = About(converter, help, group, flag, complete, vary, shown)
     return field(default=converter(default), metadata={"asked": about}, kw_only=kw_only)
@@ -151,14 +143,9 @@ def parameters(cls: type[Any]) -> Iterator[str]:
 
 
 _METAVARS = {
-    "seconds": "TIME",
-    "bytes/s": "RATE",
-    "share": "SHARE",
-    "count": "COUNT",
-    "dollars/s": "PRICE",
-    "bytes": "SIZE",
+    "seconds": "TIME", "bytes/s": "RATE", "share": "SHARE", "count": "COUNT", "dollars/s": "PRICE", "bytes": "SIZE",
     "FLOP/s": "RATE",
-}
+}  # fmt: skip
 
 
 def _exact(quantity: str) -> Callable[[float], str]:

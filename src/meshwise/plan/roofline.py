@@ -55,15 +55,10 @@ def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> R
     mixed, best = _mixed(model, fabric, peak, batch_tokens / pods, devices)
     total_over_active = model.params / model.active_params  # all experts are gathered, whether a token needs them or not
     return Roofline(
-        devices=devices,
-        sequences=batch_tokens / seq,
-        tokens=batch_tokens / cluster.devices,
-        fsdp=total_over_active * peak / float(whole.bandwidth[0]) if devices > 1 else None,
-        mixed=mixed,
-        best_fsdp=best,
-        pod_tokens=batch_tokens / pods,
-        pod=total_over_active * peak * devices / fabric.network if pods > 1 else None,
-    )
+        devices=devices, sequences=batch_tokens / seq, tokens=batch_tokens / cluster.devices,
+        fsdp=total_over_active * peak / float(whole.bandwidth[0]) if devices > 1 else None, mixed=mixed, best_fsdp=best,
+        pod_tokens=batch_tokens / pods, pod=total_over_active * peak * devices / fabric.network if pods > 1 else None,
+    )  # fmt: skip
 
 
 def _mixed(model: Model, fabric: Fabric, peak: float, batch_tokens: float, devices: int) -> tuple[float | None, float | None]:

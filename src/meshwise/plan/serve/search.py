@@ -102,14 +102,9 @@ def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
 def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
     """Return whether a layout matches --fix."""
     axes = {
-        "split": layout.split,
-        "cards": len(layout.cards),
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "ep": layout.tp if layout.apart else 1,
-        "replicas": layout.replicas,
-        "hosts": layout.hosts,
-    }
+        "split": layout.split, "cards": len(layout.cards), "tp": layout.tp, "pp": layout.pp,
+        "ep": layout.tp if layout.apart else 1, "replicas": layout.replicas, "hosts": layout.hosts,
+    }  # fmt: skip
     apart = "prefill" in q.bounds  # pools are made of single replicas, whose number is not that of --fix
     return all(axes[axis] == value for axis, value in q.bounds.items() if axis in axes and not (apart and axis == "replicas"))
 
@@ -151,16 +146,9 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     placement = with_caches(placement, layer_caches(q.model, q.runtime, held))
     needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
     option = Option(
-        layout=layout,
-        placement=placement,
-        footprints=needs,
-        rooms=rooms,
-        users=q.work.users,
-        limits=found,
-        most_users=0,
-        fits=fits,
-        pool=like.pool if like else None,
-    )
+        layout=layout, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, limits=found, most_users=0,
+        fits=fits, pool=like.pool if like else None,
+    )  # fmt: skip
     if q.runtime.paged:
         return replace(option, most_users=math.floor(running) * layout.replicas)
     room_for = [

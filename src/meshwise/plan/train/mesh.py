@@ -77,17 +77,10 @@ def mesh(q: Question, choice: Choice) -> Mesh:
         taken = TorusMesh.of(torus, tuple(np.array([sizes[axis]]) for axis in AXES)).taken
         laid = tuple(tuple(int(extent) for extent in axis[:, 0]) for axis in taken)
     return Mesh(
-        sizes=sizes,
-        devices=choice.devices,
-        per_node=cluster.node.devices,
-        unit="pod" if cluster.torus else "node",
-        stages=stages,
-        chunks=int(layout["vpp"]),
-        communicators=tuple(_communicators(choice, sizes, cluster.node.devices)),
-        torus=torus.shape if torus else (),
-        closed=torus.closed if torus else (),
-        laid=laid,
-    )
+        sizes=sizes, devices=choice.devices, per_node=cluster.node.devices, unit="pod" if cluster.torus else "node",
+        stages=stages, chunks=int(layout["vpp"]), communicators=tuple(_communicators(choice, sizes, cluster.node.devices)),
+        torus=torus.shape if torus else (), closed=torus.closed if torus else (), laid=laid,
+    )  # fmt: skip
 
 
 def _communicators(choice: Choice, sizes: dict[str, int], per_node: int) -> list[Communicator]:

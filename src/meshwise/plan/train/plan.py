@@ -115,27 +115,18 @@ def make(ask: TrainAsk) -> TrainPlan:
             "own_chip": "yes" if q.chip.key in fitted.chips else "",
         },
         cluster={
-            "name": q.cluster.name,
-            "chip": q.chip.name,
-            "devices": q.cluster.devices,
-            "nodes": q.cluster.node_count,
-            "unit": "pod" if q.cluster.torus else "node",
-            "kind": q.chip.kind,
+            "name": q.cluster.name, "chip": q.chip.name, "devices": q.cluster.devices, "nodes": q.cluster.node_count,
+            "unit": "pod" if q.cluster.torus else "node", "kind": q.chip.kind,
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,
         notes=(
-            *q.model.notes,
-            *q.cluster.notes,
-            *_assumptions(q, ask.precision),
-            *_deadline_note(ask, choices),
-            *instead,
-            *fallback.faster_part(ask, choices[0].step),
-            *_host_note(q, choices[0]),
+            *q.model.notes, *q.cluster.notes, *_assumptions(q, ask.precision), *_deadline_note(ask, choices), *instead,
+            *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]),
         ),
         finetune=finetune.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
-    )
+    )  # fmt: skip
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
 

@@ -135,14 +135,9 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def blocks(
-    q: Question,
-    limits: Bounds,
-    nodes: tuple[int, ...],
-    rejected: dict[str, int],
-    *,
-    offloads: bool = False,
+    q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int], *, offloads: bool = False,
     faster_than: float = math.inf,
-) -> Iterator[tuple[Question, Layouts, Floats]]:
+) -> Iterator[tuple[Question, Layouts, Floats]]:  # fmt: skip
     """Yield valid layouts in blocks of about BLOCK, each with its question, whose model has the shape of every layout in the block, and
     lower bounds on their seconds. Partial layouts that cannot be `faster_than` this are left out. Offload, which no lower bound covers,
     and searches so small that bounds cost as much as they save have bounds of 0."""

@@ -67,16 +67,10 @@ def convert(model: Any, positions: int) -> FusedDecoder:
     angles = torch.cat([turns.cos(), turns.sin()], 1) * float(getattr(rotary, "attention_scaling", 1.0))
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return FusedDecoder(
-        embedding=body.embed_tokens.weight.detach(),
-        layers=layers,
-        gain=body.norm.weight.detach(),
-        head=model.lm_head.weight.detach(),
-        angles=angles.contiguous(),
-        eps=config.rms_norm_eps,
-        heads=config.num_attention_heads,
-        key_heads=config.num_key_value_heads,
-        width=width,
-    )
+        embedding=body.embed_tokens.weight.detach(), layers=layers, gain=body.norm.weight.detach(),
+        head=model.lm_head.weight.detach(), angles=angles.contiguous(), eps=config.rms_norm_eps,
+        heads=config.num_attention_heads, key_heads=config.num_key_value_heads, width=width,
+    )  # fmt: skip
 
 
 def _layer(block: Any) -> Layer:

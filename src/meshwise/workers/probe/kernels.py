@@ -46,15 +46,10 @@ FASTEST_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBack
 """Attention backends in the trainer's order: on Hopper, cuDNN's takes two thirds of FlashAttention 2's time."""
 ATTENTION = {
     "cuda": (
-        (4, 32, 2048, 64),
-        (2, 32, 2048, 128),
-        (8, 16, 1024, 64),
-        (1, 32, 8192, 128),
-        (16, 12, 1024, 64),
-        (4, 32, 4096, 128),
+        (4, 32, 2048, 64), (2, 32, 2048, 128), (8, 16, 1024, 64), (1, 32, 8192, 128), (16, 12, 1024, 64), (4, 32, 4096, 128),
     ),
     "cpu": ((4, 8, 64, 32), (1, 8, 256, 64), (8, 8, 64, 32), (1, 8, 1024, 64)),
-}
+}  # fmt: skip
 """Sequences, heads, sequence length and head size."""
 BLOCKS = {
     "cuda": ((64, 256, 4, 768), (8192, 2048, 16, 8192), (8192, 768, 12, 2048), (8192, 4096, 32, 14336)),
@@ -123,15 +118,9 @@ def sustained(clock: Clock, stop: float) -> Iterator[Row]:
         samples.append(clock.once(burst) / calls)
     half = samples[len(samples) // 2 :]
     yield row(
-        "sustained",
-        Timing.of(half),
-        m=side,
-        n=side,
-        k=side,
-        dtype=_name(x.dtype),
-        flops=2 * side**3,
+        "sustained", Timing.of(half), m=side, n=side, k=side, dtype=_name(x.dtype), flops=2 * side**3,
         lasted=time.monotonic() - began,
-    )
+    )  # fmt: skip
 
 
 def copies(clock: Clock, stop: float) -> Iterator[Row]:

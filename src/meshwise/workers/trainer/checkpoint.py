@@ -105,14 +105,9 @@ class Checkpoints:
     """Resumes from, writes and prunes the checkpoints of a run. Every rank makes the same calls at the same step."""
 
     def __init__(
-        self,
-        settings: Settings,
-        parameters: NamedParameters,
-        optimizer: StepOptimizer,
-        tied: str,
-        on_wait: Callable[[], None],
+        self, settings: Settings, parameters: NamedParameters, optimizer: StepOptimizer, tied: str, on_wait: Callable[[], None],
         buffers: dict[str, Tensor] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.buffers = buffers or {}
         """Tensors that are part of the state and not trained: the biases that balance experts."""
         self.on_wait = on_wait

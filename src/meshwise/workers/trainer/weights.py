@@ -123,13 +123,9 @@ def _read_stored(name: str, stored: dict[str, TensorEntry], given: Path) -> Tens
 
 
 def save(
-    models: Iterable[nn.Module],
-    folder: Path,
-    part: int = 0,
-    parts: int = 1,
-    writes: bool = True,
+    models: Iterable[nn.Module], folder: Path, part: int = 0, parts: int = 1, writes: bool = True,
     extra: Mapping[str, str] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Save every weight under HF's name, in one file per pipeline stage. Gathering needs all ranks.
 
     Files get their final names only once all are complete. Returns why something could not be written, the same on all ranks that

@@ -325,16 +325,10 @@ def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed
     tpot = _per_request(estimator, steady, apart) if detailed else _flat(per_token)
     decoding = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
     return Report(
-        requests=steady.rate,
-        output_rate=steady.rate * max(1.0, load.output.mean),
-        input_rate=steady.rate * load.prompt.mean,
-        running=steady.decodes,
-        waiting=steady.rate * ttft.mean,
-        ttft=ttft,
-        tpot=tpot,
-        itl=weighted(apart) if load.steps else _flat(0.0),
-        e2e=ttft.plus(decoding),
-    )
+        requests=steady.rate, output_rate=steady.rate * max(1.0, load.output.mean), input_rate=steady.rate * load.prompt.mean,
+        running=steady.decodes, waiting=steady.rate * ttft.mean, ttft=ttft, tpot=tpot,
+        itl=weighted(apart) if load.steps else _flat(0.0), e2e=ttft.plus(decoding),
+    )  # fmt: skip
 
 
 def _flat(value: float) -> Percentiles:

@@ -92,16 +92,9 @@ def _at(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, rate: floa
     moved = _flat(pool.transfer)
     ttft = first.ttft.plus(moved)
     return Report(
-        requests=rate,
-        output_rate=rate * max(1.0, load.output.mean),
-        input_rate=rate * load.prompt.mean,
-        running=rest.running,
-        waiting=rate * ttft.mean + rest.waiting,
-        ttft=ttft,
-        tpot=rest.tpot,
-        itl=rest.itl,
-        e2e=ttft.plus(rest.e2e),
-    )
+        requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean, running=rest.running,
+        waiting=rate * ttft.mean + rest.waiting, ttft=ttft, tpot=rest.tpot, itl=rest.itl, e2e=ttft.plus(rest.e2e),
+    )  # fmt: skip
 
 
 def _full_passes(pool: PromptPool, load: Load, rate: float) -> Report | None:

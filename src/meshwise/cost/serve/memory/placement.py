@@ -113,13 +113,9 @@ def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | N
 
 
 def split_layers(
-    weights: Weights,
-    caches: Sequence[LayerCache],
-    proportions: Sequence[float],
-    *,
-    gpu_layers: int | None = None,
+    weights: Weights, caches: Sequence[LayerCache], proportions: Sequence[float], *, gpu_layers: int | None = None,
     pins: Iterable[Pin] = (),
-) -> Placement:
+) -> Placement:  # fmt: skip
     """Place whole layers with their cache, the embedding on the host: llama.cpp's default, -sm layer."""
     owners = layer_devices(weights.layers, proportions, gpu_layers)
     patterns = [(re.compile(pattern), _check_device(device, len(proportions))) for pattern, device in pins]

@@ -243,14 +243,9 @@ class TaskCost:
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
         reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
         return (
-            passes * read + head_read,
-            self.attention(batch, part),
-            passes * more + head_more + touched,
-            passes * launch,
-            0.0,
-            passes * reduce,
-            0.0,
-        )
+            passes * read + head_read, self.attention(batch, part), passes * more + head_more + touched, passes * launch, 0.0,
+            passes * reduce, 0.0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

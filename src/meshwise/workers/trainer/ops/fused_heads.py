@@ -257,16 +257,9 @@ def _(
 
 @torch.library.custom_op("meshwise::norm_and_rotate_backward", mutates_args=())
 def _norm_and_rotate_backward(
-    by_q: Tensor,
-    by_k: Tensor,
-    by_v: Tensor,
-    rows: Tensor,
-    rotation: Tensor,
-    gain_q: Tensor,
-    gain_k: Tensor,
-    eps: float,
+    by_q: Tensor, by_k: Tensor, by_v: Tensor, rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, eps: float,
     offset: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the rows, and those of both gains, one after the other, from each program: torch.compile adds them up."""
     tokens, kind = rows.numel() // rows.shape[-1], _kind(gain_q, by_q.shape[-1])
     by_rows, by_gains = _empty_gradients(rows, gain_q, gain_k, kind)
@@ -286,16 +279,9 @@ def _empty_gradients(rows: Tensor, gain_q: Tensor, gain_k: Tensor, kind: int) ->
 
 @_norm_and_rotate_backward.register_fake
 def _(
-    by_q: Tensor,
-    by_k: Tensor,
-    by_v: Tensor,
-    rows: Tensor,
-    rotation: Tensor,
-    gain_q: Tensor,
-    gain_k: Tensor,
-    eps: float,
+    by_q: Tensor, by_k: Tensor, by_v: Tensor, rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, eps: float,
     offset: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return _empty_gradients(rows, gain_q, gain_k, _kind(gain_q, by_q.shape[-1]))
 
 

@@ -24,16 +24,9 @@ IN_A_ROW = 10
 NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Messages of torch's CPU allocator, of CUDA's, of the system, and of cuBLAS."""
 LOST = (
-    "gloo/transport",
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "NCCL error",
-    "remote process exited",
-    "wait timeout after",
-    "failed to recv",
-    "failed to connect to any network address",
-)
+    "gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error",
+    "remote process exited", "wait timeout after", "failed to recv", "failed to connect to any network address",
+)  # fmt: skip
 """Messages of a collective whose peer is gone."""
 
 

@@ -155,15 +155,11 @@ class Recorder:
         timed = [sum(step.phases.get(name, 0.0) for name in UNSHARED) for step in measured if step.phases]
         worked = [sum(step.cpu.get(name, 0.0) for name in UNSHARED) for step in measured if step.cpu]
         return Rank(
-            rank=dist.get_rank(),
-            host=socket.gethostname(),
-            at={axis: self.ranks.at(axis) for axis in AXES},
-            tokens=self.settings.batch * self.settings.seq // (a.dp * a.cp),
-            seconds=median_or_none(timed),
-            cpu_seconds=median_or_none(worked),
-            memory=peak_memory(self.device),
+            rank=dist.get_rank(), host=socket.gethostname(), at={axis: self.ranks.at(axis) for axis in AXES},
+            tokens=self.settings.batch * self.settings.seq // (a.dp * a.cp), seconds=median_or_none(timed),
+            cpu_seconds=median_or_none(worked), memory=peak_memory(self.device),
             reserved=float(torch.cuda.max_memory_reserved(self.device)) if self.device.type == "cuda" else None,
-        )
+        )  # fmt: skip
 
 
 def open_step_log(path: Path, first: int) -> FileIO:

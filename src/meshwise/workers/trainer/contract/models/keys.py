@@ -108,16 +108,12 @@ def llama_like(config: Values, *, head_dim: int = 0, tied: bool = False, kv_head
     heads, size = first_of(config, "num_attention_heads"), head_dim_of(config, head_dim)
     count = first_of(config, "num_hidden_layers")
     fields: dict[str, Any] = {
-        "hidden": first_of(config, "hidden_size"),
-        "heads": heads,
-        "kv_heads": first_of(config, "num_key_value_heads", default=kv_heads or heads),
-        "head_dim": size,
-        "ffn": first_of(config, "intermediate_size"),
-        "vocab": first_of(config, "vocab_size"),
-        "tied": bool(config.get("tie_word_embeddings", tied)),
-        "eps": number_of(config, "rms_norm_eps", 1e-6),
+        "hidden": first_of(config, "hidden_size"), "heads": heads,
+        "kv_heads": first_of(config, "num_key_value_heads", default=kv_heads or heads), "head_dim": size,
+        "ffn": first_of(config, "intermediate_size"), "vocab": first_of(config, "vocab_size"),
+        "tied": bool(config.get("tie_word_embeddings", tied)), "eps": number_of(config, "rms_norm_eps", 1e-6),
         "activation": activation_of(config, "hidden_act"),
-    }
+    }  # fmt: skip
     if "layers" not in more:
         fields["layers"] = (Layer(rotary=rotary_of(config, size)),) * count
     return Description(**(fields | more))

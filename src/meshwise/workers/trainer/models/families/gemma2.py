@@ -34,16 +34,11 @@ def gemma(config: Config, caps: tuple[float, float], **more: Any) -> Description
         for key, default in zip(("attn_logit_softcapping", "final_logit_softcapping"), caps, strict=True)
     )
     fields: dict[str, Any] = {
-        "norm": "rms+1",
-        "norms": "both",
-        "qkv_bias": bias,
-        "out_bias": bias,
+        "norm": "rms+1", "norms": "both", "qkv_bias": bias, "out_bias": bias,
         "activation": activation_of(config, "hidden_activation", default="gelu_pytorch_tanh"),
-        "scale": number_of(config, "query_pre_attn_scalar", 256) ** -0.5,
-        "score_cap": score_cap,
-        "logit_cap": logit_cap,
+        "scale": number_of(config, "query_pre_attn_scalar", 256) ** -0.5, "score_cap": score_cap, "logit_cap": logit_cap,
         "embedding_factor": first_of(config, "hidden_size") ** 0.5,
-    }
+    }  # fmt: skip
     return llama_like(config, head_dim=HEAD_DIM, kv_heads=4, tied=True, **(fields | more))
 
 

@@ -17,32 +17,22 @@ QKV = Packed(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), by_he
 STORAGE = Storage(
     layers="gpt_neox.layers",
     names={
-        "model.embed_tokens": "gpt_neox.embed_in",
-        "model.norm": "gpt_neox.final_layer_norm",
-        "lm_head": "embed_out",
-        "self_attn.o_proj": "attention.dense",
-        "mlp.up_proj": "mlp.dense_h_to_4h",
-        "mlp.down_proj": "mlp.dense_4h_to_h",
+        "model.embed_tokens": "gpt_neox.embed_in", "model.norm": "gpt_neox.final_layer_norm", "lm_head": "embed_out",
+        "self_attn.o_proj": "attention.dense", "mlp.up_proj": "mlp.dense_h_to_4h", "mlp.down_proj": "mlp.dense_4h_to_h",
     },
     packed={"attention.query_key_value": QKV},
-)
+)  # fmt: skip
 
 
 def describe(config: Config) -> Description:
     bias = bool(config.get("attention_bias", True))
     rotary = rotary_of(config, head_dim_of(config), fraction=0.25)
     return llama_like(
-        config,
-        norm="layer",
-        eps=number_of(config, "layer_norm_eps", 1e-5),
-        gated=False,
+        config, norm="layer", eps=number_of(config, "layer_norm_eps", 1e-5), gated=False,
         activation=activation_of(config, "hidden_act", default="gelu"),
-        parallel=bool(config.get("use_parallel_residual", True)),
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_bias=True,
+        parallel=bool(config.get("use_parallel_residual", True)), qkv_bias=bias, out_bias=bias, ffn_bias=True,
         layers=windowed(rotary, [0] * first_of(config, "num_hidden_layers")),
-    )
+    )  # fmt: skip
 
 
 FAMILY = Family(

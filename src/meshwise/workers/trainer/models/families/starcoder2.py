@@ -19,18 +19,10 @@ def describe(config: Config) -> Description:
     bias = bool(config.get("use_bias", True))
     windows = windows_of(config, first_of(config, "num_hidden_layers"), 0, lambda _: True)
     return llama_like(
-        config,
-        kv_heads=2,
-        tied=True,
-        norm="layer",
-        eps=number_of(config, "norm_epsilon", 1e-5),
-        gated=False,
-        activation=activation_of(config, "hidden_act", default="gelu_pytorch_tanh"),
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_bias=bias,
-        layers=windowed(rotary_of(config, head_dim_of(config)), windows),
-    )
+        config, kv_heads=2, tied=True, norm="layer", eps=number_of(config, "norm_epsilon", 1e-5), gated=False,
+        activation=activation_of(config, "hidden_act", default="gelu_pytorch_tanh"), qkv_bias=bias, out_bias=bias,
+        ffn_bias=bias, layers=windowed(rotary_of(config, head_dim_of(config)), windows),
+    )  # fmt: skip
 
 
 FAMILY = Family(
