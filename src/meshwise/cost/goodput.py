@@ -23,12 +23,9 @@ HOPELESS = 0.01
 """Goodput below which a run takes over a hundred times as long and counts as not progressing."""
 
 LOSSES = {
-    "checkpoints": "writing checkpoints",
-    "lost_work": "work done again",
-    "restarts": "restarts",
-    "repair": "waiting for repair",
-    "stragglers": "stragglers",
-}
+    "checkpoints": "writing checkpoints", "lost_work": "work done again", "restarts": "restarts",
+    "repair": "waiting for repair", "stragglers": "stragglers",
+}  # fmt: skip
 """The losses of wall time, in words."""
 PARTS = ("effective", *LOSSES)
 """All shares of wall time; they add up to 1."""

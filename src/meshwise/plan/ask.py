@@ -220,12 +220,9 @@ class TrainAsk(Ask):
         group=FAILURES,
     )  # fmt: skip
     checkpoint_bandwidth: float | None = asked(
-        default=None,
-        converter=optional(RATE),
-        help="Bandwidth of the cluster to storage: 100GB/s.",
-        shown="122 MB/s per device",
-        group=FAILURES,
-    )
+        default=None, converter=optional(RATE), help="Bandwidth of the cluster to storage: 100GB/s.",
+        shown="122 MB/s per device", group=FAILURES,
+    )  # fmt: skip
     checkpoint_every: float | None = asked(
         default=None, converter=optional(SECONDS), help="Time between checkpoints: 3h.", shown="the optimum", group=FAILURES
     )
@@ -233,12 +230,9 @@ class TrainAsk(Ask):
         default=False, converter=FLAG, help="Training continues while a checkpoint is written.", group=FAILURES
     )
     restart: float | None = asked(
-        default=None,
-        converter=optional(SECONDS),
-        help="Time from a failure until steps run again.",
-        shown="10min",
+        default=None, converter=optional(SECONDS), help="Time from a failure until steps run again.", shown="10min",
         group=FAILURES,
-    )
+    )  # fmt: skip
     repair: float | None = asked(
         default=None, converter=optional(SECONDS), help="Time until a failed node is back.", shown="1d", group=FAILURES
     )

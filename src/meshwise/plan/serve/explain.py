@@ -290,12 +290,9 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     kind = {"q8_0": "fp8", "q4_0": "fp8", "fp8": "q8_0"}.get(q.work.kv, "f16")
     fmt = as_gguf(FORMATS[form]) if engine.gguf else FORMATS[form]
     other = replace(
-        q,
-        engine=engine,
-        runtime=runtime_of(engine, q.model.model_type),
-        weights=weights(q.model, fmt),
+        q, engine=engine, runtime=runtime_of(engine, q.model.model_type), weights=weights(q.model, fmt),
         work=replace(q.work, kv=kind),
-    )
+    )  # fmt: skip
     found = search(other)
     if not found.options or not on_cards(found.options[0]):
         near = found.misses[0] if found.misses else None

@@ -222,13 +222,10 @@ def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
     """Return the goodput of a run with steps of this many seconds, and the devices in its spare nodes."""
     per_node = q.chip.per_node if q.cluster.torus else q.cluster.node.devices
     shares = goodput.goodput(
-        q.work.reliability,
-        devices,
+        q.work.reliability, devices,
         checkpoint_bytes=q.work.checkpoint_bytes(
             finetuned(q.model, q.work.finetune).trained.total if q.work.finetune.adapts else q.model.params
         ),
-        staging=(q.chip.host or q.chip).bandwidth,
-        step=seconds,
-        per_node=per_node,
-    ).at()
+        staging=(q.chip.host or q.chip).bandwidth, step=seconds, per_node=per_node,
+    ).at()  # fmt: skip
     return shares, shares["spares"] * per_node

@@ -88,12 +88,9 @@ def _communicators(choice: Choice, sizes: dict[str, int], per_node: int) -> list
     tp, cp, shard, replicate, pp = (sizes[axis] for axis in AXES)
     ep, etp = int(choice.layout["ep"]), int(choice.layout["etp"])
     groups = (
-        ("tp", tp, 1, "tp"),
-        ("cp", cp, tp, "cp"),
-        ("ep", ep, etp, "ep"),
-        ("dp", shard * replicate, tp * cp, "dp"),
+        ("tp", tp, 1, "tp"), ("cp", cp, tp, "cp"), ("ep", ep, etp, "ep"), ("dp", shard * replicate, tp * cp, "dp"),
         ("pp", pp, tp * cp * shard * replicate, "p2p"),
-    )
+    )  # fmt: skip
     return [
         Communicator(name, TRAIN_WORDS[part], size, stride, _nodes(size, stride, per_node, choice.devices), choice.time[part])
         for name, size, stride, part in groups

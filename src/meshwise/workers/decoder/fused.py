@@ -79,15 +79,12 @@ def _layer(block: Any) -> Layer:
     biases = [projection.bias.detach() for projection in projections if projection.bias is not None]
     normed = getattr(attention, "q_norm", None) is not None
     return Layer(
-        first_gain=block.input_layernorm.weight.detach(),
-        qkv=_take(projections),
-        qkv_bias=torch.cat(biases) if biases else None,
-        out=attention.o_proj.weight.detach(),
+        first_gain=block.input_layernorm.weight.detach(), qkv=_take(projections),
+        qkv_bias=torch.cat(biases) if biases else None, out=attention.o_proj.weight.detach(),
         head_gains=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if normed else None,
-        second_gain=block.post_attention_layernorm.weight.detach(),
-        gate_up=_take([mlp.gate_proj, mlp.up_proj]),
+        second_gain=block.post_attention_layernorm.weight.detach(), gate_up=_take([mlp.gate_proj, mlp.up_proj]),
         down=mlp.down_proj.weight.detach(),
-    )
+    )  # fmt: skip
 
 
 def _take(projections: list[Any]) -> torch.Tensor:

@@ -52,13 +52,10 @@ def array_sizes(model: Model, runtime: Runtime, request: CacheRequest, *, flash:
     heads = max((op.m for op in model.ops if op.kind == "attention"), default=0)
     mask = rows * context * (runtime.mask_bytes if flash else runtime.plain_mask_bytes) if heads else 0.0
     return ArraySizes(
-        hidden=rows * model.decoder.hidden * runtime.element,
-        ffn=rows * _width(model) * runtime.element / tp,
+        hidden=rows * model.decoder.hidden * runtime.element, ffn=rows * _width(model) * runtime.element / tp,
         logits=min(rows, request.logits or runtime.logit_rows or rows) * model.decoder.vocab * 4 * runtime.logit_copies,
-        scores=0.0 if flash else rows * context * heads * 4,
-        mask=mask,
-        masks=0.0 if flash else mask * runtime.plain_masks,
-    )
+        scores=0.0 if flash else rows * context * heads * 4, mask=mask, masks=0.0 if flash else mask * runtime.plain_masks,
+    )  # fmt: skip
 
 
 def _width(model: Model) -> float:

@@ -165,12 +165,9 @@ def _row_counts(rows: int, proportions: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def _placement(
-    split: Literal["layer", "row"],
-    held: dict[int, list[tuple[Weight, int]]],
-    caches: Sequence[LayerCache],
-    owners: Sequence[int],
-    devices: int,
-) -> Placement:
+    split: Literal["layer", "row"], held: dict[int, list[tuple[Weight, int]]], caches: Sequence[LayerCache],
+    owners: Sequence[int], devices: int,
+) -> Placement:  # fmt: skip
     """Sum the tensors held by each device, and add the cache of its layers."""
     loads: list[Load] = []
     for device in range(HOST, devices):

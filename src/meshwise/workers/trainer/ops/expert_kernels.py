@@ -217,12 +217,9 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     tiles = sum(grouped_products.weight_tiles(weight.shape) for weight in (gate_up, down)) if squared else 0
     return (
-        rows.new_empty(rows.shape),
-        gate_up.new_empty(gate_up.shape),
-        down.new_empty(down.shape),
-        shares.new_empty(shares.shape),
-        shares.new_empty(tiles, dtype=torch.float32),
-    )
+        rows.new_empty(rows.shape), gate_up.new_empty(gate_up.shape), down.new_empty(down.shape),
+        shares.new_empty(shares.shape), shares.new_empty(tiles, dtype=torch.float32),
+    )  # fmt: skip
 
 
 def _expert_product_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -36,8 +36,7 @@ def unsupported(config: Config) -> str:
 
 
 FAMILY = Family(
-    model_types=("bloom",),
-    describe=describe,
+    model_types=("bloom",), describe=describe,
     storage=Storage(
         layers="transformer.h",
         names={
@@ -50,7 +49,5 @@ FAMILY = Family(
         },
         packed={"self_attention.query_key_value": Packed(QKV, by_head=True)},
     ),
-    unsupported=unsupported,
-    transformers_class="BloomForCausalLM",
-    buffers=(),
-)
+    unsupported=unsupported, transformers_class="BloomForCausalLM", buffers=(),
+)  # fmt: skip

@@ -36,9 +36,6 @@ def describe(config: Config) -> Description:
 
 
 FAMILY = Family(
-    model_types=("gpt_neox",),
-    describe=describe,
-    storage=STORAGE,
-    transformers_class="GPTNeoXForCausalLM",
+    model_types=("gpt_neox",), describe=describe, storage=STORAGE, transformers_class="GPTNeoXForCausalLM",
     buffers=(".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias"),
-)
+)  # fmt: skip

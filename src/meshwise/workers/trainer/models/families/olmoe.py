@@ -25,9 +25,6 @@ def unsupported(config: Config) -> str:
 
 
 FAMILY = Family(
-    model_types=("olmoe",),
-    describe=describe,
-    storage=Storage(names={"mlp.router": "mlp.gate"}),
-    unsupported=unsupported,
+    model_types=("olmoe",), describe=describe, storage=Storage(names={"mlp.router": "mlp.gate"}), unsupported=unsupported,
     transformers_class="OlmoeForCausalLM",
-)
+)  # fmt: skip

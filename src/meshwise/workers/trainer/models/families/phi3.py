@@ -24,9 +24,6 @@ def describe(config: Config) -> Description:
 
 
 FAMILY = Family(
-    model_types=("phi3",),
-    describe=describe,
-    storage=Storage(packed={"self_attn.qkv_proj": QKV, "mlp.gate_up_proj": GATE_UP}),
-    dropout=("resid_pdrop", "embd_pdrop"),
-    transformers_class="Phi3ForCausalLM",
-)
+    model_types=("phi3",), describe=describe, storage=Storage(packed={"self_attn.qkv_proj": QKV, "mlp.gate_up_proj": GATE_UP}),
+    dropout=("resid_pdrop", "embd_pdrop"), transformers_class="Phi3ForCausalLM",
+)  # fmt: skip
