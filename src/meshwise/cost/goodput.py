@@ -124,11 +124,8 @@ def daly_interval(pause: Number, between: Number) -> Floats:
 
 def expected_maximum(n: Number) -> Floats:
     """Return how many standard deviations the slowest of n devices is behind the mean: the normal quantile of (n - 3/8) / (n + 1/4) (Blom
-    1958).
-
-    All devices of a synchronous step wait for each other, and their noise is assumed independent and normal: 3.9 for 16,384. The limit
-    sqrt(2 ln n) is larger: 4.4 there.
-    """
+    1958). All devices of a synchronous step wait for each other, and their noise is assumed independent and normal: 3.9 for 16,384. The
+    limit sqrt(2 ln n) is larger: 4.4 there."""
     from statistics import NormalDist
 
     quantile = np.vectorize(NormalDist().inv_cdf, otypes=[float])
@@ -136,11 +133,9 @@ def expected_maximum(n: Number) -> Floats:
 
 
 def repair_wait(load: Number, spares: Number) -> Floats:
-    """Return the share of time with more nodes missing than there are spares; `load` is failures per repair time.
-
-    Nodes fail only while the run is up, so it is Erlang's loss formula B(spares + 1, load), whatever the distribution of repair
-    times (Erlang 1917): B(0) = 1, B(k) = load B(k - 1) / (k + load B(k - 1)).
-    """
+    """Return the share of time with more nodes missing than there are spares; `load` is failures per repair time. Nodes fail only while
+    the run is up, so it is Erlang's loss formula B(spares + 1, load), whatever the distribution of repair times (Erlang 1917): B(0) = 1,
+    B(k) = load B(k - 1) / (k + load B(k - 1))."""
     load, spares = np.asarray(load, dtype=float), np.asarray(spares)
     wait = np.ones(np.broadcast(load, spares).shape)
     for k in range(1, int(np.max(spares)) + 2):
@@ -151,11 +146,8 @@ def repair_wait(load: Number, spares: Number) -> Floats:
 
 
 def worthwhile_spares(load: Number, nodes: Number) -> Floats:
-    """Return the number of spare nodes, at most `nodes`, up to which another one saves more waiting than it costs to hold.
-
-    It minimizes (nodes + spares) / (1 - B(spares + 1, load)). B is convex in the spares, so the search stops at the first that does not
-    pay.
-    """
+    """Return the number of spare nodes, at most `nodes`, up to which another one saves more waiting than it costs to hold. It minimizes
+    (nodes + spares) / (1 - B(spares + 1, load)). B is convex in the spares, so the search stops at the first that does not pay."""
     load, nodes = np.asarray(load, dtype=float), np.asarray(nodes, dtype=float)
     wait, spares, k = load / (1 + load), np.zeros(load.shape), 1
     cost, more = nodes * (1 + load), np.full(load.shape, True)

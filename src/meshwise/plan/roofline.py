@@ -62,12 +62,9 @@ def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> R
 
 
 def _mixed(model: Model, fabric: Fabric, peak: float, batch_tokens: float, devices: int) -> tuple[float | None, float | None]:
-    """Return the tokens per device that FSDP with tensor parallelism needs, and the best number of data ranks (How to Scale Your
-    Model, part 5).
-
-    Worked: v5p, two closed axes gather and one sums: (459e12 / 90e9)^2 / (4 links x 2 links x 28,672) = 113 tokens, and
-    sqrt(2 x 4.19e6 x 8,960 / 28,672) = 1,619 ranks.
-    """
+    """Return the tokens per device that FSDP with tensor parallelism needs, and the best number of data ranks (How to Scale Your Model,
+    part 5). Worked: v5p, two closed axes gather and one sums: (459e12 / 90e9)^2 / (4 links x 2 links x 28,672) = 113 tokens, and sqrt(2 x
+    4.19e6 x 8,960 / 28,672) = 1,619 ranks."""
     width = model.decoder.ffn
     if fabric.torus is None or not width or any(op.expert for op in model.ops):
         return None, None

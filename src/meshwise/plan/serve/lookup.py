@@ -188,9 +188,7 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> 
 
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
     """Return the weights in the requested format, else in the one that the checkpoint is published in, else in the engine's default.
-
-    UserError where the engine does not run the requested format.
-    """
+    UserError where the engine does not run the requested format."""
     if model.tensors:
         if not engine.gguf:
             raise UserError(

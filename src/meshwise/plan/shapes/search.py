@@ -46,11 +46,9 @@ class Fastest:
 
 
 def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
-    """Return the `top` fastest shapes, each with its fastest layout, out of every shape with every layout.
-
-    Partial layouts are evaluated in the order of a lower bound on their time per parameter, until that bound exceeds the last of the best.
-    So the best are exact; other shapes may be listed slower than they are.
-    """
+    """Return the `top` fastest shapes, each with its fastest layout, out of every shape with every layout. Partial layouts are evaluated
+    in the order of a lower bound on their time per parameter, until that bound exceeds the last of the best. So the best are exact; other
+    shapes may be listed slower than they are."""
     asked, choices, rejected = replace(q, model=stack), InnerChoices(q, bounds), dict[str, int]()
     params, candidates = np.asarray(stack.params, float), 0
     best = _Best.of(len(stack.shapes))

@@ -93,10 +93,8 @@ def rotate(
     qkv: torch.Tensor, angles: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: int,
     gains: tuple[torch.Tensor, torch.Tensor] | None, eps: float,
 ) -> torch.Tensor:  # fmt: skip
-    """Return rotated queries, and write keys and values to their positions in the KV cache of b x g x length x d.
-
-    A row is a token; tokens of one sequence are consecutive. `angles` holds cosines and sines of half a head by position.
-    """
+    """Return rotated queries, and write keys and values to their positions in the KV cache of b x g x length x d. A row is a token; tokens
+    of one sequence are consecutive. `angles` holds cosines and sines of half a head by position."""
     b, g, length, d = keys.shape
     rows = qkv.shape[0]
     out = qkv.new_empty(rows, heads, d)
@@ -229,9 +227,7 @@ def matvec(
     bias: torch.Tensor | None = None, eps: float = 0.0, gated: bool = False, tile: tuple[int, int, int] = TILES[1],
 ) -> torch.Tensor:  # fmt: skip
     """Return weight @ x for one token. `gain`: normalize x first. `gated`: silu of the first half of the rows times the second half.
-
-    `out`: add the product to this tensor in place.
-    """
+    `out`: add the product to this tensor in place."""
     n = weight.shape[0] // (2 if gated else 1)
     added = out is not None
     target = out if out is not None else x.new_empty(1, n)

@@ -194,10 +194,8 @@ def blocks(clock: Clock, stop: float) -> Iterator[Row]:
 def _block(
     device: torch.device, tokens: int, length: int, hidden: int, heads: int, ffn: int
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a function that computes a block like the trainer's Llama, and its input.
-
-    Norm, projections, rotary positions, attention, norm and gated feed-forward.
-    """
+    """Return a function that computes a block like the trainer's Llama, and its input. Norm, projections, rotary positions, attention,
+    norm and gated feed-forward."""
     sizes = ((hidden, hidden),) * 4 + ((ffn, hidden),) * 2 + ((hidden, ffn),)
     q, k, v, o, gate, up, down = ((random(device, *size) * 0.02).requires_grad_() for size in sizes)
     gains = [torch.ones(hidden, device=device, dtype=q.dtype, requires_grad=True) for _ in range(2)]

@@ -61,10 +61,8 @@ class Passes:
         return SCHEDULES[self.settings.layout.schedule](parts, self.settings.microbatches, **options)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's.
-
-        With hidden tokens, the sum over the others is divided by as many, and `factor` makes it their mean.
-        """
+        """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's. With
+        hidden tokens, the sum over the others is divided by as many, and `factor` makes it their mean."""
         if self.ranks.uses("tp"):
             logits = DTensor.from_local(logits, self.ranks.mesh["tp"], [Shard(-1)], run_check=False)
         rows, labels = logits.flatten(0, 1).float(), targets.flatten()

@@ -104,11 +104,8 @@ class Estimator:
         return min(decodes, max(0.0, min(users, self.limits.running(self.load)) - 1)) if users else decodes
 
     def chunk(self, decodes: float, room: float) -> float:
-        """Return the mean prompt tokens of a pass that has any.
-
-        Requests of equal lengths that are admitted together end together, so their successors fill whole passes. Otherwise a pass finds the
-        prompts that arrived during the one before it.
-        """
+        """Return the mean prompt tokens of a pass that has any. Requests of equal lengths that are admitted together end together, so
+        their successors fill whole passes. Otherwise a pass finds the prompts that arrived during the one before it."""
         load = self.load
         if load.users and load.prompt.fixed and load.output.fixed:
             return min(room, min(load.users, max(1, room // load.computed)) * load.computed)
@@ -226,11 +223,9 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
 
 
 def drained(cost: PassCost, load: Load, limits: Limits) -> float:
-    """Return output tokens per second of a benchmark that queues `load.requests` requests at once and waits for the last of them.
-
-    As many run as fit; what is left over at the end runs with fewer beside it, which takes longer per request.
-    Worked: 3,000 requests of which 2,048 fit: one full wave, and one of 952.
-    """
+    """Return output tokens per second of a benchmark that queues `load.requests` requests at once and waits for the last of them. As many
+    run as fit; what is left over at the end runs with fewer beside it, which takes longer per request. Worked: 3,000 requests of which
+    2,048 fit: one full wave, and one of 952."""
     most = limits.running(load)
     if most < 1:
         return 0.0

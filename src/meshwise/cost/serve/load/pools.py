@@ -112,7 +112,5 @@ def _full_passes(pool: PromptPool, load: Load, rate: float) -> Report | None:
 
 def transfer_seconds(token_bytes: float, tokens: float, bandwidth: float, latency: float, devices: int) -> float:
     """Return the seconds in which the cache of a prompt moves from one replica to another: each of `devices` devices sends its part.
-
-    Worked: 2,048 tokens of Llama 3 70B in 16 bits are 2,048 x 320 KiB = 671 MB: 21 ms over four links of 8 GB/s each.
-    """
+    Worked: 2,048 tokens of Llama 3 70B in 16 bits are 2,048 x 320 KiB = 671 MB: 21 ms over four links of 8 GB/s each."""
     return latency + token_bytes * tokens / (bandwidth * devices) if bandwidth else math.inf

@@ -86,10 +86,8 @@ class Load:
 
     @property
     def gained(self) -> float:
-        """Mean tokens of a decode step: the proposed ones up to the first that is rejected, and one of the model itself.
-
-        Worked: 3 proposed, each accepted with 0.7: 1 + 0.7 + 0.49 + 0.343 = 2.53.
-        """
+        """Mean tokens of a decode step: the proposed ones up to the first that is rejected, and one of the model itself. Worked: 3
+        proposed, each accepted with 0.7: 1 + 0.7 + 0.49 + 0.343 = 2.53."""
         return sum(self.accept**i for i in range(self.draft + 1))
 
     @property

@@ -71,11 +71,9 @@ def _width(model: Model) -> float:
 
 
 def compute_bytes(size: ArraySizes, runtime: Runtime, *, copies: int, hops: float, head: bool) -> float:
-    """Return the largest of three peaks: attention, the feed-forward, and (on the device with the head) the logits.
-
-    Each peak has one mask per copy of the inputs, one input per copy from the host or another device, and a calibrated number of arrays of
-    hidden width. Form and counts are read off llama.cpp's dry runs and logs, which the result matches to the MiB.
-    """
+    """Return the largest of three peaks: attention, the feed-forward, and (on the device with the head) the logits. Each peak has one mask
+    per copy of the inputs, one input per copy from the host or another device, and a calibrated number of arrays of hidden width. Form and
+    counts are read off llama.cpp's dry runs and logs, which the result matches to the MiB."""
     inputs = hops * (copies + runtime.hop_hidden) * size.hidden
     attention = size.scores + size.masks + runtime.attention_hidden * size.hidden if size.scores else 0.0
     feed = runtime.ffn_widths * size.ffn + runtime.ffn_hidden * size.hidden

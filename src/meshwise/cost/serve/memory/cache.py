@@ -129,10 +129,8 @@ def _block(model: Model, runtime: Runtime, request: CacheRequest, ops: tuple[Op,
 
 
 def kept_tokens(op: Op, model_type: str, runtime: Runtime, request: CacheRequest) -> int:
-    """Return the cells of one sequence in a layer: its context; with sliding-window attention, the window plus one micro-batch.
-
-    Worked, llama.cpp: Gemma 3's window of 1,024 with batches of 512 keeps 1,536 of a context of 32,768.
-    """
+    """Return the cells of one sequence in a layer: its context; with sliding-window attention, the window plus one micro-batch. Worked,
+    llama.cpp: Gemma 3's window of 1,024 with batches of 512 keeps 1,536 of a context of 32,768."""
     whole = round_up(request.context, runtime.pad)
     if not op.window or not runtime.keeps_window(model_type):
         return whole

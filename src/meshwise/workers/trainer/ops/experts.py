@@ -41,10 +41,8 @@ class Arrangement(NamedTuple):
 
 
 def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:
-    """Arrange choices, given as the expert of each, by expert; choices of one expert stay in order.
-
-    Every expert has a multiple of `aligned` rows; 0: what the products of this device need.
-    """
+    """Arrange choices, given as the expert of each, by expert; choices of one expert stay in order. Every expert has a multiple of
+    `aligned` rows; 0: what the products of this device need."""
     number, aligned = len(experts), aligned or (ALIGNED if experts.is_cuda else 1)
     size = number + (count * (aligned - 1) + aligned - 1) // aligned * aligned
     if experts.is_cuda:

@@ -183,10 +183,8 @@ def _kind(gain: Tensor, size: int) -> int:
 
 @torch.library.custom_op("meshwise::split_and_rotate", mutates_args=())
 def split_and_rotate(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split rows into queries, keys and values (batch, seq, heads, head_dim), with `shared` heads for keys and values.
-
-    Queries and keys are rotated by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half.
-    """
+    """Split rows into queries, keys and values (batch, seq, heads, head_dim), with `shared` heads for keys and values. Queries and keys
+    are rotated by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half."""
     q, k, v = _empty_heads(rows, rotation, shared)
     run: Any = _heads[(rows.numel() // rows.shape[-1],)]
     run(rows.contiguous(), q, k, v, rotation, q, k, q.shape[-3], 0.0, 0.0, *_sizes(q, k))
@@ -238,10 +236,8 @@ split_and_rotate.register_autograd(_split_and_rotate_gradients, setup_context=_s
 def norm_and_rotate(
     rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, shared: int, eps: float, offset: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Split rows as `split_and_rotate` does, with queries and keys normed before they are rotated; a gain is `gain + offset`.
-
-    Gains of the size of a head norm each head, longer ones all heads together.
-    """
+    """Split rows as `split_and_rotate` does, with queries and keys normed before they are rotated; a gain is `gain + offset`. Gains of the
+    size of a head norm each head, longer ones all heads together."""
     q, k, v = _empty_heads(rows, rotation, shared)
     run: Any = _heads[(rows.numel() // rows.shape[-1],)]
     run(rows.contiguous(), q, k, v, rotation, gain_q, gain_k, q.shape[-3], eps, offset, *_sizes(q, k, _kind(gain_q, q.shape[-1])))

@@ -134,10 +134,8 @@ def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KI
 
 
 def run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None = None) -> None:
-    """Run forward; or, if `by_both` is given, write the gradient of `both` there from out's gradient, and overwrite that with out.
-
-    Each element is read before it is written.
-    """
+    """Run forward; or, if `by_both` is given, write the gradient of `both` there from out's gradient, and overwrite that with out. Each
+    element is read before it is written."""
     width = out.shape[-1]
     run: Any = _gate[(out.numel() // width, triton.cdiv(width, AT_ONCE))]
     run(both, out, both if by_both is None else by_both, width, AT_ONCE, by_both is not None, GATES[activation])
@@ -145,10 +143,8 @@ def run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None 
 
 @torch.library.custom_op("meshwise::gated_product", mutates_args=())
 def gated_product(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """Return down (a(gate x) * up x) for x (..., hidden) and stacked gate and up, plus both products for the backward pass.
-
-    One operation, so that the term in brackets, which would add half as much memory again, is recomputed in the backward pass.
-    """
+    """Return down (a(gate x) * up x) for x (..., hidden) and stacked gate and up, plus both products for the backward pass. One operation,
+    so that the term in brackets, which would add half as much memory again, is recomputed in the backward pass."""
     both = x @ whole_of([gate, up]).T
     out = x.new_empty(*x.shape[:-1], gate.shape[0])
     run_gate(both, out, activation)
