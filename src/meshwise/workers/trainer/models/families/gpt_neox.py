@@ -1,15 +1,7 @@
 """GPT-NeoX and Pythia (arXiv:2204.06745, arXiv:2304.01373): LayerNorm, biases, a quarter of a head rotated, parallel residual."""
 
+from meshwise.workers.trainer.contract.models import keys
 from meshwise.workers.trainer.contract.models.description import Description
-from meshwise.workers.trainer.contract.models.keys import (
-    activation_of,
-    first_of,
-    head_dim_of,
-    llama_like,
-    number_of,
-    rotary_of,
-    windowed,
-)
 from meshwise.workers.trainer.contract.models.registry import Config, Family
 from meshwise.workers.trainer.contract.models.tensors import Packed, Storage
 
@@ -26,12 +18,12 @@ STORAGE = Storage(
 
 def describe(config: Config) -> Description:
     bias = bool(config.get("attention_bias", True))
-    rotary = rotary_of(config, head_dim_of(config), fraction=0.25)
-    return llama_like(
-        config, norm="layer", eps=number_of(config, "layer_norm_eps", 1e-5), gated=False,
-        activation=activation_of(config, "hidden_act", default="gelu"),
+    rotary = keys.rotary_of(config, keys.head_dim_of(config), fraction=0.25)
+    return keys.llama_like(
+        config, norm="layer", eps=keys.number_of(config, "layer_norm_eps", 1e-5), gated=False,
+        activation=keys.activation_of(config, "hidden_act", default="gelu"),
         parallel=bool(config.get("use_parallel_residual", True)), qkv_bias=bias, out_bias=bias, ffn_bias=True,
-        layers=windowed(rotary, [0] * first_of(config, "num_hidden_layers")),
+        layers=keys.windowed(rotary, [0] * keys.first_of(config, "num_hidden_layers")),
     )  # fmt: skip
 
 
