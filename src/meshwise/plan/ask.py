@@ -165,11 +165,9 @@ class TrainAsk(Ask):
         help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
     )  # fmt: skip
     objective: str = asked(
-        default="sft",
-        converter=choice(*OBJECTIVES),
-        help="Loss: pairs, a reference model or generated answers add work.",
+        default="sft", converter=choice(*OBJECTIVES), help="Loss: pairs, a reference model or generated answers add work.",
         group=FINETUNE,
-    )
+    )  # fmt: skip
     tower: str = asked(
         default="", converter=choice("frozen", "trained"), shown="not counted", group=FINETUNE,
         help="Count the tower for pictures beside the language model.",
@@ -326,11 +324,9 @@ class ServeAsk(Ask):
         default=0.0, converter=number(0, 5), help="Standard deviation of output lengths over their mean.", group=LOAD
     )
     lengths: str = asked(
-        default="",
-        converter=TEXT,
-        help="JSONL of request lengths ('prompt' and 'output') instead of --prompt and --output.",
+        default="", converter=TEXT, help="JSONL of request lengths ('prompt' and 'output') instead of --prompt and --output.",
         group=LOAD,
-    )
+    )  # fmt: skip
     depth: int = asked(
         default=0, converter=LENGTH, help="Cached tokens before the prompt, such as earlier turns.", group=LOAD, vary="1k..32k"
     )
@@ -350,11 +346,9 @@ class ServeAsk(Ask):
     tpot: str = asked(default="", converter=TARGET, help="Time per output token after the first, at most: 40ms.", group=TARGETS)
     e2e: str = asked(default="", converter=TARGET, help="Time of a whole request, at most: 20s@p99.", group=TARGETS)
     per_user: float = asked(
-        default=0.0,
-        converter=quantity("count", positive=True, metavar="RATE"),
-        help="Tokens/s of each request, at least: 15.",
+        default=0.0, converter=quantity("count", positive=True, metavar="RATE"), help="Tokens/s of each request, at least: 15.",
         group=TARGETS,
-    )
+    )  # fmt: skip
     measured: float = asked(
         default=0.0,
         converter=quantity("count", positive=True, metavar="RATE"),
@@ -362,18 +356,14 @@ class ServeAsk(Ask):
         group=TARGETS,
     )
     measured_of: str = asked(
-        default="each",
-        converter=choice("each", "all"),
-        help="What --measured counts: each request, or all together.",
+        default="each", converter=choice("each", "all"), help="What --measured counts: each request, or all together.",
         group=TARGETS,
-    )
+    )  # fmt: skip
     fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix the layout: split=row,cards=3 or tp=4.", group=LAYOUT)
     cheapest: bool = asked(
-        default=False,
-        converter=FLAG,
-        help="Find the fewest and cheapest devices; --on lists chips, or is left out.",
+        default=False, converter=FLAG, help="Find the fewest and cheapest devices; --on lists chips, or is left out.",
         group=MACHINE,
-    )
+    )  # fmt: skip
     price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
     link: float = asked(
         default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,

@@ -21,11 +21,9 @@ from meshwise.units import GIB
 LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
 """One direction: 16 GT/s a lane (PCI-SIG), and all links of an H100 (its datasheet)."""
 NETWORKS = (
-    Link(name="1 GbE", bandwidth=0.125e9),
-    Link(name="10 GbE", bandwidth=1.25e9),
-    Link(name="100 GbE", bandwidth=12.5e9),
+    Link(name="1 GbE", bandwidth=0.125e9), Link(name="10 GbE", bandwidth=1.25e9), Link(name="100 GbE", bandwidth=12.5e9),
     Link(name="100 Gb/s RDMA", bandwidth=12.5e9, latency=2e-6),
-)
+)  # fmt: skip
 """RDMA bypasses the kernel: about 2 us through a switch (from memory of InfiniBand data sheets)."""
 MANY_USERS = 4096
 NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")

@@ -153,12 +153,10 @@ def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
     rest, over = divmod(best.devices, max(1, row["tp"] * row["pp"] * row["cp"] * row.get("dp_replicate", 1)))
     shard = row.get("dp_shard", row.pop("dp", 1 if over else rest))
     simple = {
-        "dp_shard": shard,
-        "zero": f.zero[0] if shard > 1 and f.zero else 0,
-        "recompute": RECOMPUTE.index(f.recompute[0]),
+        "dp_shard": shard, "zero": f.zero[0] if shard > 1 and f.zero else 0, "recompute": RECOMPUTE.index(f.recompute[0]),
         "sp": int(f.sequence_parallel == "always" and row["tp"] > 1),
         "schedule": SCHEDULES.index("interleaved" if row.get("vpp", 1) > 1 else f.schedules[0] if row["pp"] > 1 else "1f1b"),
-    }
+    }  # fmt: skip
     return Layouts.of(**(simple | row))
 
 

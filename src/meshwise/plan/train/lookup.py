@@ -180,11 +180,9 @@ def alike(cluster: Cluster, *, in_turn: bool) -> Cluster:
     note = f"unequal cards: {how}"
     rent = cluster.rent
     return replace(
-        cluster,
-        nodes=((1, replace(node, chips=((node.devices, chip),))),),
-        price=rent / node.devices if rent is not None else None,
-        notes=(*cluster.notes, note),
-    )
+        cluster, nodes=((1, replace(node, chips=((node.devices, chip),))),),
+        price=rent / node.devices if rent is not None else None, notes=(*cluster.notes, note),
+    )  # fmt: skip
 
 
 def _slowest_link(links: list[Link | None]) -> Link | None:

@@ -88,10 +88,8 @@ def grouped(clock: Clock, stop: float) -> Iterator[Row]:
     """Time products of rows that are grouped by expert on a GPU, each with its own matrix: forward, and the weights' gradient."""
     for i, (experts, m, n, k) in enumerate(GROUPED):
         x, by, weights = (
-            random(clock.device, experts * m, k),
-            random(clock.device, experts * m, n),
-            random(clock.device, experts, n, k),
-        )
+            random(clock.device, experts * m, k), random(clock.device, experts * m, n), random(clock.device, experts, n, k),
+        )  # fmt: skip
         ends = torch.arange(m, experts * m + 1, m, device=clock.device, dtype=torch.int32)
         product = torch._grouped_mm  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         each = max(0.0, stop - time.monotonic()) / (len(GROUPED) - i) / 2

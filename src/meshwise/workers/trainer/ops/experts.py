@@ -16,10 +16,8 @@ from torch import Tensor
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-}
+    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}  # fmt: skip
 ALIGNED = 64
 """Rows of an expert on a GPU are a multiple of this: products that give the weights' gradients add up this many at a time."""
 

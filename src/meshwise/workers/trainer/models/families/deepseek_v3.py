@@ -23,11 +23,9 @@ def describe(config: Config) -> Description:
         scale *= (1.0 if factor <= 1 else 0.1 * every * math.log(factor) + 1.0) ** 2
     latent = Latent(
         query_rank=first_of(config, "q_lora_rank", default=1536 if "q_lora_rank" not in config else 0),
-        rank=first_of(config, "kv_lora_rank", default=512),
-        still=still,
-        rotated=rotated,
+        rank=first_of(config, "kv_lora_rank", default=512), still=still, rotated=rotated,
         value=first_of(config, "v_head_dim", default=128),
-    )
+    )  # fmt: skip
     return llama_like(
         {**config, "head_dim": None}, head_dim=still + rotated, qkv_bias=bias, out_bias=bias, scale=scale, layers=layers,
         latent=latent, experts=_experts(config),
@@ -54,8 +52,7 @@ def unsupported(config: Config) -> str:
 
 
 FAMILY = Family(
-    model_types=("deepseek_v3",),
-    describe=describe,
+    model_types=("deepseek_v3",), describe=describe,
     storage=Storage(
         names={
             "mlp.router": "mlp.gate",
@@ -65,6 +62,5 @@ FAMILY = Family(
             "self_attn.kv_a_proj": "self_attn.kv_a_proj_with_mqa",
         }
     ),
-    unsupported=unsupported,
-    transformers_class="DeepseekV3ForCausalLM",
-)
+    unsupported=unsupported, transformers_class="DeepseekV3ForCausalLM",
+)  # fmt: skip

@@ -19,8 +19,6 @@ def describe(config: Config) -> Description:
 
 
 FAMILY = Family(
-    model_types=("glm4",),
-    describe=describe,
-    storage=Storage(names=NAMES, packed={"mlp.gate_up_proj": GATE_UP}),
+    model_types=("glm4",), describe=describe, storage=Storage(names=NAMES, packed={"mlp.gate_up_proj": GATE_UP}),
     transformers_class="Glm4ForCausalLM",
-)
+)  # fmt: skip

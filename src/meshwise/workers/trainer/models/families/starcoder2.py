@@ -17,9 +17,7 @@ def describe(config: Config) -> Description:
 
 
 FAMILY = Family(
-    model_types=("starcoder2",),
-    describe=describe,
+    model_types=("starcoder2",), describe=describe,
     storage=Storage(names={"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"}),
-    dropout=("attention_dropout", "residual_dropout", "embedding_dropout"),
-    transformers_class="Starcoder2ForCausalLM",
-)
+    dropout=("attention_dropout", "residual_dropout", "embedding_dropout"), transformers_class="Starcoder2ForCausalLM",
+)  # fmt: skip
