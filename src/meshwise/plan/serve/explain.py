@@ -140,11 +140,9 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
 def _tensor_sizes(q: ServeQuestion) -> str:
     """Return the numbers of devices that tensor parallelism can use."""
     counts = [str(n) for n in tensor_parallel_sizes(q.model, 8 if len(q.cards) < 8 else 16)]
-    return (
-        f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} {unit(q.cards)}s"
-        if len(counts) > 1
-        else "this model has no tensor split"
-    )
+    if len(counts) < 2:
+        return "this model has no tensor split"
+    return f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} {unit(q.cards)}s"
 
 
 # Splits and replicas.
@@ -204,10 +202,8 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users} at once at {held}): {rates}."
     fewest = compute_bound(best)
     if fewest <= MANY_USERS:
-        beyond = "" if fewest <= best.most_users else ", more than fit in memory"
-        yield (
-            f"Decode becomes compute-bound at about {fewest:,} concurrent requests{beyond}; below that, all share one read of the weights."
-        )
+        requests = f"{fewest:,} concurrent requests{'' if fewest <= best.most_users else ', more than fit in memory'}"
+        yield f"Decode becomes compute-bound at about {requests}; below that, all share one read of the weights."
 
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
@@ -321,9 +317,8 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
     if not all(chip.tdp for chip in chips) or not best.throughput:
         return []
     watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.devices / len(chips)
-    return [
-        f"At most {watts:,.0f} W for the {best.layout.unit}s, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."
-    ]
+    energy = f"{watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens"
+    return [f"At most {watts:,.0f} W for the {best.layout.unit}s, {energy}."]
 
 
 def default_option(found: Found, cards: int) -> Option:

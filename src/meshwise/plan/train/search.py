@@ -349,9 +349,8 @@ def usable_part(q: Question) -> tuple[int, int] | None:
     over any of the nearest parts. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, but 98,304 devices fit."""
     most, size = q.cluster.node_count, q.cluster.node.devices
     nodes = range(most, max(0, int(0.8 * most) - 1), -1)
-    parts = sorted(
-        ((n, d) for n in nodes for d in range(size, 0, -1) if n and (n, d) != (most, size)), key=lambda p: -p[0] * p[1]
-    )
+    every = ((n, d) for n in nodes for d in range(size, 0, -1) if n and (n, d) != (most, size))
+    parts = sorted(every, key=lambda p: -p[0] * p[1])
     for count, devices in parts[:PARTS_TRIED]:
         node = replace(q.cluster.node, chips=((devices, q.chip),))
         part = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))

@@ -143,9 +143,8 @@ def _decisive_part(won: Choice, lost: Choice, won_before: Choice, lost_before: C
     """Name the part of the step whose difference between the two layouts changed most since the previous point."""
     gains = {row.part: row.gained / won.step for row in differences(won, lost)}
     before = {row.part: row.gained / won_before.step for row in differences(won_before, lost_before)}
-    part = max(
-        (part for part in TRAIN_WORDS if part in gains or part in before), key=lambda p: gains.get(p, 0.0) - before.get(p, 0.0)
-    )
+    known = [part for part in TRAIN_WORDS if part in gains or part in before]
+    part = max(known, key=lambda part: gains.get(part, 0.0) - before.get(part, 0.0))
     now, then = _saved_or_lost(gains.get(part, 0.0)), _saved_or_lost(before.get(part, 0.0))
     return f"mainly because of {TRAIN_WORDS[part]}: {now} of a step here, {then} at the previous point"
 

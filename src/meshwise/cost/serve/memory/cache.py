@@ -66,9 +66,8 @@ def pass_sizes(runtime: Runtime, chips: Sequence[Chip]) -> PassSizes:
 
 def cache_type(name: str, runtime: Runtime) -> str:
     """Return the cache type of that name; refuse one that the engine does not have."""
-    kind = {"fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}.get(
-        name.lower(), name.lower()
-    )
+    also = {"fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+    kind = also.get(name.lower(), name.lower())
     if kind not in runtime.cache_types:
         known = ", ".join(runtime.cache_types)
         raise UserError(f"{runtime.name} has no KV type {quoted(name)}{nearest(name, runtime.cache_types)}; it has {known}")

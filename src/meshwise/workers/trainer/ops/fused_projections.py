@@ -47,9 +47,8 @@ def whole_of(weights: list[Tensor]) -> Tensor:
     rows, columns = padded_rows(weights), weights[0].shape[-1]
     memory, start = weights[0].untyped_storage(), weights[0].storage_offset()
     places = [start + columns * sum(_rows(weights[:i])) for i in range(len(weights))]
-    if [(weight.untyped_storage().data_ptr(), weight.storage_offset()) for weight in weights] == [
-        (memory.data_ptr(), at) for at in places
-    ]:
+    found = [(weight.untyped_storage().data_ptr(), weight.storage_offset()) for weight in weights]
+    if found == [(memory.data_ptr(), at) for at in places]:
         return weights[0].as_strided((rows, columns), (columns, 1))
     parts = [weight.flatten(0, -2) for weight in weights]
     return torch.cat([*parts, parts[0].new_zeros(rows - sum(_rows(weights)), columns)])

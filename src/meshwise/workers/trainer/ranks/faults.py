@@ -81,9 +81,8 @@ def kind_of(error: BaseException) -> str:
         return "oom"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "disk"
-    if isinstance(error, dist.DistNetworkError | dist.DistBackendError | dist.DistStoreError) or any(
-        phrase in words for phrase in LOST
-    ):
+    lost = isinstance(error, dist.DistNetworkError | dist.DistBackendError | dist.DistStoreError)
+    if lost or any(phrase in words for phrase in LOST):
         return "lost"
     return "error"
 

@@ -127,10 +127,8 @@ class Recorder:
         ranks = cast(list[Rank], gathered)
         rows.write_ranks(self.folder / "ranks.json", ranks)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.settings.layout.devices))
-        rows.add_row(
-            self.folder / "measurement.jsonl",
-            rows.measurement(self.settings, self.steps, per_node, max(rank.memory for rank in ranks)),
-        )
+        measured = rows.measurement(self.settings, self.steps, per_node, max(rank.memory for rank in ranks))
+        rows.add_row(self.folder / "measurement.jsonl", measured)
 
     def _write(self, log: FileIO) -> None:
         """Write as much of the log as the disk takes; raise OSError if it takes nothing."""
