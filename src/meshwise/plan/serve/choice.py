@@ -7,7 +7,7 @@ from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
 from meshwise.cost.serve.distance import distance, is_of
 from meshwise.cost.serve.layouts import ServeLayout, subcluster
-from meshwise.cost.serve.load.requests import NEVER, Load, Percentiles, Report
+from meshwise.cost.serve.load.requests import NOTHING, Load, Percentiles
 from meshwise.cost.serve.passes.speed import Speed
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
@@ -145,12 +145,6 @@ def _watts(q: ServeQuestion, layout: ServeLayout) -> float | None:
     """Return the rated power of all devices of a layout; None if a chip does not state it."""
     rated = [q.cards[i].chip.tdp for i in layout.cards]
     return sum(power or 0.0 for power in rated) * layout.devices / len(rated) if all(rated) else None
-
-
-NOTHING = Report(
-    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
-)
-"""The report of a layout that cannot serve the load."""
 
 
 def _split_cost(q: ServeQuestion, option: Option, total: float | None) -> tuple[float | None, float | None]:

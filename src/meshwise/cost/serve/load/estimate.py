@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshwise.cost.serve.load.queue import SAMPLES, arrivals, queued
-from meshwise.cost.serve.load.requests import NEVER, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
+from meshwise.cost.serve.load.requests import NOTHING, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
 from meshwise.cost.serve.passes.speed import Batch, PassCost
 
 ROUNDS = 30
@@ -309,9 +309,7 @@ def _all_taken(places: int, offered: float) -> float:
 def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed: bool) -> Report:
     load = estimator.load
     if not steady.rate or not math.isfinite(steady.passes.step):
-        return Report(
-            requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
-        )
+        return NOTHING
     first = _prompt_times(estimator, steady) if detailed else _flat(steady.prefill)
     ttft = first.plus(wait)
     per_token = steady.passes.step / load.gained

@@ -194,6 +194,12 @@ class Report:
     """Share of requests that lost their place in the cache and were computed again."""
 
 
+NOTHING = Report(
+    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
+)
+"""The report of a layout that cannot serve the load."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A bound on a latency at a quantile."""

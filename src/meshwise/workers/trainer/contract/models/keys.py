@@ -83,13 +83,11 @@ def rotary_of(
     values = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     values = dict(values.get(section) or values)
     lengths = {key: config[key] for key in ("max_position_embeddings", "original_max_position_embeddings") if config.get(key)}
-    share = next(
-        (float(each[key]) for each in (values, config) for key in ("partial_rotary_factor", "rotary_pct") if each.get(key)),
-        fraction,
-    )
-    base = next(
-        (float(each[key]) for each in (values, config) for key in ("rope_theta", "rotary_emb_base") if each.get(key)), theta
-    )
+
+    def stated(keys: tuple[str, str], default: float) -> float:
+        return next((float(each[key]) for each in (values, config) for key in keys if each.get(key)), default)
+
+    share, base = stated(("partial_rotary_factor", "rotary_pct"), fraction), stated(("rope_theta", "rotary_emb_base"), theta)
     return Rotary(dim=int(head_dim * share), theta=base, interleaved=interleaved, scaling=lengths | values)
 
 
