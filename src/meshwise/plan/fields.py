@@ -148,10 +148,6 @@ _METAVARS = {
 }  # fmt: skip
 
 
-def _exact(quantity: str) -> Callable[[float], str]:
-    return lambda value: units.exactly(value, quantity)
-
-
 def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: str = "") -> Kind[str | float, float]:
     """Return the kind of a number with a unit, in SI; 0 where nothing is given."""
 
@@ -161,7 +157,7 @@ def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: 
             raise UserError(f"{quoted(value)}: expected more than {least:g}")
         return number
 
-    return Kind(read, _exact(name), metavar or _METAVARS[name], ordered=True, whole=False)
+    return Kind(read, lambda value: units.exactly(value, name), metavar or _METAVARS[name], ordered=True, whole=False)
 
 
 def _length(value: str | int) -> int:

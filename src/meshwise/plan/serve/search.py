@@ -59,13 +59,9 @@ def search(q: ServeQuestion) -> Found:
     if memory:  # layers in host memory need room there too
         tried = [replace(one, fits=one.fits and one.footprints[0].bytes <= memory) for one in tried]
     fitting = [with_speed(q, option) for option in tried if option.fits]
+    plain = [] if "prefill" in q.bounds else fitting  # where --fix asks for pools for prompts, there is nothing without them
     misses = sorted((option for option in tried if not option.fits), key=lambda option: -option.spare)
-    return Found(tuple(_ranked(q, [*_asked(q, fitting), *_pools(q, fitting)])), tuple(misses))
-
-
-def _asked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
-    """Return the options without pools for prompts; none where --fix asks for such pools."""
-    return [] if "prefill" in q.bounds else list(options)
+    return Found(tuple(_ranked(q, [*plain, *_pools(q, fitting)])), tuple(misses))
 
 
 def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:

@@ -72,17 +72,12 @@ def answer_point(variant: Variant[ServeAsk], model: Model | None, whole: bool) -
     found = search(q)
     if not found.options:
         return replace(point, refusal=_refusal(q, found)), q.model
-    best = _chosen(found, len(q.cards) if whole else 0)
-    spanning = (option for option in found.options if _spans(option, len(q.cards)))
+    spanning = [option for option in found.options if _spans(option, len(q.cards))]
+    best = spanning[0] if whole and spanning else found.options[0]
     layered = next((option for option in spanning if option.layout.split == "layer"), None)
     longest = max(largest_context(q, option) for option in (best, layered) if option)
     point = replace(point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes))
     return replace(point, layered=layered), q.model
-
-
-def _chosen(found: Found, cards: int) -> Option:
-    """Return the best option that uses this many devices; the best of all where there is none."""
-    return next((option for option in found.options if _spans(option, cards)), found.options[0])
 
 
 def _spans(option: Option, cards: int) -> bool:

@@ -69,7 +69,7 @@ class Explanation:
         limits = [line for line in self.limits if not line.endswith("no gain.")]
         if self.other is None:
             return limits[:4]
-        saved = [f"{_signed(row.gained)} s in {TRAIN_WORDS[row.part]}" for row in self.differences[:2]]
+        saved = [f"{row.gained:+.3g} s in {TRAIN_WORDS[row.part]}" for row in self.differences[:2]]
         percent = 100 * (self.other.step / self.best.step - 1)
         slower = f"is {percent:.1f}% slower" if percent >= 0.05 else "is as fast"
         first = f"{self.other.name} {slower}" + (f": {', '.join(saved)}." if saved else ".")
@@ -82,11 +82,6 @@ class Explanation:
 
     def __str__(self) -> str:
         return "\n".join(self.reasons)
-
-
-def _signed(gained: float) -> str:
-    """Return the seconds that the other layout takes longer, with a sign."""
-    return f"{gained:+.3g}"
 
 
 def explain(q: Question, choices: tuple[Choice, ...], bounds: Bounds, versus: str = "") -> Explanation:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.records import stored
@@ -192,13 +192,9 @@ def _faults(plan: TrainPlan) -> Iterator[str]:
         for axis in axes.AXES:
             if axes.index(axis.name, row.layout[axis.name]) < axis.least:
                 yield f"{axis.name} is {row.layout[axis.name]}, where the least is {axis.least}"
-        if min(row.step, row.tokens_per_second, row.capacity) <= 0 or _devices(row.layout) != row.devices:
+        if min(row.step, row.tokens_per_second, row.capacity) <= 0 or Layouts.from_row(row.layout).devices[0] != row.devices:
             yield "a layout takes no time, or its axes do not multiply to its devices"
         if set(row.time) != set(TRAIN_PARTS) or set(row.memory) != set(TRAIN_KINDS):
             yield "a layout has other parts than this version knows"
         if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:
             yield "a layout has other goodput figures than this version knows"
-
-
-def _devices(layout: dict[str, Any]) -> int:
-    return int(Layouts.from_row(layout).devices[0])
