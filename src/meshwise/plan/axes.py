@@ -109,6 +109,10 @@ def _with_tokens(ask: TrainAsk, tokens: int, seq: int) -> TrainAsk:
     return replace(ask, batch=tokens // seq, seq=seq)
 
 
+def _with_seq(ask: TrainAsk, value: Value) -> TrainAsk:
+    return _with_tokens(ask, ask.batch * ask.seq, int(value))
+
+
 def _with_cluster(change: Callable[[str, Any], str]) -> Callable[[TrainAsk, Value], TrainAsk]:
     return lambda ask, value: replace(ask, on=change(ask.on, value))
 
@@ -121,7 +125,7 @@ _TRAIN: tuple[Axis[TrainAsk], ...] = (
     of_field(TrainAsk, "link"),
     Axis("network", "100Gbps..3200Gbps", _rate, _shown_rate, _with_cluster(rescale.with_network), whole=False),
     Axis("batch", "1M..16M", _batch, _shown_batch, lambda ask, value: _with_tokens(ask, int(value), ask.seq)),
-    replace(of_field(TrainAsk, "seq"), change=lambda ask, value: _with_tokens(ask, ask.batch * ask.seq, int(value))),
+    replace(of_field(TrainAsk, "seq"), change=_with_seq),
     of_field(TrainAsk, "precision"),
     of_field(TrainAsk, "optimizer"),
     of_field(TrainAsk, "framework", lambda text: frameworks.find_framework(text).key),
