@@ -23,12 +23,9 @@ HOPELESS = 0.01
 """Goodput below which a run takes over a hundred times as long and counts as not progressing."""
 
 LOSSES = {
-    "checkpoints": "writing checkpoints",
-    "lost_work": "work done again",
-    "restarts": "restarts",
-    "repair": "waiting for repair",
-    "stragglers": "stragglers",
-}
+    "checkpoints": "writing checkpoints", "lost_work": "work done again", "restarts": "restarts",
+    "repair": "waiting for repair", "stragglers": "stragglers",
+}  # fmt: skip
 """The losses of wall time, in words."""
 PARTS = ("effective", *LOSSES)
 """All shares of wall time; they add up to 1."""
@@ -71,13 +68,7 @@ class Goodput:
 
 
 def goodput(
-    r: Reliability,
-    devices: Any,
-    *,
-    checkpoint_bytes: float,
-    staging: float = np.inf,
-    step: Number = 0.0,
-    per_node: int = 8,
+    r: Reliability, devices: Any, *, checkpoint_bytes: float, staging: float = np.inf, step: Number = 0.0, per_node: int = 8
 ) -> Goodput:
     """Return the shares of wall time on this many devices. `staging` is the bandwidth from a device into its host's memory, `step` the
     seconds of a step.
@@ -105,21 +96,11 @@ def goodput(
     whole = running * _over_expm1(cycle / between) * np.exp(-lag / between)
     working = np.where(cycle > 0, interval / np.where(cycle > 0, cycle, 1), 1.0)
     return Goodput(
-        interruptions_per_day=DAY / between * up,
-        between=between,
-        checkpoint_bytes=checkpoint_bytes + 0 * n,
-        save=save,
-        pause=pause,
-        interval=interval,
-        down=down,
-        spares=spares,
-        effective=whole * working / slow,
-        checkpoints=whole * (1 - working),
-        lost_work=running - whole,
-        restarts=up - running,
-        repair=waiting,
+        interruptions_per_day=DAY / between * up, between=between, checkpoint_bytes=checkpoint_bytes + 0 * n, save=save,
+        pause=pause, interval=interval, down=down, spares=spares, effective=whole * working / slow,
+        checkpoints=whole * (1 - working), lost_work=running - whole, restarts=up - running, repair=waiting,
         stragglers=whole * working * (1 - 1 / slow),
-    )
+    )  # fmt: skip
 
 
 def _over_expm1(x: Number) -> Floats:
@@ -143,11 +124,8 @@ def daly_interval(pause: Number, between: Number) -> Floats:
 
 def expected_maximum(n: Number) -> Floats:
     """Return how many standard deviations the slowest of n devices is behind the mean: the normal quantile of (n - 3/8) / (n + 1/4) (Blom
-    1958).
-
-    All devices of a synchronous step wait for each other, and their noise is assumed independent and normal: 3.9 for 16,384. The limit
-    sqrt(2 ln n) is larger: 4.4 there.
-    """
+    1958). All devices of a synchronous step wait for each other, and their noise is assumed independent and normal: 3.9 for 16,384. The
+    limit sqrt(2 ln n) is larger: 4.4 there."""
     from statistics import NormalDist
 
     quantile = np.vectorize(NormalDist().inv_cdf, otypes=[float])
@@ -155,11 +133,9 @@ def expected_maximum(n: Number) -> Floats:
 
 
 def repair_wait(load: Number, spares: Number) -> Floats:
-    """Return the share of time with more nodes missing than there are spares; `load` is failures per repair time.
-
-    Nodes fail only while the run is up, so it is Erlang's loss formula B(spares + 1, load), whatever the distribution of repair
-    times (Erlang 1917): B(0) = 1, B(k) = load B(k - 1) / (k + load B(k - 1)).
-    """
+    """Return the share of time with more nodes missing than there are spares; `load` is failures per repair time. Nodes fail only while
+    the run is up, so it is Erlang's loss formula B(spares + 1, load), whatever the distribution of repair times (Erlang 1917): B(0) = 1,
+    B(k) = load B(k - 1) / (k + load B(k - 1))."""
     load, spares = np.asarray(load, dtype=float), np.asarray(spares)
     wait = np.ones(np.broadcast(load, spares).shape)
     for k in range(1, int(np.max(spares)) + 2):
@@ -170,11 +146,8 @@ def repair_wait(load: Number, spares: Number) -> Floats:
 
 
 def worthwhile_spares(load: Number, nodes: Number) -> Floats:
-    """Return the number of spare nodes, at most `nodes`, up to which another one saves more waiting than it costs to hold.
-
-    It minimizes (nodes + spares) / (1 - B(spares + 1, load)). B is convex in the spares, so the search stops at the first that does not
-    pay.
-    """
+    """Return the number of spare nodes, at most `nodes`, up to which another one saves more waiting than it costs to hold. It minimizes
+    (nodes + spares) / (1 - B(spares + 1, load)). B is convex in the spares, so the search stops at the first that does not pay."""
     load, nodes = np.asarray(load, dtype=float), np.asarray(nodes, dtype=float)
     wait, spares, k = load / (1 + load), np.zeros(load.shape), 1
     cost, more = nodes * (1 + load), np.full(load.shape, True)

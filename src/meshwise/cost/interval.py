@@ -21,10 +21,8 @@ def waiting(shares: Floats) -> Floats:
 
 def factors(c: Calibration, waits: Floats, devices: Floats, mixed: Floats | bool = False) -> tuple[Floats, Floats]:
     """Return the factors on predicted seconds that give the low and the high end of the interval. `mixed`: whether the model has experts.
-
     Independent sources of error add in quadrature: the rows left out of the fit, more devices than in the fit, differences between
-    machines where the calibration is of others, and experts.
-    """
+    machines where the calibration is of others, and experts."""
     which: Ints = np.searchsorted(np.array(c.waiting), waits, side="right")
     beyond = DOUBLING * np.log2(np.maximum(1.0, devices / c.devices)) if c.devices else np.zeros(len(waits))
     more = np.hypot(np.hypot(beyond, NORMAL * c.between), NORMAL * c.expert_spread * np.asarray(mixed))

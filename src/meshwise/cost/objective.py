@@ -23,13 +23,8 @@ class Objective:
 
 
 TEXTS = (
-    ("messages",),
-    ("conversations",),
-    ("prompt", "completion"),
-    ("instruction", "output"),
-    ("question", "answer"),
-    ("text",),
-)
+    ("messages",), ("conversations",), ("prompt", "completion"), ("instruction", "output"), ("question", "answer"), ("text",),
+)  # fmt: skip
 PAIRS = (("chosen", "rejected"),)
 OBJECTIVES = {
     one.name: one

@@ -10,14 +10,10 @@ LLAMA3_MTBF = 54 * DAY * 16_384 / 419
 """50,677 device-hours: 419 unexpected interruptions in 54 days on 16,384 H100 (The Llama 3 Herd of Models, arXiv:2407.21783, 3.3.4)."""
 
 ACCEPTED = {
-    "mtbf": ("seconds", 1.0, 1e12),
-    "checkpoint_bandwidth": ("bytes/s", 1.0, 1e18),
-    "checkpoint_every": ("seconds", 1e-3, 1e9),
-    "restart": ("seconds", 0.0, 1e9),
-    "repair": ("seconds", 0.0, 1e9),
-    "spares": ("nodes", 0.0, 1e5),
+    "mtbf": ("seconds", 1.0, 1e12), "checkpoint_bandwidth": ("bytes/s", 1.0, 1e18), "checkpoint_every": ("seconds", 1e-3, 1e9),
+    "restart": ("seconds", 0.0, 1e9), "repair": ("seconds", 0.0, 1e9), "spares": ("nodes", 0.0, 1e5),
     "straggler": ("share", 0.0, 0.99),
-}
+}  # fmt: skip
 """The quantity and the accepted range of each field of a Reliability."""
 
 

@@ -165,11 +165,9 @@ class TrainAsk(Ask):
         help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
     )  # fmt: skip
     objective: str = asked(
-        default="sft",
-        converter=choice(*OBJECTIVES),
-        help="Loss: pairs, a reference model or generated answers add work.",
+        default="sft", converter=choice(*OBJECTIVES), help="Loss: pairs, a reference model or generated answers add work.",
         group=FINETUNE,
-    )
+    )  # fmt: skip
     tower: str = asked(
         default="", converter=choice("frozen", "trained"), shown="not counted", group=FINETUNE,
         help="Count the tower for pictures beside the language model.",
@@ -220,12 +218,9 @@ class TrainAsk(Ask):
         group=FAILURES,
     )  # fmt: skip
     checkpoint_bandwidth: float | None = asked(
-        default=None,
-        converter=optional(RATE),
-        help="Bandwidth of the cluster to storage: 100GB/s.",
-        shown="122 MB/s per device",
-        group=FAILURES,
-    )
+        default=None, converter=optional(RATE), help="Bandwidth of the cluster to storage: 100GB/s.",
+        shown="122 MB/s per device", group=FAILURES,
+    )  # fmt: skip
     checkpoint_every: float | None = asked(
         default=None, converter=optional(SECONDS), help="Time between checkpoints: 3h.", shown="the optimum", group=FAILURES
     )
@@ -233,12 +228,9 @@ class TrainAsk(Ask):
         default=False, converter=FLAG, help="Training continues while a checkpoint is written.", group=FAILURES
     )
     restart: float | None = asked(
-        default=None,
-        converter=optional(SECONDS),
-        help="Time from a failure until steps run again.",
-        shown="10min",
+        default=None, converter=optional(SECONDS), help="Time from a failure until steps run again.", shown="10min",
         group=FAILURES,
-    )
+    )  # fmt: skip
     repair: float | None = asked(
         default=None, converter=optional(SECONDS), help="Time until a failed node is back.", shown="1d", group=FAILURES
     )
@@ -308,10 +300,7 @@ class ServeAsk(Ask):
         default="", converter=TEXT, help="Devices: 4xrtx4060ti-16gb, 2x(2xrtx3090)@10Gbps, 8xh100-sxm.", complete="clusters"
     )
     users: int = asked(
-        default=1,
-        converter=whole(1, 999_999),
-        vary="1..64",
-        help="Users who each wait for an answer before they ask again.",
+        default=1, converter=whole(1, 999_999), vary="1..64", help="Users who each wait for an answer before they ask again."
     )
     context: int = asked(
         default=0, converter=LENGTH, help="Longest context of one request, prompt and output.", shown="8k", vary="4k..128k"
@@ -335,11 +324,9 @@ class ServeAsk(Ask):
         default=0.0, converter=number(0, 5), help="Standard deviation of output lengths over their mean.", group=LOAD
     )
     lengths: str = asked(
-        default="",
-        converter=TEXT,
-        help="JSONL of request lengths ('prompt' and 'output') instead of --prompt and --output.",
+        default="", converter=TEXT, help="JSONL of request lengths ('prompt' and 'output') instead of --prompt and --output.",
         group=LOAD,
-    )
+    )  # fmt: skip
     depth: int = asked(
         default=0, converter=LENGTH, help="Cached tokens before the prompt, such as earlier turns.", group=LOAD, vary="1k..32k"
     )
@@ -350,24 +337,18 @@ class ServeAsk(Ask):
         default="", converter=ADAPTERS, help="LoRA adapters that requests choose from: 8:16 is eight of rank 16.", group=LOAD
     )
     engine: str = asked(
-        default="",
-        converter=TEXT,
-        help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama, transformers, ...",
-        shown="by format and chip",
-        complete="engines",
-        vary="llama.cpp,vllm",
-    )
+        default="", converter=TEXT, help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama, transformers, ...",
+        shown="by format and chip", complete="engines", vary="llama.cpp,vllm",
+    )  # fmt: skip
     kv: str = asked(default="f16", converter=TEXT, help="KV cache type: f16, q8_0, q4_0, fp8.", vary="f16,q8_0,q4_0")
     top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
     ttft: str = asked(default="", converter=TARGET, help="Time to first token, at most: 1s@p95.", group=TARGETS)
     tpot: str = asked(default="", converter=TARGET, help="Time per output token after the first, at most: 40ms.", group=TARGETS)
     e2e: str = asked(default="", converter=TARGET, help="Time of a whole request, at most: 20s@p99.", group=TARGETS)
     per_user: float = asked(
-        default=0.0,
-        converter=quantity("count", positive=True, metavar="RATE"),
-        help="Tokens/s of each request, at least: 15.",
+        default=0.0, converter=quantity("count", positive=True, metavar="RATE"), help="Tokens/s of each request, at least: 15.",
         group=TARGETS,
-    )
+    )  # fmt: skip
     measured: float = asked(
         default=0.0,
         converter=quantity("count", positive=True, metavar="RATE"),
@@ -375,18 +356,14 @@ class ServeAsk(Ask):
         group=TARGETS,
     )
     measured_of: str = asked(
-        default="each",
-        converter=choice("each", "all"),
-        help="What --measured counts: each request, or all together.",
+        default="each", converter=choice("each", "all"), help="What --measured counts: each request, or all together.",
         group=TARGETS,
-    )
+    )  # fmt: skip
     fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix the layout: split=row,cards=3 or tp=4.", group=LAYOUT)
     cheapest: bool = asked(
-        default=False,
-        converter=FLAG,
-        help="Find the fewest and cheapest devices; --on lists chips, or is left out.",
+        default=False, converter=FLAG, help="Find the fewest and cheapest devices; --on lists chips, or is left out.",
         group=MACHINE,
-    )
+    )  # fmt: skip
     price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
     link: float = asked(
         default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,

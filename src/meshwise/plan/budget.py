@@ -70,20 +70,11 @@ def budget(model: Model, cluster: Cluster, tokens: float, batch_tokens: float, m
     flops = model.flops_6n(tokens)
     kept = WEIGHT_BYTES * model.decoder.hidden * batch_tokens * checkpoints * model.decoder.layers
     return Budget(
-        tokens=tokens,
-        flops_per_token=model.flops_6n(1),
-        flops=flops,
-        token_seconds=model.flops_6n(1) / peak,
-        device_seconds=flops / peak,
-        devices=cluster.devices,
-        mfu=mfu,
-        seconds=flops / (peak * cluster.devices * mfu),
-        weights=WEIGHT_BYTES * model.params,
-        optimizer=MOMENT_BYTES * model.params,
-        activations=kept,
-        checkpoints=checkpoints,
+        tokens=tokens, flops_per_token=model.flops_6n(1), flops=flops, token_seconds=model.flops_6n(1) / peak,
+        device_seconds=flops / peak, devices=cluster.devices, mfu=mfu, seconds=flops / (peak * cluster.devices * mfu),
+        weights=WEIGHT_BYTES * model.params, optimizer=MOMENT_BYTES * model.params, activations=kept, checkpoints=checkpoints,
         device_memory=chip.memory,
-    )
+    )  # fmt: skip
 
 
 def as_row(b: Budget) -> dict[str, Any]:

@@ -135,11 +135,8 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
 
 def rentable_chips(ask: TrainAsk) -> list[str]:
     """Return the GPUs that can be rented in large numbers: with a rental price, a link, a network and a rate in the precision."""
-    return [
-        chip.key
-        for chip in hardware.chips()
-        if chip.kind == "gpu" and chip.rent and chip.link and chip.network and ask.precision in chip.flops
-    ]
+    rented = [chip for chip in hardware.chips() if chip.kind == "gpu" and chip.rent and chip.link and chip.network]
+    return [chip.key for chip in rented if ask.precision in chip.flops]
 
 
 def _counts(given: dict[str, tuple[Value, ...]], kind: "Kind") -> Iterator[int]:
@@ -259,11 +256,7 @@ def _at_most(text: str, size: int) -> int:
     """Parse --at-most ('128 nodes', '1024 devices') as a number of nodes of `size` devices."""
     number, _, unit = text.lower().strip().partition(" ")
     devices = unit.strip() in ("device", "devices", "gpu", "gpus")
-    if (
-        not number.isdecimal()
-        or not 0 < len(number) <= 8
-        or not int(number)
-        or not (devices or unit.strip() in ("", "node", "nodes"))
-    ):
+    known = devices or unit.strip() in ("", "node", "nodes")
+    if not known or not number.isdecimal() or len(number) > 8 or not int(number):
         raise UserError(f"--at-most {quoted(text)}: expected a number of nodes or devices, such as '128 nodes' or '1024 devices'")
     return max(1, int(number) // (size if devices else 1))

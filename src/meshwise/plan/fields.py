@@ -57,17 +57,9 @@ class About:
 
 
 def asked(
-    *,
-    default: In,
-    converter: Kind[In, Out],
-    help: str,
-    group: str = "",
-    flag: str = "",
-    complete: str = "",
-    vary: str = "",
-    shown: str = "",
-    kw_only: bool = True,
-) -> Out:
+    *, default: In, converter: Kind[In, Out], help: str, group: str = "", flag: str = "", complete: str = "", vary: str = "",
+    shown: str = "", kw_only: bool = True,
+) -> Out:  # fmt: skip
     """Return a field of a question; `default` may be text."""
     about = About(converter, help, group, flag, complete, vary, shown)
     return field(default=converter(default), metadata={"asked": about}, kw_only=kw_only)
@@ -151,18 +143,9 @@ def parameters(cls: type[Any]) -> Iterator[str]:
 
 
 _METAVARS = {
-    "seconds": "TIME",
-    "bytes/s": "RATE",
-    "share": "SHARE",
-    "count": "COUNT",
-    "dollars/s": "PRICE",
-    "bytes": "SIZE",
+    "seconds": "TIME", "bytes/s": "RATE", "share": "SHARE", "count": "COUNT", "dollars/s": "PRICE", "bytes": "SIZE",
     "FLOP/s": "RATE",
-}
-
-
-def _exact(quantity: str) -> Callable[[float], str]:
-    return lambda value: units.exactly(value, quantity)
+}  # fmt: skip
 
 
 def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: str = "") -> Kind[str | float, float]:
@@ -174,7 +157,7 @@ def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: 
             raise UserError(f"{quoted(value)}: expected more than {least:g}")
         return number
 
-    return Kind(read, _exact(name), metavar or _METAVARS[name], ordered=True, whole=False)
+    return Kind(read, lambda value: units.exactly(value, name), metavar or _METAVARS[name], ordered=True, whole=False)
 
 
 def _length(value: str | int) -> int:

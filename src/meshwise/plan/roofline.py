@@ -55,24 +55,16 @@ def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> R
     mixed, best = _mixed(model, fabric, peak, batch_tokens / pods, devices)
     total_over_active = model.params / model.active_params  # all experts are gathered, whether a token needs them or not
     return Roofline(
-        devices=devices,
-        sequences=batch_tokens / seq,
-        tokens=batch_tokens / cluster.devices,
-        fsdp=total_over_active * peak / float(whole.bandwidth[0]) if devices > 1 else None,
-        mixed=mixed,
-        best_fsdp=best,
-        pod_tokens=batch_tokens / pods,
-        pod=total_over_active * peak * devices / fabric.network if pods > 1 else None,
-    )
+        devices=devices, sequences=batch_tokens / seq, tokens=batch_tokens / cluster.devices,
+        fsdp=total_over_active * peak / float(whole.bandwidth[0]) if devices > 1 else None, mixed=mixed, best_fsdp=best,
+        pod_tokens=batch_tokens / pods, pod=total_over_active * peak * devices / fabric.network if pods > 1 else None,
+    )  # fmt: skip
 
 
 def _mixed(model: Model, fabric: Fabric, peak: float, batch_tokens: float, devices: int) -> tuple[float | None, float | None]:
-    """Return the tokens per device that FSDP with tensor parallelism needs, and the best number of data ranks (How to Scale Your
-    Model, part 5).
-
-    Worked: v5p, two closed axes gather and one sums: (459e12 / 90e9)^2 / (4 links x 2 links x 28,672) = 113 tokens, and
-    sqrt(2 x 4.19e6 x 8,960 / 28,672) = 1,619 ranks.
-    """
+    """Return the tokens per device that FSDP with tensor parallelism needs, and the best number of data ranks (How to Scale Your Model,
+    part 5). Worked: v5p, two closed axes gather and one sums: (459e12 / 90e9)^2 / (4 links x 2 links x 28,672) = 113 tokens, and sqrt(2 x
+    4.19e6 x 8,960 / 28,672) = 1,619 ranks."""
     width = model.decoder.ffn
     if fabric.torus is None or not width or any(op.expert for op in model.ops):
         return None, None

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from meshwise.catalogue import records
 from meshwise.errors import DoesNotFit, UserError, nearest, quoted
@@ -16,6 +16,7 @@ from meshwise.models.count import flat
 from meshwise.plan.fields import Ask
 
 Asked = TypeVar("Asked")
+Chosen = TypeVar("Chosen")
 Question = TypeVar("Question", bound=Ask)
 Value = int | float | str
 MOST_AXES = 2
@@ -171,29 +172,31 @@ def first_values(texts: Sequence[str], axes: Mapping[str, Axis[Any]]) -> dict[st
 # The answers.
 
 
-class Point(Protocol):
-    """The answer at one point."""
+@dataclass(frozen=True, kw_only=True)
+class Answer(Generic[Asked, Chosen]):
+    """The best layout at one point, or why there is none."""
 
-    @property
-    def values(self) -> dict[str, Value]: ...
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def choice(self) -> Any: ...
-
-    @property
-    def refusal(self) -> str: ...
+    values: dict[str, Value]
+    labels: tuple[str, ...]
+    ask: Asked | None
+    refusal: str = ""
+    """Why there is no layout, in a few words."""
+    choice: Chosen | None = None
 
     def row(self) -> dict[str, Any]:
         """Return the point as plain data, with its layout under 'choice'."""
-        ...
+        row = {**self.values, "cluster": getattr(self.ask, "on", None), "fits": self.choice is not None, "refusal": self.refusal}
+        return row | self.more() | {"choice": records.plain(self.choice) if self.choice else None}
+
+    def more(self) -> dict[str, Any]:
+        """Return what else a row tells."""
+        return {}
 
 
-Answered = TypeVar("Answered", bound=Point)
+Answered = TypeVar("Answered", bound=Answer[Any, Any])
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Points(Generic[Question, Answered]):
     """The answers at every point of a grid, in the order of its values."""
 
@@ -238,7 +241,7 @@ class Points(Generic[Question, Answered]):
         return f"<{type(self).__name__} of {len(self)} points: {self.command}>"
 
 
-def check_any_fits(points: Sequence[Point]) -> None:
+def check_any_fits(points: Sequence[Answer[Any, Any]]) -> None:
     """Raise DoesNotFit, with the first reasons, where no point has an answer."""
     if not any(point.choice for point in points):
         reasons = list(dict.fromkeys(f"{' '.join(point.labels)}: {point.refusal}" for point in points))

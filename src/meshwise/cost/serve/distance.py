@@ -19,10 +19,8 @@ UNTESTED = 0.15
 def distance(
     fitted: ServeCalibration, chip: Chip, *, experts: bool, unmeasured: float = 0.0, untested: bool = False, prefill: bool = False
 ) -> float:
-    """Return the standard deviation of ln(predicted / measured). `unmeasured`: the share of a step that no row of the fit has.
-
-    The spread of a prior is that of chips without rows; the spread of a fit to one machine lacks what differs between machines.
-    """
+    """Return the standard deviation of ln(predicted / measured). `unmeasured`: the share of a step that no row of the fit has. The spread
+    of a prior is that of chips without rows; the spread of a fit to one machine lacks what differs between machines."""
     terms = [
         fitted.prefill_spread if prefill else fitted.spread,
         SOURCE if fitted.shipped and is_of(fitted, chip) and not fitted.between_sources else 0.0,

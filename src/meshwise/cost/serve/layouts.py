@@ -216,10 +216,8 @@ def tensor_parallel_sizes(model: Model, most: int) -> list[int]:
 
 
 def even_shares(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, ...] | None:
-    """Return layers per card, in card order, such that the fullest card is as empty as possible; None where they do not all fit.
-
-    `sizes` are bytes of each layer with its cache, the head last; `rooms` the usable bytes of each card.
-    """
+    """Return layers per card, in card order, such that the fullest card is as empty as possible; None where they do not all fit. `sizes`
+    are bytes of each layer with its cache, the head last; `rooms` the usable bytes of each card."""
     low, high, best = 0.0, 1.0, None
     for _ in range(24):
         middle = (low + high) / 2

@@ -281,14 +281,9 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Communicators:
     near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)
     experts = group(1, 1, inner)
     return Communicators(
-        tp=group(0, 0),
-        cp=group(1, 1),
-        ep=AllToAll(near, far, experts.latency, size / inside[0]),
-        shard=group(1, 2),
-        experts=group(2, 2, inner),
-        replicate=group(3, 3),
-        stage=_next_stage(fabric, torus, mesh, pods),
-    )
+        tp=group(0, 0), cp=group(1, 1), ep=AllToAll(near, far, experts.latency, size / inside[0]), shard=group(1, 2),
+        experts=group(2, 2, inner), replicate=group(3, 3), stage=_next_stage(fabric, torus, mesh, pods),
+    )  # fmt: skip
 
 
 def _next_stage(fabric: Fabric, torus: Torus, mesh: Mesh, pods: list[int]) -> Group:
@@ -315,15 +310,9 @@ class DataParallel:
 
     @staticmethod
     def of(
-        work: Train,
-        groups: tuple[Group, Group],
-        a: Layouts,
-        m: Floats,
-        parameters: Floats,
-        layers: Floats,
-        tensors: float,
+        work: Train, groups: tuple[Group, Group], a: Layouts, m: Floats, parameters: Floats, layers: Floats, tensors: float,
         frozen: Floats | float = 0.0,
-    ) -> "DataParallel":
+    ) -> "DataParallel":  # fmt: skip
         """Add up the collectives of `parameters` trained parameters per device in `layers` layers of `tensors` weights each, over groups
         that shard and that replicate. ZeRO 3 also gathers `frozen` bytes of other weights."""
         f, (shard, replicate) = work.framework, groups

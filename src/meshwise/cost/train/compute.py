@@ -84,17 +84,10 @@ class Device:
             peak = rates.get("fp16") or wide
         vector = rates.get("fp32") or wide * VECTOR_SHARE
         return Device(
-            peak=peak * chip.sustained,
-            wide=wide * chip.sustained,
-            vector=vector,
-            bandwidth=chip.bandwidth * calibration.memory,
-            sms=chip.sms or DEFAULT_SMS,
-            element=2.0,
-            calibration=calibration,
-            share=share,
-            cast=cast,
-            narrow=narrow,
-        )
+            peak=peak * chip.sustained, wide=wide * chip.sustained, vector=vector,
+            bandwidth=chip.bandwidth * calibration.memory, sms=chip.sms or DEFAULT_SMS, element=2.0, calibration=calibration,
+            share=share, cast=cast, narrow=narrow,
+        )  # fmt: skip
 
     def without(self, sms: int) -> "Device":
         """Return this device with `sms` of its SMs set aside for other work."""

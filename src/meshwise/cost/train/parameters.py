@@ -150,16 +150,10 @@ def _adapted(model: Model, finetune: Finetune) -> Finetuned:
         2.0 * (whole.dense - tower) - saved, 2.0 * whole.experts, 2.0 * whole.table, whole.tables, whole.layers, whole.tensors
     )
     return Finetuned(
-        trained=Parameters(own + tower, of_experts, 0.0, whole.tables, whole.layers, 2.0 * len(chosen)),
-        frozen=frozen,
-        weights=0.0,
-        head=False,
-        adapted=chosen,
-        rank=finetune.rank,
-        magnitudes=magnitudes,
-        quantized=frozenset(op.name for op in packed),
-        packed=sum(nf4_bytes(op.n * op.k) * op.count for op in packed),
-    )
+        trained=Parameters(own + tower, of_experts, 0.0, whole.tables, whole.layers, 2.0 * len(chosen)), frozen=frozen,
+        weights=0.0, head=False, adapted=chosen, rank=finetune.rank, magnitudes=magnitudes,
+        quantized=frozenset(op.name for op in packed), packed=sum(nf4_bytes(op.n * op.k) * op.count for op in packed),
+    )  # fmt: skip
 
 
 def _frozen_below(model: Model, layers: int) -> Finetuned:

@@ -167,23 +167,14 @@ def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, dev
     step = sum(phases.values()) if together else max(rollout.seconds, training.seconds) + sync
     rent = q.cluster.rent
     return Split(
-        name=TOGETHER if together else f"{devices[0]} train, {devices[1]} generate",
-        train_devices=devices[0],
-        rollout_devices=devices[1],
-        step=step,
-        phases=phases,
-        answers_per_second=number / step,
+        name=TOGETHER if together else f"{devices[0]} train, {devices[1]} generate", train_devices=devices[0],
+        rollout_devices=devices[1], step=step, phases=phases, answers_per_second=number / step,
         tokens_per_second=number * (ask.seq - ask.prompt) / step,
         memory={**training.roles, "engine weights": rollout.weights, "engine cache": rollout.cache},
-        peaks={
-            "training": training.peak,
-            "rollout": rollout.weights + rollout.cache + (training.resident if together else 0.0),
-        },
-        train_layout=training.layout,
-        rollout_layout=rollout.layout,
-        at_once=rollout.users,
+        peaks={"training": training.peak, "rollout": rollout.weights + rollout.cache + (training.resident if together else 0.0)},
+        train_layout=training.layout, rollout_layout=rollout.layout, at_once=rollout.users,
         dollars_per_hour=rent * 3600 if rent is not None else None,
-    )
+    )  # fmt: skip
 
 
 def _sync(q: Question, together: bool) -> float:

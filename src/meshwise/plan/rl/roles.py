@@ -90,13 +90,9 @@ def _training(layouts: Layouts, cost: Cost, value: Cost | None, reward: float, r
     kinds = {name: float(values[i]) for name, values in cost.memory.items()}
     own = {name: float(value.memory[name][i]) for name in STATES} if value else {}
     roles = {
-        "policy": sum(kinds[name] for name in STATES) - reference,
-        "reference": reference,
-        "value": sum(own.values()),
-        "reward": reward,
-        "activations": kinds["activations"] + kinds["logits"],
-        "other": kinds["context"],
-    }
+        "policy": sum(kinds[name] for name in STATES) - reference, "reference": reference, "value": sum(own.values()),
+        "reward": reward, "activations": kinds["activations"] + kinds["logits"], "other": kinds["context"],
+    }  # fmt: skip
     resident = sum(kinds[name] for name in RESIDENT) + own.get("weights", 0.0) + own.get("optimizer", 0.0) + reward
     seconds = float(cost.step[i]) + (float(value.step[i]) if value else 0.0)
     return Training(layout=layout_name(layouts.row(i)), seconds=seconds, roles=roles, resident=resident)

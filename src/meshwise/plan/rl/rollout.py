@@ -78,9 +78,6 @@ def _rollout(ask: TrainAsk, option: Option, number: int) -> Rollout:
     seconds = waves * ((ask.seq - ask.prompt) * speed.step + prompts * speed.prefill_seconds)
     held = option.footprints[1:]
     return Rollout(
-        layout=option.layout.name,
-        users=min(number, speed.users * copies),
-        seconds=seconds,
-        weights=max(one.weights for one in held),
-        cache=max(one.cache for one in held),
-    )
+        layout=option.layout.name, users=min(number, speed.users * copies), seconds=seconds,
+        weights=max(one.weights for one in held), cache=max(one.cache for one in held),
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
 from meshwise.cost.serve.distance import distance, is_of
 from meshwise.cost.serve.layouts import ServeLayout, subcluster
-from meshwise.cost.serve.load.requests import NEVER, Load, Percentiles, Report
+from meshwise.cost.serve.load.requests import NOTHING, Load, Percentiles
 from meshwise.cost.serve.passes.speed import Speed
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
@@ -116,45 +116,21 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     total = rent * million if rent is not None else None
     prompts, outputs = _split_cost(q, option, total)
     return ServeChoice(
-        name=layout.name,
-        split=layout.split,
-        cards=len(layout.cards),
-        replicas=layout.replicas,
-        hosts=layout.hosts,
-        tp=layout.tp,
-        pp=layout.pp,
-        shares=layout.shares,
-        gpu_layers=layout.gpu_layers,
-        expert_layers=layout.expert_layers,
+        name=layout.name, split=layout.split, cards=len(layout.cards), replicas=layout.replicas, hosts=layout.hosts,
+        tp=layout.tp, pp=layout.pp, shares=layout.shares, gpu_layers=layout.gpu_layers, expert_layers=layout.expert_layers,
         prefill_replicas=layout.prefill.replicas if layout.prefill else 0,
-        prefill_cards=len(layout.prefill.cards) if layout.prefill else 0,
-        transfer=option.pool.transfer if option.pool else 0.0,
-        spare=option.spare,
-        host_bytes=option.footprints[0].bytes,
-        most_users=option.most_users,
-        devices=tuple(_devices(q, option)),
-        throughput=option.throughput,
-        input_rate=option.input_rate,
-        requests=option.requests,
-        per_device=option.throughput / layout.devices,
-        per_user=option.per_user,
-        low=low,
-        high=high,
-        uncertain=", ".join(doubts(q, option)),
-        prefill=speed.prefill_tokens_per_second * (layout.prefill or layout).replicas,
-        ttft=report.ttft,
-        tpot=report.tpot,
-        e2e=report.e2e,
-        waits=report.waiting * layout.replicas,
-        meets=meets(q, option),
+        prefill_cards=len(layout.prefill.cards) if layout.prefill else 0, transfer=option.pool.transfer if option.pool else 0.0,
+        spare=option.spare, host_bytes=option.footprints[0].bytes, most_users=option.most_users,
+        devices=tuple(_devices(q, option)), throughput=option.throughput, input_rate=option.input_rate,
+        requests=option.requests, per_device=option.throughput / layout.devices, per_user=option.per_user, low=low, high=high,
+        uncertain=", ".join(doubts(q, option)), prefill=speed.prefill_tokens_per_second * (layout.prefill or layout).replicas,
+        ttft=report.ttft, tpot=report.tpot, e2e=report.e2e, waits=report.waiting * layout.replicas, meets=meets(q, option),
         time={name: float(value) for name, value in speed.decode.items()},
-        prefill_time={name: float(value) for name, value in speed.prefill.items()},
-        watts=watts,
+        prefill_time={name: float(value) for name, value in speed.prefill.items()}, watts=watts,
         kwh_per_million=watts * million / 3.6e6 if watts and option.throughput else None,
-        dollars_per_million=total if option.throughput else None,
-        dollars_per_million_in=prompts,
+        dollars_per_million=total if option.throughput else None, dollars_per_million_in=prompts,
         dollars_per_million_out=outputs,
-    )
+    )  # fmt: skip
 
 
 def _rent(q: ServeQuestion, layout: ServeLayout) -> float | None:
@@ -169,12 +145,6 @@ def _watts(q: ServeQuestion, layout: ServeLayout) -> float | None:
     """Return the rated power of all devices of a layout; None if a chip does not state it."""
     rated = [q.cards[i].chip.tdp for i in layout.cards]
     return sum(power or 0.0 for power in rated) * layout.devices / len(rated) if all(rated) else None
-
-
-NOTHING = Report(
-    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
-)
-"""The report of a layout that cannot serve the load."""
 
 
 def _split_cost(q: ServeQuestion, option: Option, total: float | None) -> tuple[float | None, float | None]:
@@ -232,20 +202,12 @@ def _devices(q: ServeQuestion, option: Option) -> list[Device]:
     rows = zip(option.layout.cards, option.placement.devices, option.footprints[1:], option.spares, strict=True)
     return [
         Device(
-            card=i,
-            chip=q.cards[i].chip.key,
-            host=q.cards[i].host,
-            layers=len(load.layers),
-            head=load.head,
-            weights=need.weights,
-            cache=need.cache,
-            compute=need.compute,
-            context=need.context,
-            capacity=q.cards[i].chip.memory,
+            card=i, chip=q.cards[i].chip.key, host=q.cards[i].host, layers=len(load.layers), head=load.head,
+            weights=need.weights, cache=need.cache, compute=need.compute, context=need.context, capacity=q.cards[i].chip.memory,
             spare=spare,
         )
         for i, load, need, spare in rows
-    ]
+    ]  # fmt: skip
 
 
 def on_cards(option: Option) -> bool:

@@ -21,11 +21,9 @@ from meshwise.units import GIB
 LANES = (("PCIe 4.0 x1", 2e9), ("PCIe 4.0 x4", 8e9), ("PCIe 4.0 x16", 32e9), ("NVLink 4", 450e9))
 """One direction: 16 GT/s a lane (PCI-SIG), and all links of an H100 (its datasheet)."""
 NETWORKS = (
-    Link(name="1 GbE", bandwidth=0.125e9),
-    Link(name="10 GbE", bandwidth=1.25e9),
-    Link(name="100 GbE", bandwidth=12.5e9),
+    Link(name="1 GbE", bandwidth=0.125e9), Link(name="10 GbE", bandwidth=1.25e9), Link(name="100 GbE", bandwidth=12.5e9),
     Link(name="100 Gb/s RDMA", bandwidth=12.5e9, latency=2e-6),
-)
+)  # fmt: skip
 """RDMA bypasses the kernel: about 2 us through a switch (from memory of InfiniBand data sheets)."""
 MANY_USERS = 4096
 NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
@@ -142,11 +140,9 @@ def _layer_cards(q: ServeQuestion, layered: Option) -> Iterator[str]:
 def _tensor_sizes(q: ServeQuestion) -> str:
     """Return the numbers of devices that tensor parallelism can use."""
     counts = [str(n) for n in tensor_parallel_sizes(q.model, 8 if len(q.cards) < 8 else 16)]
-    return (
-        f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} {unit(q.cards)}s"
-        if len(counts) > 1
-        else "this model has no tensor split"
-    )
+    if len(counts) < 2:
+        return "this model has no tensor split"
+    return f"tensor parallelism needs {', '.join(counts[:-1])} or {counts[-1]} {unit(q.cards)}s"
 
 
 # Splits and replicas.
@@ -206,10 +202,8 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users} at once at {held}): {rates}."
     fewest = compute_bound(best)
     if fewest <= MANY_USERS:
-        beyond = "" if fewest <= best.most_users else ", more than fit in memory"
-        yield (
-            f"Decode becomes compute-bound at about {fewest:,} concurrent requests{beyond}; below that, all share one read of the weights."
-        )
+        requests = f"{fewest:,} concurrent requests{'' if fewest <= best.most_users else ', more than fit in memory'}"
+        yield f"Decode becomes compute-bound at about {requests}; below that, all share one read of the weights."
 
 
 def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
@@ -290,12 +284,9 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     kind = {"q8_0": "fp8", "q4_0": "fp8", "fp8": "q8_0"}.get(q.work.kv, "f16")
     fmt = as_gguf(FORMATS[form]) if engine.gguf else FORMATS[form]
     other = replace(
-        q,
-        engine=engine,
-        runtime=runtime_of(engine, q.model.model_type),
-        weights=weights(q.model, fmt),
+        q, engine=engine, runtime=runtime_of(engine, q.model.model_type), weights=weights(q.model, fmt),
         work=replace(q.work, kv=kind),
-    )
+    )  # fmt: skip
     found = search(other)
     if not found.options or not on_cards(found.options[0]):
         near = found.misses[0] if found.misses else None
@@ -326,9 +317,8 @@ def _power(q: ServeQuestion, best: Option) -> list[str]:
     if not all(chip.tdp for chip in chips) or not best.throughput:
         return []
     watts = sum(chip.tdp or 0.0 for chip in chips) * best.layout.devices / len(chips)
-    return [
-        f"At most {watts:,.0f} W for the {best.layout.unit}s, {watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens."
-    ]
+    energy = f"{watts / best.throughput * 1e6 / 3.6e6:,.1f} kWh per million tokens"
+    return [f"At most {watts:,.0f} W for the {best.layout.unit}s, {energy}."]
 
 
 def default_option(found: Found, cards: int) -> Option:

@@ -116,15 +116,7 @@ def _of_option(q: ServeQuestion, option: Option, price: float | None) -> Iterato
         total = price * devices / report.output_rate * 1e6 if price is not None else None
         prompts, outputs = split_cost(load, total, speed) if total is not None else (None, None)
         yield FrontPoint(
-            name=option.layout.name,
-            users=users,
-            devices=devices,
-            per_user=1 / report.tpot.mean,
-            per_device=report.output_rate / devices,
-            ttft=report.ttft.mean,
-            part=name,
-            bound=SERVE_WORDS[name],
-            share=parts[name] / sum(parts.values()),
-            dollars_per_million_in=prompts,
-            dollars_per_million_out=outputs,
-        )
+            name=option.layout.name, users=users, devices=devices, per_user=1 / report.tpot.mean,
+            per_device=report.output_rate / devices, ttft=report.ttft.mean, part=name, bound=SERVE_WORDS[name],
+            share=parts[name] / sum(parts.values()), dollars_per_million_in=prompts, dollars_per_million_out=outputs,
+        )  # fmt: skip

@@ -52,26 +52,13 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     adapters, _, rank = ask.lora.partition(":")
     context = ask.context or max(needed, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
     work = Serve(
-        prompt=round(load.prompt.mean),
-        output=round(load.output.mean),
-        users=max(1, load.users),
-        context=context,
-        kv=cache_type(ask.kv, runtime),
-        depth=load.depth,
-        adapters=int(adapters or 0),
-        rank=int(rank or 0),
-    )
+        prompt=round(load.prompt.mean), output=round(load.output.mean), users=max(1, load.users), context=context,
+        kv=cache_type(ask.kv, runtime), depth=load.depth, adapters=int(adapters or 0), rank=int(rank or 0),
+    )  # fmt: skip
     q = ServeQuestion(
-        model=model,
-        weights=weights_of(model, fmt, engine),
-        cluster=cluster,
-        engine=engine,
-        runtime=runtime,
-        work=work,
-        load=load,
-        targets=targets_of(ask),
-        bounds=fixed(",".join(ask.fix)),
-    )
+        model=model, weights=weights_of(model, fmt, engine), cluster=cluster, engine=engine, runtime=runtime, work=work,
+        load=load, targets=targets_of(ask), bounds=fixed(",".join(ask.fix)),
+    )  # fmt: skip
     check_load(q.load, q.targets)
     check(q)
     return q
@@ -112,16 +99,9 @@ def load_of(ask: ServeAsk) -> Load:
     if ask.lengths:
         prompt, output = read_lengths(Path(ask.lengths))
     return Load(
-        prompt=prompt,
-        output=output,
-        users=0 if ask.rate and ask.users == 1 else ask.users,
-        rate=ask.rate,
-        burst=ask.burst,
-        depth=ask.depth,
-        prefix=ask.prefix,
-        draft=ask.draft,
-        accept=ask.accept,
-    )
+        prompt=prompt, output=output, users=0 if ask.rate and ask.users == 1 else ask.users, rate=ask.rate, burst=ask.burst,
+        depth=ask.depth, prefix=ask.prefix, draft=ask.draft, accept=ask.accept,
+    )  # fmt: skip
 
 
 def read_lengths(path: Path) -> tuple[Lengths, Lengths]:
@@ -208,9 +188,7 @@ def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> 
 
 def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
     """Return the weights in the requested format, else in the one that the checkpoint is published in, else in the engine's default.
-
-    UserError where the engine does not run the requested format.
-    """
+    UserError where the engine does not run the requested format."""
     if model.tensors:
         if not engine.gguf:
             raise UserError(

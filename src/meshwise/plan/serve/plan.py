@@ -96,17 +96,11 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
     chip = q.cards[best.layout.cards[0]].chip
     fitted, rent = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine), q.cluster.rent
     return ServePlan(
-        ask=ask,
-        engine=q.engine.name,
+        ask=ask, engine=q.engine.name,
         weights={"format": q.weights.format, "bytes": float(q.weights.bytes), "bits_per_weight": q.weights.bits_per_weight},
-        context=q.work.context,
-        fits=on_cards(best),
-        choices=tuple(choice(q, option) for option in found.options[: ask.top]),
+        context=q.work.context, fits=on_cards(best), choices=tuple(choice(q, option) for option in found.options[: ask.top]),
         misses=tuple(Miss(name=option.layout.name, missing=-option.spare) for option in found.misses[:3]),
-        most=most_within(q, best) if q.targets else 0.0,
-        contexts=contexts(q, best),
-        commands=commands,
-        reasons=tuple(reasons),
+        most=most_within(q, best) if q.targets else 0.0, contexts=contexts(q, best), commands=commands, reasons=tuple(reasons),
         notes=(*_notes(ask, q, best), *untold),
         serving={
             "name": fitted.name,
@@ -122,7 +116,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, engine=(q.engine, q.runtime), calibration=fitted),
-    )
+    )  # fmt: skip
 
 
 def read(path: Path) -> ServePlan:

@@ -17,10 +17,8 @@ BEST = 6
 
 def pooled_options(q: ServeQuestion, singles: Sequence[Option]) -> Iterator[Option]:
     """Yield the most promising pairs of pools. They are tried where latencies have targets, which prompts beside outputs may miss, and
-    where --fix prefill asks for them: without targets, a replica that computes both wastes no device on the slower pool.
-
-    `singles`: options of one replica, with their costs.
-    """
+    where --fix prefill asks for them: without targets, a replica that computes both wastes no device on the slower pool. `singles`:
+    options of one replica, with their costs."""
     wanted = int(q.bounds.get("prefill", 0))
     if not q.engine.disaggregates or not (q.targets or wanted) or not q.load.prompt.mean or len(q.cards) < 2:
         return

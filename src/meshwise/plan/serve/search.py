@@ -46,14 +46,11 @@ STEP = 256
 def search(q: ServeQuestion) -> Found:
     """Evaluate every layout of the engine, as a single replica and in as many replicas as devices and requests allow."""
     tried: list[Option] = []
-    for layout in _bounded(
-        q, chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
-    ):
+    every = chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
+    most = q.work.users if not q.load.rate else MANY
+    for layout in _bounded(q, every):
         first = with_memory(q, layout)
-        for copied in (
-            layout,
-            *(with_replicas(layout, q.cards, q.work.users if not q.load.rate else MANY) if q.engine.copies else ()),
-        ):
+        for copied in (layout, *(with_replicas(layout, q.cards, most) if q.engine.copies else ())):
             if _allowed(q, copied):
                 tried += _with_shares(q, first if copied is layout else with_memory(q, copied, first))
     if q.engine.offload and not any(option.fits for option in tried):
@@ -62,13 +59,9 @@ def search(q: ServeQuestion) -> Found:
     if memory:  # layers in host memory need room there too
         tried = [replace(one, fits=one.fits and one.footprints[0].bytes <= memory) for one in tried]
     fitting = [with_speed(q, option) for option in tried if option.fits]
+    plain = [] if "prefill" in q.bounds else fitting  # where --fix asks for pools for prompts, there is nothing without them
     misses = sorted((option for option in tried if not option.fits), key=lambda option: -option.spare)
-    return Found(tuple(_ranked(q, [*_asked(q, fitting), *_pools(q, fitting)])), tuple(misses))
-
-
-def _asked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
-    """Return the options without pools for prompts; none where --fix asks for such pools."""
-    return [] if "prefill" in q.bounds else list(options)
+    return Found(tuple(_ranked(q, [*plain, *_pools(q, fitting)])), tuple(misses))
 
 
 def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
@@ -82,11 +75,8 @@ def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
 
 def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:
     """Yield the layouts that the engine runs and that match --fix; the number of replicas is checked later."""
-    return (
-        layout
-        for layout in candidates
-        if _runs(q, layout) and _allowed(q, replace(layout, replicas=int(q.bounds.get("replicas", 1))))
-    )
+    replicas = int(q.bounds.get("replicas", 1))
+    return (layout for layout in candidates if _runs(q, layout) and _allowed(q, replace(layout, replicas=replicas)))
 
 
 def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
@@ -102,14 +92,9 @@ def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
 def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
     """Return whether a layout matches --fix."""
     axes = {
-        "split": layout.split,
-        "cards": len(layout.cards),
-        "tp": layout.tp,
-        "pp": layout.pp,
-        "ep": layout.tp if layout.apart else 1,
-        "replicas": layout.replicas,
-        "hosts": layout.hosts,
-    }
+        "split": layout.split, "cards": len(layout.cards), "tp": layout.tp, "pp": layout.pp,
+        "ep": layout.tp if layout.apart else 1, "replicas": layout.replicas, "hosts": layout.hosts,
+    }  # fmt: skip
     apart = "prefill" in q.bounds  # pools are made of single replicas, whose number is not that of --fix
     return all(axes[axis] == value for axis, value in q.bounds.items() if axis in axes and not (apart and axis == "replicas"))
 
@@ -151,16 +136,9 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     placement = with_caches(placement, layer_caches(q.model, q.runtime, held))
     needs = footprints(q.model, q.runtime, placement, held, flash=q.work.flash)
     option = Option(
-        layout=layout,
-        placement=placement,
-        footprints=needs,
-        rooms=rooms,
-        users=q.work.users,
-        limits=found,
-        most_users=0,
-        fits=fits,
-        pool=like.pool if like else None,
-    )
+        layout=layout, placement=placement, footprints=needs, rooms=rooms, users=q.work.users, limits=found, most_users=0,
+        fits=fits, pool=like.pool if like else None,
+    )  # fmt: skip
     if q.runtime.paged:
         return replace(option, most_users=math.floor(running) * layout.replicas)
     room_for = [
@@ -238,11 +216,8 @@ def _offered(option: Option) -> list[float]:
 def _offloaded(q: ServeQuestion) -> Iterator[Option]:
     """Yield layouts that keep layers in host memory: as many layers on devices as fit; for a mixture of experts, all layers on
     devices with as few experts in host memory as possible."""
-    layered = [
-        layout
-        for layout in _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms))
-        if layout.split == "layer" and layout.hosts == 1
-    ]
+    candidates = _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms))
+    layered = [layout for layout in candidates if layout.split == "layer" and layout.hosts == 1]
     if not layered:
         return
     layout = max(layered, key=lambda layout: sum(layout.shares))
@@ -289,11 +264,8 @@ def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
         return []
     best = ranked[0]
     least = worth(q, best) * (1 - TIE)
-    near = [
-        option
-        for option in ranked
-        if _roomy(q, option) == _roomy(q, best) and _missed(q, option) == _missed(q, best) and worth(q, option) >= least
-    ]
+    alike = (option for option in ranked if (_roomy(q, option), _missed(q, option)) == (_roomy(q, best), _missed(q, best)))
+    near = [option for option in alike if worth(q, option) >= least]
     winner = min(near, key=lambda option: (option.layout.devices, -worth(q, option)))
     return [winner, *(option for option in ranked if option is not winner)]
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from meshwise.catalogue import records
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.model import Model
@@ -15,43 +14,29 @@ from meshwise.plan.serve.choice import ServeChoice, choice, on_cards
 from meshwise.plan.serve.explain import layer_split_lesson
 from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Found, Option, largest_context, search
-from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
+from meshwise.plan.vary import Answer, Points, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServePoint:
+class ServePoint(Answer[ServeAsk, ServeChoice]):
     """The best layout at one point, or why there is none."""
 
-    values: dict[str, Value]
-    labels: tuple[str, ...]
-    ask: ServeAsk | None
-    refusal: str = ""
-    """Why there is no layout, in a few words."""
     notes: tuple[str, ...] = ()
-    choice: ServeChoice | None = None
     layered: Option | None = None
     """A layer split over every device, where the engine has one and it fits."""
     longest: int = 0
     """The longest context that fits with this layout, or in a layer split over every device."""
 
-    def row(self) -> dict[str, Any]:
-        row: dict[str, Any] = {**self.values, "cluster": self.ask.on if self.ask else None}
-        row |= {"fits": self.choice is not None, "refusal": self.refusal, "longest_context": self.longest}
-        row |= {"layer_split": self.layered.per_user if self.layered else None}
-        return row | {"choice": records.plain(self.choice) if self.choice else None}
+    def more(self) -> dict[str, Any]:
+        return {"longest_context": self.longest, "layer_split": self.layered.per_user if self.layered else None}
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ServePoints(Points[ServeAsk, ServePoint]):
     """The answers to a serving question at every point of a grid."""
 
     kind: ClassVar[str] = "serve"
     hidden: ClassVar[tuple[str, ...]] = ("devices",)
-    ask: ServeAsk
-    vary: tuple[str, ...]
-    axes: tuple[str, ...]
-    points: tuple[ServePoint, ...]
 
     @property
     def lessons(self) -> list[str]:
@@ -87,17 +72,12 @@ def answer_point(variant: Variant[ServeAsk], model: Model | None, whole: bool) -
     found = search(q)
     if not found.options:
         return replace(point, refusal=_refusal(q, found)), q.model
-    best = _chosen(found, len(q.cards) if whole else 0)
-    spanning = (option for option in found.options if _spans(option, len(q.cards)))
+    spanning = [option for option in found.options if _spans(option, len(q.cards))]
+    best = spanning[0] if whole and spanning else found.options[0]
     layered = next((option for option in spanning if option.layout.split == "layer"), None)
     longest = max(largest_context(q, option) for option in (best, layered) if option)
     point = replace(point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes))
     return replace(point, layered=layered), q.model
-
-
-def _chosen(found: Found, cards: int) -> Option:
-    """Return the best option that uses this many devices; the best of all where there is none."""
-    return next((option for option in found.options if _spans(option, cards)), found.options[0])
 
 
 def _spans(option: Option, cards: int) -> bool:

@@ -78,14 +78,10 @@ def answer(ask: ShapeAsk) -> Shapes:
         raise DoesNotFit(_no_fit(question, found, len(stack.shapes)))
     shown = np.arange(len(named)) if named else order[: ask.top]
     return Shapes(
-        ask=ask,
-        shapes=tuple(Row.of(question, stack, found, int(i), bounds) for i in shown),
-        candidates=found.candidates,
-        searched=len(stack.shapes),
-        rejected=found.rejected,
-        framework=question.work.framework.name,
+        ask=ask, shapes=tuple(Row.of(question, stack, found, int(i), bounds) for i in shown), candidates=found.candidates,
+        searched=len(stack.shapes), rejected=found.rejected, framework=question.work.framework.name,
         rule=rule(found, order[: max(ask.top, RULE_SHAPES)]) if named is None else "",
-    )
+    )  # fmt: skip
 
 
 def _check(ask: ShapeAsk) -> None:

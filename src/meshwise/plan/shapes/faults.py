@@ -62,11 +62,8 @@ def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
     size, per_device = d.head_dim, int(layout.mbs[0]) * d.heads // int(layout.tp[0])
     if size % 8 and not flash:
         whole = replace(q, model=_with_heads_of(q.model, math.ceil(size / 8) * 8))
-        found.append(
-            Fault(
-                f"a head size of {size} is not a multiple of 8: attention cannot use the tensor cores", _saved(q, whole, layout)
-            )
-        )
+        words = f"a head size of {size} is not a multiple of 8: attention cannot use the tensor cores"
+        found.append(Fault(words, _saved(q, whole, layout)))
     elif per_device % EVEN and not flash and q.calibration.uneven > 1:
         even = replace(q, calibration=replace(q.calibration, uneven=1.0))
         times = f"attention takes {q.calibration.uneven:.3g} times as long"

@@ -46,11 +46,9 @@ class Fastest:
 
 
 def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
-    """Return the `top` fastest shapes, each with its fastest layout, out of every shape with every layout.
-
-    Partial layouts are evaluated in the order of a lower bound on their time per parameter, until that bound exceeds the last of the best.
-    So the best are exact; other shapes may be listed slower than they are.
-    """
+    """Return the `top` fastest shapes, each with its fastest layout, out of every shape with every layout. Partial layouts are evaluated
+    in the order of a lower bound on their time per parameter, until that bound exceeds the last of the best. So the best are exact; other
+    shapes may be listed slower than they are."""
     asked, choices, rejected = replace(q, model=stack), InnerChoices(q, bounds), dict[str, int]()
     params, candidates = np.asarray(stack.params, float), 0
     best = _Best.of(len(stack.shapes))
@@ -58,17 +56,13 @@ def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
         candidates += partial.number
         for promising in _in_order(asked, partial, params, best, min(top, len(params))):
             for block_question, layouts, _ in completed(asked, promising, choices):
-                fits = peak(block_question, layouts) <= _capacity(q)
+                fits = peak(block_question, layouts) <= q.chip.memory * (1 - q.work.reserve)
                 if fits.any():
                     layouts, model = layouts.take(fits), block_question.model.take(fits)
                     best.update(model.variant, layouts, evaluate(replace(block_question, model=model), layouts).step)
     return Fastest(
         stack.shapes, params, best.step, Layouts(**best.axes), candidates, {rule: n for rule, n in rejected.items() if n}
     )
-
-
-def _capacity(q: Question) -> float:
-    return q.chip.memory * (1 - q.work.reserve)
 
 
 def _in_order(q: Question, partial: PartialLayouts, params: Floats, best: "_Best", top: int) -> Iterator[PartialLayouts]:

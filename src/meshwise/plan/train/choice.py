@@ -198,29 +198,15 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     lasting, spares = _goodput(q, devices, seconds)
     longer = 1 / lasting["effective"] if lasting["effective"] >= goodput.HOPELESS else None
     return Choice(
-        layout=row,
-        devices=devices,
-        step=seconds,
-        low=seconds * low,
-        high=seconds * high,
-        tokens_per_second=tokens / seconds,
-        tflops={name: value / seconds / devices / 1e12 for name, value in rates.items()},
-        mfu=exact / seconds / devices / peak,
-        gradient_accumulation=math.ceil(int(q.work.batch) / (int(layouts.dp[i]) * int(row["mbs"]))),
-        peak=float(cost.peak[i]),
-        peak_low=float(cost.peak[i]) / memory_factor,
-        peak_high=float(cost.peak[i]) * memory_factor,
-        capacity=q.chip.memory,
-        days=hours / 24 if hours else None,
-        dollars=dollars,
-        mwh=hours * power * devices / 1e6 if hours and power else None,
+        layout=row, devices=devices, step=seconds, low=seconds * low, high=seconds * high, tokens_per_second=tokens / seconds,
+        tflops={name: value / seconds / devices / 1e12 for name, value in rates.items()}, mfu=exact / seconds / devices / peak,
+        gradient_accumulation=math.ceil(int(q.work.batch) / (int(layouts.dp[i]) * int(row["mbs"]))), peak=float(cost.peak[i]),
+        peak_low=float(cost.peak[i]) / memory_factor, peak_high=float(cost.peak[i]) * memory_factor, capacity=q.chip.memory,
+        days=hours / 24 if hours else None, dollars=dollars, mwh=hours * power * devices / 1e6 if hours and power else None,
         wall_days=hours / 24 * longer if hours and longer else None,
-        wall_dollars=dollars * longer * (1 + spares / devices) if dollars and longer else None,
-        goodput=lasting,
-        time=parts,
-        memory={name: float(value[i]) for name, value in cost.memory.items()},
-        ties=ties,
-    )
+        wall_dollars=dollars * longer * (1 + spares / devices) if dollars and longer else None, goodput=lasting, time=parts,
+        memory={name: float(value[i]) for name, value in cost.memory.items()}, ties=ties,
+    )  # fmt: skip
 
 
 def _exact_flops(q: Question, tokens: float) -> float:
@@ -238,15 +224,12 @@ def _goodput(q: Question, devices: int, seconds: float) -> tuple[dict[str, float
     """Return the goodput of a run with steps of this many seconds, and the devices in its spare nodes."""
     per_node = q.chip.per_node if q.cluster.torus else q.cluster.node.devices
     shares = goodput.goodput(
-        q.work.reliability,
-        devices,
+        q.work.reliability, devices,
         checkpoint_bytes=q.work.checkpoint_bytes(
             finetuned(q.model, q.work.finetune).trained.total if q.work.finetune.adapts else q.model.params
         ),
-        staging=(q.chip.host or q.chip).bandwidth,
-        step=seconds,
-        per_node=per_node,
-    ).at()
+        staging=(q.chip.host or q.chip).bandwidth, step=seconds, per_node=per_node,
+    ).at()  # fmt: skip
     return shares, shares["spares"] * per_node
 
 

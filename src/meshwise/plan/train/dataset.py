@@ -57,9 +57,8 @@ class Dataset:
 
     def padded(self, seq: int, together: int) -> tuple[float, float]:
         """Return the mean tokens per sequence where `together` random ones are padded to the longest of them, and the share that is real.
-
-        Worked: lengths 1 and 3, two together (with replacement): the longest is 1 with probability 1/4, so its mean is 2.5: 0.8 is real.
-        """
+        Worked: lengths 1 and 3, two together (with replacement): the longest is 1 with probability 1/4, so its mean is 2.5: 0.8 is
+        real."""
         cut = np.sort(self.cut(seq)).astype(float)
         upper = (np.arange(1, len(cut) + 1) / len(cut)) ** together
         longest = float((cut * np.diff(upper, prepend=0.0)).sum())

@@ -55,7 +55,7 @@ class Explanation:
         limits = [line for line in self.limits if not line.endswith("no gain.")]
         if self.other is None:
             return limits[:4]
-        saved = [f"{_signed(row.gained)} s in {TRAIN_WORDS[row.part]}" for row in self.differences[:2]]
+        saved = [f"{row.gained:+.3g} s in {TRAIN_WORDS[row.part]}" for row in self.differences[:2]]
         percent = 100 * (self.other.step / self.best.step - 1)
         slower = f"is {percent:.1f}% slower" if percent >= 0.05 else "is as fast"
         first = f"{self.other.name} {slower}" + (f": {', '.join(saved)}." if saved else ".")
@@ -68,11 +68,6 @@ class Explanation:
 
     def __str__(self) -> str:
         return "\n".join(self.reasons)
-
-
-def _signed(gained: float) -> str:
-    """Return the seconds that the other layout takes longer, with a sign."""
-    return f"{gained:+.3g}"
 
 
 def explain(q: Question, choices: tuple[Choice, ...], bounds: Bounds, versus: str = "") -> Explanation:
@@ -133,12 +128,10 @@ def _completed(q: Question, best: Choice, given: dict[str, int]) -> Layouts:
     rest, over = divmod(best.devices, max(1, row["tp"] * row["pp"] * row["cp"] * row.get("dp_replicate", 1)))
     shard = row.get("dp_shard", row.pop("dp", 1 if over else rest))
     simple = {
-        "dp_shard": shard,
-        "zero": f.zero[0] if shard > 1 and f.zero else 0,
-        "recompute": RECOMPUTE.index(f.recompute[0]),
+        "dp_shard": shard, "zero": f.zero[0] if shard > 1 and f.zero else 0, "recompute": RECOMPUTE.index(f.recompute[0]),
         "sp": int(f.sequence_parallel == "always" and row["tp"] > 1),
         "schedule": SCHEDULES.index("interleaved" if row.get("vpp", 1) > 1 else f.schedules[0] if row["pp"] > 1 else "1f1b"),
-    }
+    }  # fmt: skip
     return Layouts.of(**(simple | row))
 
 

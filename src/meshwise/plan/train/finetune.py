@@ -66,15 +66,9 @@ def facts(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
     longest, longest_recompute = longest_sequence(q, best)
     saved = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
     found = FinetuneFacts(
-        trained=round(how.trained.total),
-        parameters=q.model.params,
-        saved_bytes=saved,
-        free=best.capacity - best.peak,
-        largest_batch=batch,
-        largest_batch_recompute=batch_recompute,
-        longest=longest,
-        longest_recompute=longest_recompute,
-    )
+        trained=round(how.trained.total), parameters=q.model.params, saved_bytes=saved, free=best.capacity - best.peak,
+        largest_batch=batch, largest_batch_recompute=batch_recompute, longest=longest, longest_recompute=longest_recompute,
+    )  # fmt: skip
     return _with_data(found, ask, q, best) if ask.data else found
 
 
@@ -83,18 +77,10 @@ def _with_data(found: FinetuneFacts, ask: TrainAsk, q: Question, best: Choice) -
     packed, padded = data.packed(ask.seq)[1], data.padded(ask.seq, padded_together(ask))[1]
     seconds = (best.days or 0.0) * 86400
     return replace(
-        found,
-        rows=data.rows,
-        real=packed if ask.packing else padded,
-        packed=packed,
-        padded=padded,
-        longest_row=int(data.lengths.max()),
-        cut=data.longer_than(ask.seq),
-        counted=data.counted,
-        steps=math.ceil(seconds / best.step - 1e-9),
-        seconds=seconds,
-        dollars=best.dollars,
-    )
+        found, rows=data.rows, real=packed if ask.packing else padded, packed=packed, padded=padded,
+        longest_row=int(data.lengths.max()), cut=data.longer_than(ask.seq), counted=data.counted,
+        steps=math.ceil(seconds / best.step - 1e-9), seconds=seconds, dollars=best.dollars,
+    )  # fmt: skip
 
 
 def _ways(q: Question, best: Choice) -> list[str]:

@@ -48,20 +48,11 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         model = with_tower(model, trained=ask.tower == "trained", images=ask.images)
     framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
-        batch=ask.batch * (ask.answers if objective.generates else objective.sequences),
-        seq=ask.seq,
-        framework=framework,
-        precision=cast(Any, ask.precision or "bf16"),
-        loss=ask.loss,
-        compiled=ask.compile,
-        optimizer=ask.optimizer or "adamw",
-        finetune=parse(ask.finetune or "full"),
-        objective=objective,
-        tokens=_data_tokens(ask, objective) or ask.tokens,
-        ramp=ask.ramp,
-        imbalance=ask.imbalance,
-        reliability=Reliability(**ask.failures),
-    )
+        batch=ask.batch * (ask.answers if objective.generates else objective.sequences), seq=ask.seq, framework=framework,
+        precision=cast(Any, ask.precision or "bf16"), loss=ask.loss, compiled=ask.compile, optimizer=ask.optimizer or "adamw",
+        finetune=parse(ask.finetune or "full"), objective=objective, tokens=_data_tokens(ask, objective) or ask.tokens,
+        ramp=ask.ramp, imbalance=ask.imbalance, reliability=Reliability(**ask.failures),
+    )  # fmt: skip
     finetuned(model, work.finetune)  # refuses targets, ranks and layers that the model lacks
     name = ask.calibration
     calibration = calibrations.named(name) if name else levels.choose_for(cluster, framework)
@@ -189,11 +180,9 @@ def alike(cluster: Cluster, *, in_turn: bool) -> Cluster:
     note = f"unequal cards: {how}"
     rent = cluster.rent
     return replace(
-        cluster,
-        nodes=((1, replace(node, chips=((node.devices, chip),))),),
-        price=rent / node.devices if rent is not None else None,
-        notes=(*cluster.notes, note),
-    )
+        cluster, nodes=((1, replace(node, chips=((node.devices, chip),))),),
+        price=rent / node.devices if rent is not None else None, notes=(*cluster.notes, note),
+    )  # fmt: skip
 
 
 def _slowest_link(links: list[Link | None]) -> Link | None:

@@ -77,17 +77,10 @@ def mesh(q: Question, choice: Choice) -> Mesh:
         taken = TorusMesh.of(torus, tuple(np.array([sizes[axis]]) for axis in AXES)).taken
         laid = tuple(tuple(int(extent) for extent in axis[:, 0]) for axis in taken)
     return Mesh(
-        sizes=sizes,
-        devices=choice.devices,
-        per_node=cluster.node.devices,
-        unit="pod" if cluster.torus else "node",
-        stages=stages,
-        chunks=int(layout["vpp"]),
-        communicators=tuple(_communicators(choice, sizes, cluster.node.devices)),
-        torus=torus.shape if torus else (),
-        closed=torus.closed if torus else (),
-        laid=laid,
-    )
+        sizes=sizes, devices=choice.devices, per_node=cluster.node.devices, unit="pod" if cluster.torus else "node",
+        stages=stages, chunks=int(layout["vpp"]), communicators=tuple(_communicators(choice, sizes, cluster.node.devices)),
+        torus=torus.shape if torus else (), closed=torus.closed if torus else (), laid=laid,
+    )  # fmt: skip
 
 
 def _communicators(choice: Choice, sizes: dict[str, int], per_node: int) -> list[Communicator]:
@@ -95,12 +88,9 @@ def _communicators(choice: Choice, sizes: dict[str, int], per_node: int) -> list
     tp, cp, shard, replicate, pp = (sizes[axis] for axis in AXES)
     ep, etp = int(choice.layout["ep"]), int(choice.layout["etp"])
     groups = (
-        ("tp", tp, 1, "tp"),
-        ("cp", cp, tp, "cp"),
-        ("ep", ep, etp, "ep"),
-        ("dp", shard * replicate, tp * cp, "dp"),
+        ("tp", tp, 1, "tp"), ("cp", cp, tp, "cp"), ("ep", ep, etp, "ep"), ("dp", shard * replicate, tp * cp, "dp"),
         ("pp", pp, tp * cp * shard * replicate, "p2p"),
-    )
+    )  # fmt: skip
     return [
         Communicator(name, TRAIN_WORDS[part], size, stride, _nodes(size, stride, per_node, choice.devices), choice.time[part])
         for name, size, stride, part in groups

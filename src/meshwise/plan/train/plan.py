@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.records import stored
@@ -115,27 +115,18 @@ def make(ask: TrainAsk) -> TrainPlan:
             "own_chip": "yes" if q.chip.key in fitted.chips else "",
         },
         cluster={
-            "name": q.cluster.name,
-            "chip": q.chip.name,
-            "devices": q.cluster.devices,
-            "nodes": q.cluster.node_count,
-            "unit": "pod" if q.cluster.torus else "node",
-            "kind": q.chip.kind,
+            "name": q.cluster.name, "chip": q.chip.name, "devices": q.cluster.devices, "nodes": q.cluster.node_count,
+            "unit": "pod" if q.cluster.torus else "node", "kind": q.chip.kind,
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         framework=q.work.framework.name,
         notes=(
-            *q.model.notes,
-            *q.cluster.notes,
-            *_assumptions(q, ask.precision),
-            *_deadline_note(ask, choices),
-            *instead,
-            *fallback.faster_part(ask, choices[0].step),
-            *_host_note(q, choices[0]),
+            *q.model.notes, *q.cluster.notes, *_assumptions(q, ask.precision), *_deadline_note(ask, choices), *instead,
+            *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]),
         ),
         finetune=finetune.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
-    )
+    )  # fmt: skip
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
 
@@ -201,13 +192,9 @@ def _faults(plan: TrainPlan) -> Iterator[str]:
         for axis in axes.AXES:
             if axes.index(axis.name, row.layout[axis.name]) < axis.least:
                 yield f"{axis.name} is {row.layout[axis.name]}, where the least is {axis.least}"
-        if min(row.step, row.tokens_per_second, row.capacity) <= 0 or _devices(row.layout) != row.devices:
+        if min(row.step, row.tokens_per_second, row.capacity) <= 0 or Layouts.from_row(row.layout).devices[0] != row.devices:
             yield "a layout takes no time, or its axes do not multiply to its devices"
         if set(row.time) != set(TRAIN_PARTS) or set(row.memory) != set(TRAIN_KINDS):
             yield "a layout has other parts than this version knows"
         if set(row.goodput) != {f.name for f in fields(goodput.Goodput)}:
             yield "a layout has other goodput figures than this version knows"
-
-
-def _devices(layout: dict[str, Any]) -> int:
-    return int(Layouts.from_row(layout).devices[0])

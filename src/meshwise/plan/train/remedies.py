@@ -77,9 +77,8 @@ def _checkpointing(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
 
 
 def _fused(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
-    return (
-        None if ask.loss == "fused" or not OBJECTIVES[ask.objective].vocabulary else ("--loss fused", replace(ask, loss="fused"))
-    )
+    helps = ask.loss != "fused" and OBJECTIVES[ask.objective].vocabulary
+    return ("--loss fused", replace(ask, loss="fused")) if helps else None
 
 
 def _eight_bits(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
@@ -93,9 +92,8 @@ def _lora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
 
 def _qlora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
     method, colon, rest = ask.finetune.partition(":")
-    return (
-        (f"--finetune qlora{colon}{rest}", replace(ask, finetune=f"qlora{colon}{rest}")) if method in ("lora", "dora") else None
-    )
+    smaller = f"qlora{colon}{rest}"
+    return (f"--finetune {smaller}", replace(ask, finetune=smaller)) if method in ("lora", "dora") else None
 
 
 def _offload(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
@@ -190,10 +188,8 @@ def _cured(ask: TrainAsk, changes: tuple[Change, ...]) -> Cure:
 def _bytes(ask: TrainAsk, fitted: Question, layout: Layouts) -> tuple[float, float]:
     """Return the bytes of a device and of a host's memory that a layout needs under a question, within the bounds of that question."""
     row = layout.row(0)
-    framework = ask.framework or fitted.work.framework.key
-    q = lookup.question(
-        replace(ask, framework=framework), in_turn=row["schedule"] == "naive" and lookup.mixed(ask), any_length=True
-    )
+    named = replace(ask, framework=ask.framework or fitted.work.framework.key)
+    q = lookup.question(named, in_turn=row["schedule"] == "naive" and lookup.mixed(ask), any_length=True)
     bounded = {axis: np.clip(getattr(layout, axis), *ask.bounds[axis]) for axis in BOUNDED if axis in ask.bounds}
     layout = replace(layout, **bounded)
     return float(peak(q, layout)[0]), float(host_needs(q, layout)[0])
@@ -230,9 +226,5 @@ def _more_host_memory(ask: TrainAsk) -> str:
         return ""
     least = float(host_needs(found.question, found.found.layouts).min())
     have = host_memory(lookup.question(ask))
-    assumed = "" if ask.ram else " are assumed"
-    return (
-        f"offload fits with {least / GIB:.0f} GiB of host memory, of which {have / GIB:.0f}{assumed} (--ram)"
-        if least > have
-        else ""
-    )
+    have_it = f"{have / GIB:.0f}{'' if ask.ram else ' are assumed'} (--ram)"
+    return f"offload fits with {least / GIB:.0f} GiB of host memory, of which {have_it}" if least > have else ""

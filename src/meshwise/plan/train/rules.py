@@ -31,8 +31,7 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
         | ((kv_heads % a.tp == 0) & (np.asarray(d.vocab) % a.tp == 0)),
         "tp divides the FFW width": (np.asarray(d.ffn) % a.tp == 0),
         "tp divides recurrent heads": np.all(
-            [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.state] or [a.tp > 0],
-            axis=0,
+            [np.asarray(op.m) % a.tp == 0 for op in q.model.ops if op.kind == "scan" and op.state] or [a.tp > 0], axis=0
         ),
         "the framework must support tp of recurrent layers": (a.tp == 1) | f.cuts_recurrence | (not recurs(q)),
         "4-bit weights (qlora) are not cut by tp": (a.tp == 1) | (not work.finetune.quantized),

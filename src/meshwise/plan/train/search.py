@@ -135,14 +135,9 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def blocks(
-    q: Question,
-    limits: Bounds,
-    nodes: tuple[int, ...],
-    rejected: dict[str, int],
-    *,
-    offloads: bool = False,
+    q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int], *, offloads: bool = False,
     faster_than: float = math.inf,
-) -> Iterator[tuple[Question, Layouts, Floats]]:
+) -> Iterator[tuple[Question, Layouts, Floats]]:  # fmt: skip
     """Yield valid layouts in blocks of about BLOCK, each with its question, whose model has the shape of every layout in the block, and
     lower bounds on their seconds. Partial layouts that cannot be `faster_than` this are left out. Offload, which no lower bound covers,
     and searches so small that bounds cost as much as they save have bounds of 0."""
@@ -354,9 +349,8 @@ def usable_part(q: Question) -> tuple[int, int] | None:
     over any of the nearest parts. 100,000 devices are 2^5 x 5^5: no batch, head or layer count has those fives, but 98,304 devices fit."""
     most, size = q.cluster.node_count, q.cluster.node.devices
     nodes = range(most, max(0, int(0.8 * most) - 1), -1)
-    parts = sorted(
-        ((n, d) for n in nodes for d in range(size, 0, -1) if n and (n, d) != (most, size)), key=lambda p: -p[0] * p[1]
-    )
+    every = ((n, d) for n in nodes for d in range(size, 0, -1) if n and (n, d) != (most, size))
+    parts = sorted(every, key=lambda p: -p[0] * p[1])
     for count, devices in parts[:PARTS_TRIED]:
         node = replace(q.cluster.node, chips=((devices, q.chip),))
         part = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))

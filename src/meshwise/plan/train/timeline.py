@@ -26,14 +26,9 @@ COMPUTED: Final = ("recompute", "matmul", "attention", "elementwise", "launch")
 AFTER: Final = ("dp", "offload", "optimizer", "fixed")
 """Parts that follow the last backward pass."""
 STREAMS: Final = {
-    "compute": "compute",
-    "tp": "tensor-parallel",
-    "cp": "context-parallel",
-    "ep": "expert-parallel",
-    "p2p": "point-to-point",
-    "dp": "data-parallel",
-    "offload": "offload",
-}
+    "compute": "compute", "tp": "tensor-parallel", "cp": "context-parallel", "ep": "expert-parallel", "p2p": "point-to-point",
+    "dp": "data-parallel", "offload": "offload",
+}  # fmt: skip
 """Trace track of each part; parts not listed belong to the compute stream."""
 PASSES: Final = ("forward", "backward", "weight gradients")
 DETAILED: Final = 6000

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwise import units
-from meshwise.catalogue import records
 from meshwise.cost.axes import AXES, BY_NAME, DATA, VALUES, Row, index
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_WORDS
@@ -19,7 +18,7 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import TIE, Choice, choice, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
-from meshwise.plan.vary import Points, Value, Variant, check_any_fits, first_values, parse, variants
+from meshwise.plan.vary import Answer, Points, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
 
 DAY = 86400.0
@@ -27,16 +26,10 @@ _KEPT = tuple(axis.name for axis in AXES if axis.name not in DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class Point(Answer[TrainAsk, Choice]):
     """The best layout at one point, or why there is none."""
 
-    values: dict[str, Value]
-    labels: tuple[str, ...]
-    ask: TrainAsk | None
     question: Question | None = None
-    choice: Choice | None = None
-    refusal: str = ""
-    """Why there is no layout, in a few words."""
     why: str = ""
     """Why its layout differs from the point before; '' where it does not."""
 
@@ -45,22 +38,13 @@ class Point:
         days = self.choice.total_days if self.choice else None
         return days is not None and (not within or days * DAY <= within)
 
-    def row(self) -> dict[str, Any]:
+    def more(self) -> dict[str, Any]:
         within = self.ask.within if self.ask else 0.0
-        row: dict[str, Any] = {**self.values, "cluster": self.ask.on if self.ask else None}
-        row |= {"fits": self.choice is not None, "refusal": self.refusal, "why": self.why}
-        row |= {"within": self.meets(within)} if within else {}
-        return row | {"choice": records.plain(self.choice) if self.choice else None}
+        return {"why": self.why, **({"within": self.meets(within)} if within else {})}
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainPoints(Points[TrainAsk, Point]):
     """The answers to a training question at every point of a grid."""
-
-    ask: TrainAsk
-    vary: tuple[str, ...]
-    axes: tuple[str, ...]
-    points: tuple[Point, ...]
 
 
 def starting_ask(ask: TrainAsk, texts: Sequence[str]) -> TrainAsk:
@@ -158,9 +142,8 @@ def _decisive_part(won: Choice, lost: Choice, won_before: Choice, lost_before: C
     """Name the part of the step whose difference between the two layouts changed most since the previous point."""
     gains = {row.part: row.gained / won.step for row in differences(won, lost)}
     before = {row.part: row.gained / won_before.step for row in differences(won_before, lost_before)}
-    part = max(
-        (part for part in TRAIN_WORDS if part in gains or part in before), key=lambda p: gains.get(p, 0.0) - before.get(p, 0.0)
-    )
+    known = [part for part in TRAIN_WORDS if part in gains or part in before]
+    part = max(known, key=lambda part: gains.get(part, 0.0) - before.get(part, 0.0))
     now, then = _saved_or_lost(gains.get(part, 0.0)), _saved_or_lost(before.get(part, 0.0))
     return f"mainly because of {TRAIN_WORDS[part]}: {now} of a step here, {then} at the previous point"
 

@@ -67,16 +67,10 @@ def convert(model: Any, positions: int) -> FusedDecoder:
     angles = torch.cat([turns.cos(), turns.sin()], 1) * float(getattr(rotary, "attention_scaling", 1.0))
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return FusedDecoder(
-        embedding=body.embed_tokens.weight.detach(),
-        layers=layers,
-        gain=body.norm.weight.detach(),
-        head=model.lm_head.weight.detach(),
-        angles=angles.contiguous(),
-        eps=config.rms_norm_eps,
-        heads=config.num_attention_heads,
-        key_heads=config.num_key_value_heads,
-        width=width,
-    )
+        embedding=body.embed_tokens.weight.detach(), layers=layers, gain=body.norm.weight.detach(),
+        head=model.lm_head.weight.detach(), angles=angles.contiguous(), eps=config.rms_norm_eps,
+        heads=config.num_attention_heads, key_heads=config.num_key_value_heads, width=width,
+    )  # fmt: skip
 
 
 def _layer(block: Any) -> Layer:
@@ -85,15 +79,12 @@ def _layer(block: Any) -> Layer:
     biases = [projection.bias.detach() for projection in projections if projection.bias is not None]
     normed = getattr(attention, "q_norm", None) is not None
     return Layer(
-        first_gain=block.input_layernorm.weight.detach(),
-        qkv=_take(projections),
-        qkv_bias=torch.cat(biases) if biases else None,
-        out=attention.o_proj.weight.detach(),
+        first_gain=block.input_layernorm.weight.detach(), qkv=_take(projections),
+        qkv_bias=torch.cat(biases) if biases else None, out=attention.o_proj.weight.detach(),
         head_gains=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach()) if normed else None,
-        second_gain=block.post_attention_layernorm.weight.detach(),
-        gate_up=_take([mlp.gate_proj, mlp.up_proj]),
+        second_gain=block.post_attention_layernorm.weight.detach(), gate_up=_take([mlp.gate_proj, mlp.up_proj]),
         down=mlp.down_proj.weight.detach(),
-    )
+    )  # fmt: skip
 
 
 def _take(projections: list[Any]) -> torch.Tensor:

@@ -61,22 +61,9 @@ def _rotate_pair(first, second, angle_row, lane, HALF: tl.constexpr):
 
 @triton.jit
 def _rotate_kernel(
-    qkv,
-    angles,
-    positions,
-    keys,
-    values,
-    queries,
-    q_gain,
-    k_gain,
-    eps,
-    length,
-    per,
-    h,
-    g,
-    HALF: tl.constexpr,
+    qkv, angles, positions, keys, values, queries, q_gain, k_gain, eps, length, per, h, g, HALF: tl.constexpr,
     NORMED: tl.constexpr,
-):
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     lane = tl.arange(0, HALF)
@@ -103,61 +90,27 @@ def _rotate_kernel(
 
 
 def rotate(
-    qkv: torch.Tensor,
-    angles: torch.Tensor,
-    positions: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    heads: int,
-    gains: tuple[torch.Tensor, torch.Tensor] | None,
-    eps: float,
-) -> torch.Tensor:
-    """Return rotated queries, and write keys and values to their positions in the KV cache of b x g x length x d.
-
-    A row is a token; tokens of one sequence are consecutive. `angles` holds cosines and sines of half a head by position.
-    """
+    qkv: torch.Tensor, angles: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, heads: int,
+    gains: tuple[torch.Tensor, torch.Tensor] | None, eps: float,
+) -> torch.Tensor:  # fmt: skip
+    """Return rotated queries, and write keys and values to their positions in the KV cache of b x g x length x d. A row is a token; tokens
+    of one sequence are consecutive. `angles` holds cosines and sines of half a head by position."""
     b, g, length, d = keys.shape
     rows = qkv.shape[0]
     out = qkv.new_empty(rows, heads, d)
     q_gain, k_gain = gains or (qkv, qkv)
     _rotate_kernel[(rows, heads + 2 * g)](
-        qkv,
-        angles,
-        positions,
-        keys,
-        values,
-        out,
-        q_gain,
-        k_gain,
-        eps,
-        length,
-        rows // b,
-        heads,
-        g,
-        HALF=d // 2,
-        NORMED=gains is not None,
-        num_warps=1,
-    )
+        qkv, angles, positions, keys, values, out, q_gain, k_gain, eps, length, rows // b, heads, g, HALF=d // 2,
+        NORMED=gains is not None, num_warps=1,
+    )  # fmt: skip
     return out
 
 
 @triton.jit
 def _attend_kernel(
-    queries,
-    keys,
-    values,
-    positions,
-    part,
-    part_sum,
-    length,
-    g,
-    scale,
-    SHARED: tl.constexpr,
-    D: tl.constexpr,
-    SPLITS: tl.constexpr,
-    HEADS: tl.constexpr,
-    KEYS: tl.constexpr,
-):
+    queries, keys, values, positions, part, part_sum, length, g, scale, SHARED: tl.constexpr, D: tl.constexpr,
+    SPLITS: tl.constexpr, HEADS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
     sequence = tl.program_id(0).to(tl.int64)
     key_head = tl.program_id(1)
     split = tl.program_id(2)
@@ -224,23 +177,9 @@ def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, posi
     sums = torch.empty(b * heads * splits, dtype=torch.float32, device=queries.device)
     scale = d**-0.5 * 1.4426950408889634  # powers of two are one instruction
     _attend_kernel[(b, g, splits)](
-        queries,
-        keys,
-        values,
-        positions,
-        part,
-        sums,
-        length,
-        g,
-        scale,
-        SHARED=heads // g,
-        D=d,
-        SPLITS=splits,
-        HEADS=max(HEADS, triton.next_power_of_2(heads // g)),
-        KEYS=KEYS,
-        num_warps=4,
-        num_stages=3,
-    )
+        queries, keys, values, positions, part, sums, length, g, scale, SHARED=heads // g, D=d, SPLITS=splits,
+        HEADS=max(HEADS, triton.next_power_of_2(heads // g)), KEYS=KEYS, num_warps=4, num_stages=3,
+    )  # fmt: skip
     if splits > 1:
         _join_kernel[(b * heads,)](part, sums, out, D=d, SPLITS=splits, num_warps=4)
     return out
@@ -248,21 +187,9 @@ def attend(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, posi
 
 @triton.jit
 def _vector_kernel(
-    weight,
-    x,
-    gain,
-    bias,
-    out,
-    n,
-    k,
-    eps,
-    NORMED: tl.constexpr,
-    BIASED: tl.constexpr,
-    ADDED: tl.constexpr,
-    GATED: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
+    weight, x, gain, bias, out, n, k, eps, NORMED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     kept = row < n
@@ -296,39 +223,17 @@ TILES = ((2, 2048, 4), (4, 1024, 4), (8, 512, 4), (4, 2048, 8), (8, 1024, 8), (1
 
 
 def matvec(
-    weight: torch.Tensor,
-    x: torch.Tensor,
-    *,
-    out: torch.Tensor | None = None,
-    gain: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 0.0,
-    gated: bool = False,
-    tile: tuple[int, int, int] = TILES[1],
-) -> torch.Tensor:
+    weight: torch.Tensor, x: torch.Tensor, *, out: torch.Tensor | None = None, gain: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None, eps: float = 0.0, gated: bool = False, tile: tuple[int, int, int] = TILES[1],
+) -> torch.Tensor:  # fmt: skip
     """Return weight @ x for one token. `gain`: normalize x first. `gated`: silu of the first half of the rows times the second half.
-
-    `out`: add the product to this tensor in place.
-    """
+    `out`: add the product to this tensor in place."""
     n = weight.shape[0] // (2 if gated else 1)
     added = out is not None
     target = out if out is not None else x.new_empty(1, n)
     rows, columns, warps = tile
     _vector_kernel[(triton.cdiv(n, rows),)](
-        weight,
-        x,
-        gain if gain is not None else x,
-        bias if bias is not None else x,
-        target,
-        n,
-        weight.shape[1],
-        eps,
-        NORMED=gain is not None,
-        BIASED=bias is not None,
-        ADDED=added,
-        GATED=gated,
-        ROWS=rows,
-        COLUMNS=columns,
-        num_warps=warps,
-    )
+        weight, x, gain if gain is not None else x, bias if bias is not None else x, target, n, weight.shape[1], eps,
+        NORMED=gain is not None, BIASED=bias is not None, ADDED=added, GATED=gated, ROWS=rows, COLUMNS=columns, num_warps=warps,
+    )  # fmt: skip
     return target

@@ -53,10 +53,8 @@ def build(job: Job) -> Timed:
 
 
 def shard(model: Any, tp: int) -> Any:
-    """Shard the model over torchrun's processes by transformers' own tensor-parallel plan.
-
-    Every process builds the whole model on its host with the same seed and keeps its part; nothing is sent.
-    """
+    """Shard the model over torchrun's processes by transformers' own tensor-parallel plan. Every process builds the whole model on its
+    host with the same seed and keeps its part; nothing is sent."""
     if not hasattr(model, "maybe_distribute_model"):
         raise ValueError("this version of transformers cannot shard a model that is already built; 5.22 can")
     from transformers.distributed.configuration_utils import DistributedConfig

@@ -46,15 +46,10 @@ FASTEST_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBack
 """Attention backends in the trainer's order: on Hopper, cuDNN's takes two thirds of FlashAttention 2's time."""
 ATTENTION = {
     "cuda": (
-        (4, 32, 2048, 64),
-        (2, 32, 2048, 128),
-        (8, 16, 1024, 64),
-        (1, 32, 8192, 128),
-        (16, 12, 1024, 64),
-        (4, 32, 4096, 128),
+        (4, 32, 2048, 64), (2, 32, 2048, 128), (8, 16, 1024, 64), (1, 32, 8192, 128), (16, 12, 1024, 64), (4, 32, 4096, 128),
     ),
     "cpu": ((4, 8, 64, 32), (1, 8, 256, 64), (8, 8, 64, 32), (1, 8, 1024, 64)),
-}
+}  # fmt: skip
 """Sequences, heads, sequence length and head size."""
 BLOCKS = {
     "cuda": ((64, 256, 4, 768), (8192, 2048, 16, 8192), (8192, 768, 12, 2048), (8192, 4096, 32, 14336)),
@@ -93,10 +88,8 @@ def grouped(clock: Clock, stop: float) -> Iterator[Row]:
     """Time products of rows that are grouped by expert on a GPU, each with its own matrix: forward, and the weights' gradient."""
     for i, (experts, m, n, k) in enumerate(GROUPED):
         x, by, weights = (
-            random(clock.device, experts * m, k),
-            random(clock.device, experts * m, n),
-            random(clock.device, experts, n, k),
-        )
+            random(clock.device, experts * m, k), random(clock.device, experts * m, n), random(clock.device, experts, n, k),
+        )  # fmt: skip
         ends = torch.arange(m, experts * m + 1, m, device=clock.device, dtype=torch.int32)
         product = torch._grouped_mm  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         each = max(0.0, stop - time.monotonic()) / (len(GROUPED) - i) / 2
@@ -123,15 +116,9 @@ def sustained(clock: Clock, stop: float) -> Iterator[Row]:
         samples.append(clock.once(burst) / calls)
     half = samples[len(samples) // 2 :]
     yield row(
-        "sustained",
-        Timing.of(half),
-        m=side,
-        n=side,
-        k=side,
-        dtype=_name(x.dtype),
-        flops=2 * side**3,
+        "sustained", Timing.of(half), m=side, n=side, k=side, dtype=_name(x.dtype), flops=2 * side**3,
         lasted=time.monotonic() - began,
-    )
+    )  # fmt: skip
 
 
 def copies(clock: Clock, stop: float) -> Iterator[Row]:
@@ -205,10 +192,8 @@ def blocks(clock: Clock, stop: float) -> Iterator[Row]:
 def _block(
     device: torch.device, tokens: int, length: int, hidden: int, heads: int, ffn: int
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a function that computes a block like the trainer's Llama, and its input.
-
-    Norm, projections, rotary positions, attention, norm and gated feed-forward.
-    """
+    """Return a function that computes a block like the trainer's Llama, and its input. Norm, projections, rotary positions, attention,
+    norm and gated feed-forward."""
     sizes = ((hidden, hidden),) * 4 + ((ffn, hidden),) * 2 + ((hidden, ffn),)
     q, k, v, o, gate, up, down = ((random(device, *size) * 0.02).requires_grad_() for size in sizes)
     gains = [torch.ones(hidden, device=device, dtype=q.dtype, requires_grad=True) for _ in range(2)]

@@ -36,10 +36,8 @@ class Results:
     def measure(
         self, what: str, share: float, work: Callable[[float], Iterator[Row]], until: float = 0.0, *, whole: bool = False
     ) -> None:
-        """Add the rows of one kind, within `share` of the budget, and leave the share `until` for others. A failure is a row too.
-
-        With `whole`, the work checks the clock itself: when several ranks measure together, none may stop before the others.
-        """
+        """Add the rows of one kind, within `share` of the budget, and leave the share `until` for others. A failure is a row too. With
+        `whole`, the work checks the clock itself: when several ranks measure together, none may stop before the others."""
         done = 1 - max(0.0, self.left) / self.seconds
         self.say(f"{100 * done:3.0f}%  {what}")
         stop = min(time.monotonic() + share * self.seconds, self.began + self.seconds * (1 - until))

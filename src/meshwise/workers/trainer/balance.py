@@ -29,10 +29,8 @@ class Balance:
 
     @torch.no_grad()
     def finish_step(self) -> Tensor:
-        """Move the biases against the loads of the step, forget the loads, and return the worst imbalance of a layer.
-
-        That is the load of the busiest expert over the mean; 0 if there are no experts. Every rank returns the same.
-        """
+        """Move the biases against the loads of the step, forget the loads, and return the worst imbalance of a layer. That is the load of
+        the busiest expert over the mean; 0 if there are no experts. Every rank returns the same."""
         device = torch.device(self.ranks.mesh.device_type)
         worst = torch.zeros((), device=device)
         if self.layers:

@@ -105,14 +105,9 @@ class Checkpoints:
     """Resumes from, writes and prunes the checkpoints of a run. Every rank makes the same calls at the same step."""
 
     def __init__(
-        self,
-        settings: Settings,
-        parameters: NamedParameters,
-        optimizer: StepOptimizer,
-        tied: str,
-        on_wait: Callable[[], None],
+        self, settings: Settings, parameters: NamedParameters, optimizer: StepOptimizer, tied: str, on_wait: Callable[[], None],
         buffers: dict[str, Tensor] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.buffers = buffers or {}
         """Tensors that are part of the state and not trained: the biases that balance experts."""
         self.on_wait = on_wait
@@ -271,9 +266,8 @@ class Checkpoints:
         try:
             read_state(state, storage_reader=CheckedReader(target, marker.files), process_group=self.group)
         except CheckpointException as error:
-            raise TrainingError(
-                "error", f"{target} belongs to another model: {_reason(error, self.rank)}; choose another --out"
-            ) from None
+            why = f"{target} belongs to another model: {_reason(error, self.rank)}; choose another --out"
+            raise TrainingError("error", why) from None
         done = marker.step - marker.skipped
         for name, parameter in self.parameters:
             key = _key(name, self.tied)
@@ -299,9 +293,8 @@ class Checkpoints:
         if unwritable:
             raise TrainingError("disk", unwritable)
         missing = [rank for rank in range(self.world) if not (self.folder / f".seen-by-{rank}").exists()]
-        unseen = self._first_problem(
-            f"rank {self.rank} does not see rank {missing[0]}'s files in {self.folder}" if missing else ""
-        )
+        unseen = f"rank {self.rank} does not see rank {missing[0]}'s files in {self.folder}" if missing else ""
+        unseen = self._first_problem(unseen)
         probe.unlink(missing_ok=True)
         if unseen:
             raise TrainingError("error", f"checkpoints need an --out on a file system that all hosts share: {unseen}")
@@ -328,12 +321,8 @@ def _reason(error: BaseException, rank: int) -> str:
     if isinstance(error, CheckpointException) and error.failures:
         rank, (inner, _) = next(iter(error.failures.items()))
         return _reason(inner, rank)
-    words = (
-        error.strerror
-        if isinstance(error, OSError) and error.strerror
-        else next(iter(str(error).splitlines()), type(error).__name__)
-    )
-    return f"{words}, rank {rank}"
+    told = error.strerror if isinstance(error, OSError) else ""
+    return f"{told or next(iter(str(error).splitlines()), type(error).__name__)}, rank {rank}"
 
 
 def _sync_folder(folder: Path) -> None:

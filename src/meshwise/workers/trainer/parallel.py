@@ -69,10 +69,8 @@ class Ranks:
 
     @property
     def uses_fsdp(self) -> bool:
-        """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens.
-
-        Under tensor parallelism alone it shards over one rank: so that layers compute, and send each other, 16-bit activations.
-        """
+        """Whether FSDP holds the weights; it also averages gradients over context-parallel ranks, which see different tokens. Under tensor
+        parallelism alone it shards over one rank: so that layers compute, and send each other, 16-bit activations."""
         return self.always or self.layout.devices > self.layout.pp
 
     @property

@@ -8,13 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import (
-    Schedule1F1B,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -26,9 +20,9 @@ from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize
 from meshwise.workers.trainer.phases import Phases
 
 SCHEDULES: dict[str, Any] = {
-    "interleaved": ScheduleInterleaved1F1B,
-    "zero-bubble": ScheduleInterleavedZeroBubble,
-    "zbv": ScheduleZBVZeroBubble,
+    "interleaved": schedules.ScheduleInterleaved1F1B,
+    "zero-bubble": schedules.ScheduleInterleavedZeroBubble,
+    "zbv": schedules.ScheduleZBVZeroBubble,
 }
 KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention backends on a GPU, fastest first (Hopper, 16 bits)."""
@@ -57,14 +51,12 @@ class Passes:
         # the loss is already divided by the micro-batches: torch would do it again
         options: dict[str, Any] = {"loss_fn": self.loss, "scale_grads": False}
         if self.settings.layout.schedule == "1f1b":
-            return Schedule1F1B(parts[0], self.settings.microbatches, **options)
+            return schedules.Schedule1F1B(parts[0], self.settings.microbatches, **options)
         return SCHEDULES[self.settings.layout.schedule](parts, self.settings.microbatches, **options)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's.
-
-        With hidden tokens, the sum over the others is divided by as many, and `factor` makes it their mean.
-        """
+        """Return the cross-entropy as a mean over this rank's tokens of a step. All ranks have as many, so their mean is the batch's. With
+        hidden tokens, the sum over the others is divided by as many, and `factor` makes it their mean."""
         if self.ranks.uses("tp"):
             logits = DTensor.from_local(logits, self.ranks.mesh["tp"], [Shard(-1)], run_check=False)
         rows, labels = logits.flatten(0, 1).float(), targets.flatten()

@@ -38,11 +38,9 @@ class PhaseTimes:
 
 
 class Phases:
-    """Times the phases of a step: `with phases("forward"):` around each, `phases.end()` after the step. Equal names add up.
-
-    On a GPU each phase is two events in its stream: host work that overlaps the device costs nothing there, and device waits are visible.
-    Nothing is recorded while a CUDA graph is captured, since its events would have no time when it is replayed.
-    """
+    """Times the phases of a step: `with phases("forward"):` around each, `phases.end()` after the step. Equal names add up. On a GPU each
+    phase is two events in its stream: host work that overlaps the device costs nothing there, and device waits are visible. Nothing is
+    recorded while a CUDA graph is captured, since its events would have no time when it is replayed."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"

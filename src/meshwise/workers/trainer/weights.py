@@ -67,11 +67,9 @@ def fill(models: Iterable[nn.Module], find: Callable[[nn.Module, str, Tensor], T
 
 
 def init_random(models: Iterable[nn.Module], seed: int, spread: float, tied: str = "") -> None:
-    """Initialize matrices from a normal distribution with deviation `spread`, norms to one and biases to zero.
-
-    Each weight has its own seed, derived from its name, so that every layout starts from the same model. A head that is tied to an
-    embedding on another stage (`tied`) gets the embedding's values. A model's `constants` map name endings to other initial values.
-    """
+    """Initialize matrices from a normal distribution with deviation `spread`, norms to one and biases to zero. Each weight has its own
+    seed, derived from its name, so that every layout starts from the same model. A head that is tied to an embedding on another stage
+    (`tied`) gets the embedding's values. A model's `constants` map name endings to other initial values."""
 
     def draw(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
         device = parameter.device
@@ -123,18 +121,12 @@ def _read_stored(name: str, stored: dict[str, TensorEntry], given: Path) -> Tens
 
 
 def save(
-    models: Iterable[nn.Module],
-    folder: Path,
-    part: int = 0,
-    parts: int = 1,
-    writes: bool = True,
+    models: Iterable[nn.Module], folder: Path, part: int = 0, parts: int = 1, writes: bool = True,
     extra: Mapping[str, str] | None = None,
-) -> str:
-    """Save every weight under HF's name, in one file per pipeline stage. Gathering needs all ranks.
-
-    Files get their final names only once all are complete. Returns why something could not be written, the same on all ranks that
-    hold parts; empty on success. `extra` holds the text of other files for the folder, by name.
-    """
+) -> str:  # fmt: skip
+    """Save every weight under HF's name, in one file per pipeline stage. Gathering needs all ranks. Files get their final names only once
+    all are complete. Returns why something could not be written, the same on all ranks that hold parts; empty on success. `extra` holds
+    the text of other files for the folder, by name."""
     gathered: dict[str, Tensor] = {}
     for model in models:
         parameters: dict[str, Tensor] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshwise.cost.serve.load.queue import SAMPLES, arrivals, queued
-from meshwise.cost.serve.load.requests import NEVER, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
+from meshwise.cost.serve.load.requests import NOTHING, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
 from meshwise.cost.serve.passes.speed import Batch, PassCost
 
 ROUNDS = 30
@@ -104,11 +104,8 @@ class Estimator:
         return min(decodes, max(0.0, min(users, self.limits.running(self.load)) - 1)) if users else decodes
 
     def chunk(self, decodes: float, room: float) -> float:
-        """Return the mean prompt tokens of a pass that has any.
-
-        Requests of equal lengths that are admitted together end together, so their successors fill whole passes. Otherwise a pass finds the
-        prompts that arrived during the one before it.
-        """
+        """Return the mean prompt tokens of a pass that has any. Requests of equal lengths that are admitted together end together, so
+        their successors fill whole passes. Otherwise a pass finds the prompts that arrived during the one before it."""
         load = self.load
         if load.users and load.prompt.fixed and load.output.fixed:
             return min(room, min(load.users, max(1, room // load.computed)) * load.computed)
@@ -226,11 +223,9 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
 
 
 def drained(cost: PassCost, load: Load, limits: Limits) -> float:
-    """Return output tokens per second of a benchmark that queues `load.requests` requests at once and waits for the last of them.
-
-    As many run as fit; what is left over at the end runs with fewer beside it, which takes longer per request.
-    Worked: 3,000 requests of which 2,048 fit: one full wave, and one of 952.
-    """
+    """Return output tokens per second of a benchmark that queues `load.requests` requests at once and waits for the last of them. As many
+    run as fit; what is left over at the end runs with fewer beside it, which takes longer per request. Worked: 3,000 requests of which
+    2,048 fit: one full wave, and one of 952."""
     most = limits.running(load)
     if most < 1:
         return 0.0
@@ -314,9 +309,7 @@ def _all_taken(places: int, offered: float) -> float:
 def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed: bool) -> Report:
     load = estimator.load
     if not steady.rate or not math.isfinite(steady.passes.step):
-        return Report(
-            requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
-        )
+        return NOTHING
     first = _prompt_times(estimator, steady) if detailed else _flat(steady.prefill)
     ttft = first.plus(wait)
     per_token = steady.passes.step / load.gained
@@ -325,16 +318,10 @@ def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed
     tpot = _per_request(estimator, steady, apart) if detailed else _flat(per_token)
     decoding = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
     return Report(
-        requests=steady.rate,
-        output_rate=steady.rate * max(1.0, load.output.mean),
-        input_rate=steady.rate * load.prompt.mean,
-        running=steady.decodes,
-        waiting=steady.rate * ttft.mean,
-        ttft=ttft,
-        tpot=tpot,
-        itl=weighted(apart) if load.steps else _flat(0.0),
-        e2e=ttft.plus(decoding),
-    )
+        requests=steady.rate, output_rate=steady.rate * max(1.0, load.output.mean), input_rate=steady.rate * load.prompt.mean,
+        running=steady.decodes, waiting=steady.rate * ttft.mean, ttft=ttft, tpot=tpot,
+        itl=weighted(apart) if load.steps else _flat(0.0), e2e=ttft.plus(decoding),
+    )  # fmt: skip
 
 
 def _flat(value: float) -> Percentiles:

@@ -92,16 +92,9 @@ def _at(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, rate: floa
     moved = _flat(pool.transfer)
     ttft = first.ttft.plus(moved)
     return Report(
-        requests=rate,
-        output_rate=rate * max(1.0, load.output.mean),
-        input_rate=rate * load.prompt.mean,
-        running=rest.running,
-        waiting=rate * ttft.mean + rest.waiting,
-        ttft=ttft,
-        tpot=rest.tpot,
-        itl=rest.itl,
-        e2e=ttft.plus(rest.e2e),
-    )
+        requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean, running=rest.running,
+        waiting=rate * ttft.mean + rest.waiting, ttft=ttft, tpot=rest.tpot, itl=rest.itl, e2e=ttft.plus(rest.e2e),
+    )  # fmt: skip
 
 
 def _full_passes(pool: PromptPool, load: Load, rate: float) -> Report | None:
@@ -119,7 +112,5 @@ def _full_passes(pool: PromptPool, load: Load, rate: float) -> Report | None:
 
 def transfer_seconds(token_bytes: float, tokens: float, bandwidth: float, latency: float, devices: int) -> float:
     """Return the seconds in which the cache of a prompt moves from one replica to another: each of `devices` devices sends its part.
-
-    Worked: 2,048 tokens of Llama 3 70B in 16 bits are 2,048 x 320 KiB = 671 MB: 21 ms over four links of 8 GB/s each.
-    """
+    Worked: 2,048 tokens of Llama 3 70B in 16 bits are 2,048 x 320 KiB = 671 MB: 21 ms over four links of 8 GB/s each."""
     return latency + token_bytes * tokens / (bandwidth * devices) if bandwidth else math.inf

@@ -86,10 +86,8 @@ class Load:
 
     @property
     def gained(self) -> float:
-        """Mean tokens of a decode step: the proposed ones up to the first that is rejected, and one of the model itself.
-
-        Worked: 3 proposed, each accepted with 0.7: 1 + 0.7 + 0.49 + 0.343 = 2.53.
-        """
+        """Mean tokens of a decode step: the proposed ones up to the first that is rejected, and one of the model itself. Worked: 3
+        proposed, each accepted with 0.7: 1 + 0.7 + 0.49 + 0.343 = 2.53."""
         return sum(self.accept**i for i in range(self.draft + 1))
 
     @property
@@ -194,6 +192,12 @@ class Report:
     e2e: Percentiles
     preempted: float = 0.0
     """Share of requests that lost their place in the cache and were computed again."""
+
+
+NOTHING = Report(
+    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
+)
+"""The report of a layout that cannot serve the load."""
 
 
 @dataclass(frozen=True)

@@ -82,11 +82,7 @@ def pool(layers: Sequence[PagedLayer], left: float, size: int) -> Pool:
     depth = most if most < UNEVEN * fewest else fewest
     groups = {kind: ceil(number / depth) for kind, number in numbers.items()}
     return Pool(
-        blocks=int(left // (page * depth)),
-        size=size,
-        page=page,
-        depth=depth,
-        full=groups.get((False, 0), 0),
+        blocks=int(left // (page * depth)), size=size, page=page, depth=depth, full=groups.get((False, 0), 0),
         windows=tuple(window for (state, window), number in groups.items() if window and not state for _ in range(number)),
         states=sum(number for (state, _), number in groups.items() if state),
-    )
+    )  # fmt: skip

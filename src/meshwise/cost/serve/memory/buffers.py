@@ -52,13 +52,10 @@ def array_sizes(model: Model, runtime: Runtime, request: CacheRequest, *, flash:
     heads = max((op.m for op in model.ops if op.kind == "attention"), default=0)
     mask = rows * context * (runtime.mask_bytes if flash else runtime.plain_mask_bytes) if heads else 0.0
     return ArraySizes(
-        hidden=rows * model.decoder.hidden * runtime.element,
-        ffn=rows * _width(model) * runtime.element / tp,
+        hidden=rows * model.decoder.hidden * runtime.element, ffn=rows * _width(model) * runtime.element / tp,
         logits=min(rows, request.logits or runtime.logit_rows or rows) * model.decoder.vocab * 4 * runtime.logit_copies,
-        scores=0.0 if flash else rows * context * heads * 4,
-        mask=mask,
-        masks=0.0 if flash else mask * runtime.plain_masks,
-    )
+        scores=0.0 if flash else rows * context * heads * 4, mask=mask, masks=0.0 if flash else mask * runtime.plain_masks,
+    )  # fmt: skip
 
 
 def _width(model: Model) -> float:
@@ -74,11 +71,9 @@ def _width(model: Model) -> float:
 
 
 def compute_bytes(size: ArraySizes, runtime: Runtime, *, copies: int, hops: float, head: bool) -> float:
-    """Return the largest of three peaks: attention, the feed-forward, and (on the device with the head) the logits.
-
-    Each peak has one mask per copy of the inputs, one input per copy from the host or another device, and a calibrated number of arrays of
-    hidden width. Form and counts are read off llama.cpp's dry runs and logs, which the result matches to the MiB.
-    """
+    """Return the largest of three peaks: attention, the feed-forward, and (on the device with the head) the logits. Each peak has one mask
+    per copy of the inputs, one input per copy from the host or another device, and a calibrated number of arrays of hidden width. Form and
+    counts are read off llama.cpp's dry runs and logs, which the result matches to the MiB."""
     inputs = hops * (copies + runtime.hop_hidden) * size.hidden
     attention = size.scores + size.masks + runtime.attention_hidden * size.hidden if size.scores else 0.0
     feed = runtime.ffn_widths * size.ffn + runtime.ffn_hidden * size.hidden

@@ -66,9 +66,8 @@ def pass_sizes(runtime: Runtime, chips: Sequence[Chip]) -> PassSizes:
 
 def cache_type(name: str, runtime: Runtime) -> str:
     """Return the cache type of that name; refuse one that the engine does not have."""
-    kind = {"fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}.get(
-        name.lower(), name.lower()
-    )
+    also = {"fp16": "f16", "float16": "f16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8"}
+    kind = also.get(name.lower(), name.lower())
     if kind not in runtime.cache_types:
         known = ", ".join(runtime.cache_types)
         raise UserError(f"{runtime.name} has no KV type {quoted(name)}{nearest(name, runtime.cache_types)}; it has {known}")
@@ -129,10 +128,8 @@ def _block(model: Model, runtime: Runtime, request: CacheRequest, ops: tuple[Op,
 
 
 def kept_tokens(op: Op, model_type: str, runtime: Runtime, request: CacheRequest) -> int:
-    """Return the cells of one sequence in a layer: its context; with sliding-window attention, the window plus one micro-batch.
-
-    Worked, llama.cpp: Gemma 3's window of 1,024 with batches of 512 keeps 1,536 of a context of 32,768.
-    """
+    """Return the cells of one sequence in a layer: its context; with sliding-window attention, the window plus one micro-batch. Worked,
+    llama.cpp: Gemma 3's window of 1,024 with batches of 512 keeps 1,536 of a context of 32,768."""
     whole = round_up(request.context, runtime.pad)
     if not op.window or not runtime.keeps_window(model_type):
         return whole

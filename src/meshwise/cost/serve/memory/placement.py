@@ -63,10 +63,8 @@ class Load:
         return self.weights + self.cache
 
     def read(self, tokens: float = 1) -> float:
-        """Return bytes of weights read in a step of `tokens` tokens.
-
-        With even routing, 1 - (1 - a/e)^tokens of the experts are read. Rows of the embedding are not counted.
-        """
+        """Return bytes of weights read in a step of `tokens` tokens. With even routing, 1 - (1 - a/e)^tokens of the experts are read. Rows
+        of the embedding are not counted."""
         return self.once + self.experts * (1 - (1 - self.routed) ** tokens)
 
 
@@ -95,11 +93,9 @@ def _single(value: float) -> float:
 
 
 def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | None = None) -> tuple[int, ...]:
-    """Return the device of each layer, then of the head: upper bound over cumulative proportions (llama.cpp, load_tensors).
-
-    `proportions` are -ts, or each device's free memory. `gpu_layers` is -ngl: the last `gpu_layers` of layers + 1 leave the host.
-    Worked: 33 over 4 equal devices: 9, 8, 8 and 8, of which the last is the head.
-    """
+    """Return the device of each layer, then of the head: upper bound over cumulative proportions (llama.cpp, load_tensors). `proportions`
+    are -ts, or each device's free memory. `gpu_layers` is -ngl: the last `gpu_layers` of layers + 1 leave the host. Worked: 33 over 4
+    equal devices: 9, 8, 8 and 8, of which the last is the head."""
     if not all(0 <= share <= LARGEST_SHARE for share in proportions) or (proportions and not sum(map(_single, proportions))):
         raise UserError("the shares of a split must be finite and not negative, and at least one above zero")
     moved = min(layers + 1, layers + 1 if gpu_layers is None else gpu_layers) if proportions else 0
@@ -113,13 +109,9 @@ def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | N
 
 
 def split_layers(
-    weights: Weights,
-    caches: Sequence[LayerCache],
-    proportions: Sequence[float],
-    *,
-    gpu_layers: int | None = None,
+    weights: Weights, caches: Sequence[LayerCache], proportions: Sequence[float], *, gpu_layers: int | None = None,
     pins: Iterable[Pin] = (),
-) -> Placement:
+) -> Placement:  # fmt: skip
     """Place whole layers with their cache, the embedding on the host: llama.cpp's default, -sm layer."""
     owners = layer_devices(weights.layers, proportions, gpu_layers)
     patterns = [(re.compile(pattern), _check_device(device, len(proportions))) for pattern, device in pins]
@@ -169,12 +161,9 @@ def _row_counts(rows: int, proportions: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def _placement(
-    split: Literal["layer", "row"],
-    held: dict[int, list[tuple[Weight, int]]],
-    caches: Sequence[LayerCache],
-    owners: Sequence[int],
-    devices: int,
-) -> Placement:
+    split: Literal["layer", "row"], held: dict[int, list[tuple[Weight, int]]], caches: Sequence[LayerCache],
+    owners: Sequence[int], devices: int,
+) -> Placement:  # fmt: skip
     """Sum the tensors held by each device, and add the cache of its layers."""
     loads: list[Load] = []
     for device in range(HOST, devices):

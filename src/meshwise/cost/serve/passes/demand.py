@@ -140,16 +140,10 @@ class Workload:
         per_token, part, head = self.per_token, 1 / self.placement.tp, self.head(load)
         scores = [(op, 2 * op.m * (op.n + op.k)) for i in load.layers for op in per_token.attention[i]]
         return Task(
-            chip=chip,
-            layers=len(load.layers),
+            chip=chip, layers=len(load.layers),
             kernels=sum(per_token.kernels[i] for i in load.layers) + self._adapter_kernels(load),
-            mixtures=float(sum(per_token.experts[i] > 0 for i in load.layers)),
-            weights=load.once - head,
-            head=head,
-            experts=load.experts,
-            routed=load.routed,
-            flops=self.products(load),
-            expert_flops=self._expert_flops(load),
+            mixtures=float(sum(per_token.experts[i] > 0 for i in load.layers)), weights=load.once - head, head=head,
+            experts=load.experts, routed=load.routed, flops=self.products(load), expert_flops=self._expert_flops(load),
             head_flops=per_token.head * part if load.head else 0.0,
             products=products(self.model, 1 if self.placement.apart else self.placement.tp, self.runtime.joined),
             reads=self._by_window([(i, self._cache_read(self.rows[i])) for i in load.layers]),
@@ -157,10 +151,9 @@ class Workload:
             keyed=self._by_window([(i, part * self._latent_flops(i)) for i in load.layers]),
             pairs=self._by_op([(op, part * flops * _slower(op, self.flash)) for op, flops in scores]),
             scores=self._by_op([(op, 0.0 if self.flash else part * op.m * 4) for op, _ in scores]),
-            touched=part * per_token.touched * len(load.layers) * self.runtime.element,
-            adapters=self.placement.adapters,
+            touched=part * per_token.touched * len(load.layers) * self.runtime.element, adapters=self.placement.adapters,
             adapter=float(load.adapter),
-        )
+        )  # fmt: skip
 
     def _adapter_kernels(self, load: Load) -> float:
         """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined."""
@@ -207,35 +200,20 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
     wide = any(len({rig.hosts[i] for i in group}) > 1 for group in _groups(placement))
     rowwise = placement.split == "row" and len(busy) > 1
     return Demand(
-        int8_products=runtime.int8_products,
-        peak_type=weights.format,
-        narrow=weights.narrow,
-        windows=windows,
-        attentions=tuple(attentions[window] for window in windows) if attentions else (),
-        flash=flash,
-        pad=runtime.pad,
+        int8_products=runtime.int8_products, peak_type=weights.format, narrow=weights.narrow, windows=windows,
+        attentions=tuple(attentions[window] for window in windows) if attentions else (), flash=flash, pad=runtime.pad,
         batch=(runtime.batch_on(rig.chips[0]) if rig.chips else runtime.batch) * (tp if placement.apart else 1),
         copies=runtime.copies if pipelined else 1,
-        queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue,
-        alone=runtime.alone,
-        prompt_launch=runtime.prompt_launch,
-        pipeline=len(stages) if placement.split == "tensor" else 1,
-        stages=stages,
-        host=host,
-        pcie=rig.chips[0].host if rig.chips else None,
-        crossings=_crossings(placement, weights),
-        hops=_hops(model, placement, rig, runtime, busy),
-        tp=tp,
-        reduces=2.0 if tp > 1 and not placement.apart else 0.0,
+        queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue, alone=runtime.alone,
+        prompt_launch=runtime.prompt_launch, pipeline=len(stages) if placement.split == "tensor" else 1, stages=stages,
+        host=host, pcie=rig.chips[0].host if rig.chips else None, crossings=_crossings(placement, weights),
+        hops=_hops(model, placement, rig, runtime, busy), tp=tp, reduces=2.0 if tp > 1 and not placement.apart else 0.0,
         dispatch_bytes=_dispatched(model, weights, tp) if placement.apart else 0.0,
-        reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None,
-        reduce_remote=wide,
-        peer_access=all(chip.peer_access for chip in rig.chips),
-        reduce_bytes=model.decoder.hidden * 2.0,
-        devices=len(busy),
+        reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None, reduce_remote=wide,
+        peer_access=all(chip.peer_access for chip in rig.chips), reduce_bytes=model.decoder.hidden * 2.0, devices=len(busy),
         row_products=float(per_token.cut) if rowwise else 0.0,
         row_bytes=4 * _row_elements(per_token, len(busy)) if rowwise else 0.0,
-    )
+    )  # fmt: skip
 
 
 def _tasks(workload: Workload, rig: Rig) -> list[Task]:

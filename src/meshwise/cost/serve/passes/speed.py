@@ -106,13 +106,7 @@ class Speed:
 
 
 def speed(
-    model: Model,
-    weights: Weights,
-    placement: Placement,
-    rig: Rig,
-    runtime: Runtime,
-    work: Serve,
-    calibrations: Calibrations,
+    model: Model, weights: Weights, placement: Placement, rig: Rig, runtime: Runtime, work: Serve, calibrations: Calibrations
 ) -> Speed:
     """Return the speed of a placement."""
     return evaluate(demand(model, weights, placement, rig, runtime, work), work, calibrations)
@@ -125,10 +119,8 @@ def evaluate(d: Demand, work: Serve, calibrations: Calibrations) -> Speed:
 
 
 def read_rate(chip: Chip, s: ServeCalibration) -> float:
-    """Return bytes of weights read per second: the smaller of memory bandwidth and the rate at which the SMs consume bytes.
-
-    A100s of May 2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52.
-    """
+    """Return bytes of weights read per second: the smaller of memory bandwidth and the rate at which the SMs consume bytes. A100s of May
+    2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52."""
     streamed = s.stream * chip.bandwidth
     taken = s.reach * cycles(chip)
     return (streamed**-SHARP + taken**-SHARP) ** (-1 / SHARP)
@@ -160,11 +152,9 @@ def _product_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
 
 
 def _overlapped(read: float, multiplied: float, s: ServeCalibration) -> float:
-    """Return seconds of products and the reading of their weights, which overlap. Products hide reading completely; reading hides all but a
-    share of products, since every tile fetches its inputs again.
-
-    On an H200 each request from 8 to 64 adds 5.9 us to a step of an 8B that takes 4.8 ms to read, where products alone would take 20.
-    """
+    """Return seconds of products and the reading of their weights, which overlap. Products hide reading completely; reading hides all but
+    a share of products, since every tile fetches its inputs again. On an H200 each request from 8 to 64 adds 5.9 us to a step of an 8B
+    that takes 4.8 ms to read, where products alone would take 20."""
     return max(multiplied, read + s.exposed * multiplied)
 
 
@@ -249,14 +239,9 @@ class TaskCost:
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
         reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
         return (
-            passes * read + head_read,
-            self.attention(batch, part),
-            passes * more + head_more + touched,
-            passes * launch,
-            0.0,
-            passes * reduce,
-            0.0,
-        )
+            passes * read + head_read, self.attention(batch, part), passes * more + head_more + touched, passes * launch, 0.0,
+            passes * reduce, 0.0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -311,10 +296,8 @@ class PassCost:
 
     def _stretch(self, totals: list[float], groups: int, passes: int) -> float:
         """Return the time of all stages with overlap over their sum: in a pipeline as long as the slowest stage for all groups, or all
-        stages for one group, whichever is longer; in a layer split, micro-batches overlap in at most `copies` stages.
-
-        Worked: 8 micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32.
-        """
+        stages for one group, whichever is longer; in a layer split, micro-batches overlap in at most `copies` stages. Worked: 8
+        micro-batches over 4 equal stages: 8 + 3 = 11 quarter passes instead of 32."""
         busy = sum(totals)
         if not busy:
             return 1.0

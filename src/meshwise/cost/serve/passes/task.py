@@ -8,10 +8,8 @@ from meshwise.cost.serve.passes.waves import Product
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The work of one device: per pass of the engine, per token, per cached token and per pair of query and key.
-
-    `reads`, `pairs` and `scores` have one entry per window of the model (Demand.windows), because a windowed layer reaches fewer keys.
-    """
+    """The work of one device: per pass of the engine, per token, per cached token and per pair of query and key. `reads`, `pairs` and
+    `scores` have one entry per window of the model (Demand.windows), because a windowed layer reaches fewer keys."""
 
     chip: Chip
     layers: int

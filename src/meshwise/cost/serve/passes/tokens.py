@@ -56,12 +56,9 @@ def token_work(model: Model) -> TokenWork:
         tuple(sum(experts[block] for block in layer) for layer in model.layers),
         tuple(tuple(op for block in layer for op in scores[block]) for layer in model.layers),
         tuple(1 + (norms + sum(_more_kernels(used[block]) for block in layer)) / DENSE_KERNELS for layer in model.layers),
-        sum(op.flops(1) for op in model.blocks.get(HEAD, ())),
-        sum(op.count for op in inner),
-        sum(op.count * op.k for op in inner),
-        sum(op.count * op.n for op in inner),
-        touched / len(model.layers),
-    )
+        sum(op.flops(1) for op in model.blocks.get(HEAD, ())), sum(op.count for op in inner),
+        sum(op.count * op.k for op in inner), sum(op.count * op.n for op in inner), touched / len(model.layers),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=16)

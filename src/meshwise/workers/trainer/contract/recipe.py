@@ -15,11 +15,9 @@ FALLING = 0.2
 
 
 def default_rate(params: float) -> float:
-    """Return a peak learning rate for this many (active) parameters.
-
-    A power of -0.3 runs through published recipes: 3e-4 at 7B and 1.5e-4 at 70B (arXiv:2307.09288), 8e-5 at 405B (arXiv:2407.21783), 2.2e-4
-    with 37B active (arXiv:2412.19437). Small models stay at the highest rate.
-    """
+    """Return a peak learning rate for this many (active) parameters. A power of -0.3 runs through published recipes: 3e-4 at 7B and 1.5e-4
+    at 70B (arXiv:2307.09288), 8e-5 at 405B (arXiv:2407.21783), 2.2e-4 with 37B active (arXiv:2412.19437). Small models stay at the highest
+    rate."""
     return float(f"{min(HIGHEST, 3e-4 * (params / 7e9) ** -0.3):.2g}")
 
 

@@ -105,41 +105,19 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
     """Return the columns of a measurement table that describe the run."""
     a, m, now = settings.layout, sizes_of(settings.model), datetime.now(UTC)
     return {
-        "source": "meshwise run",
-        "row_id": now.strftime("run-%Y%m%dT%H%M%S"),
-        "model": settings.name,
-        "params_b": float(settings.facts["params"]) / 1e9 if "params" in settings.facts else "",
-        "n_layers": m.layers,
-        "d_model": m.hidden,
-        "d_ff": m.ffn,
-        "n_heads": m.heads,
-        "n_kv_heads": m.kv_heads,
-        "vocab": m.vocab,
-        "seq_len": settings.seq,
-        "gpu": settings.facts.get("gpu", settings.device),
-        "n_gpus": a.devices,
-        "gpus_per_node": per_node,
-        "framework": "meshwise",
-        "precision": settings.precision,
-        **({"optimizer": f"adamw-{settings.moments}"} if settings.moments != "fp32" else {}),
-        "dp": a.dp,
-        "tp": a.tp,
-        "pp": a.pp,
-        "cp": a.cp,
-        **({"ep": a.ep} if m.experts else {}),
-        "zero_stage": a.zero if a.dp_shard > 1 else 0,
+        "source": "meshwise run", "row_id": now.strftime("run-%Y%m%dT%H%M%S"), "model": settings.name,
+        "params_b": float(settings.facts["params"]) / 1e9 if "params" in settings.facts else "", "n_layers": m.layers,
+        "d_model": m.hidden, "d_ff": m.ffn, "n_heads": m.heads, "n_kv_heads": m.kv_heads, "vocab": m.vocab,
+        "seq_len": settings.seq, "gpu": settings.facts.get("gpu", settings.device), "n_gpus": a.devices,
+        "gpus_per_node": per_node, "framework": "meshwise", "precision": settings.precision,
+        **({"optimizer": f"adamw-{settings.moments}"} if settings.moments != "fp32" else {}), "dp": a.dp, "tp": a.tp,
+        "pp": a.pp, "cp": a.cp, **({"ep": a.ep} if m.experts else {}), "zero_stage": a.zero if a.dp_shard > 1 else 0,
         "sharding": "hsdp" if a.dp_replicate > 1 and a.dp_shard > 1 else "fsdp" if a.dp_shard > 1 else "ddp",
-        "micro_batch": a.mbs,
-        "global_batch_seqs": settings.batch,
-        "recompute": a.recompute,
-        "seq_parallel": "yes" if a.tp > 1 else "no",
-        "interleave": a.chunks,
-        "compiled": "yes" if settings.compile else "no",
-        "schedule": a.schedule,
-        **({"tune": settings.facts["finetune"]} if "finetune" in settings.facts else {}),
-        "date": now.date().isoformat(),
-        **{name: settings.facts[name] for name in PREDICTED if name in settings.facts},
-    }
+        "micro_batch": a.mbs, "global_batch_seqs": settings.batch, "recompute": a.recompute,
+        "seq_parallel": "yes" if a.tp > 1 else "no", "interleave": a.chunks, "compiled": "yes" if settings.compile else "no",
+        "schedule": a.schedule, **({"tune": settings.facts["finetune"]} if "finetune" in settings.facts else {}),
+        "date": now.date().isoformat(), **{name: settings.facts[name] for name in PREDICTED if name in settings.facts},
+    }  # fmt: skip
 
 
 def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory: float | None = None) -> dict[str, object]:
@@ -147,18 +125,14 @@ def measurement(settings: Settings, steps: Sequence[Step], per_node: int, memory
     measured, seconds = measured_steps(steps), median_seconds(steps)
     tokens, flops, mfu = rates(settings, seconds)
     return run_columns(settings, per_node) | {
-        "sec_per_iter": seconds,
-        "tokens_per_sec_per_gpu": tokens / settings.layout.devices,
+        "sec_per_iter": seconds, "tokens_per_sec_per_gpu": tokens / settings.layout.devices,
         "mfu": 100 * mfu if math.isfinite(mfu) else "",
-        "mem_gb": (max(step.memory for step in steps) if memory is None else memory) / 2**30,
-        "mem_unit": "GiB",
-        "outcome": "ok",
-        "first_step": steps[0].step,
-        "loss_first": _finite(steps[0].loss),
+        "mem_gb": (max(step.memory for step in steps) if memory is None else memory) / 2**30, "mem_unit": "GiB",
+        "outcome": "ok", "first_step": steps[0].step, "loss_first": _finite(steps[0].loss),
         "loss_last": _finite(steps[-1].loss),
         "note": f"{len(measured)} steps after {len(steps) - len(measured)}, schedule {settings.layout.schedule}, "
         f"loss {steps[0].loss:.4f} to {steps[-1].loss:.4f}, {flops / 1e12:.4g} TFLOP/s a device",
-    }
+    }  # fmt: skip
 
 
 def failure(settings: Settings, per_node: int, outcome: str, note: str) -> dict[str, object]:

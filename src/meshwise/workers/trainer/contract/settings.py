@@ -253,10 +253,8 @@ def broken_rules(settings: Settings) -> list[str]:
 
 
 def valid_choices(settings: Settings) -> str:
-    """Suggest values of one axis, up to twice the given one, that satisfy every rule: 'tp 1, 2 or 4'.
-
-    Returns "" if no change of a single axis helps.
-    """
+    """Suggest values of one axis, up to twice the given one, that satisfy every rule: 'tp 1, 2 or 4'. Returns "" if no change of a single
+    axis helps."""
     for name in ("tp", "cp", "ep", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
         given = getattr(settings.layout, name)
         others = [replace(settings, layout=replace(settings.layout, **{name: value})) for value in range(1, 2 * given + 1)]

@@ -17,11 +17,9 @@ KEPT = 8
 
 
 class Batches:
-    """Iterates over this rank's batches of the steps from `first` to the last, which a thread reads ahead.
-
-    For a GPU the tensors are in pinned memory, so that `.to(device, non_blocking=True)` does not wait; a buffer is reused after KEPT
-    steps. The thread makes no call to CUDA, which would break the capture of a graph.
-    """
+    """Iterates over this rank's batches of the steps from `first` to the last, which a thread reads ahead. For a GPU the tensors are in
+    pinned memory, so that `.to(device, non_blocking=True)` does not wait; a buffer is reused after KEPT steps. The thread makes no call to
+    CUDA, which would break the capture of a graph."""
 
     def __init__(self, settings: Settings, ranks: Ranks, first: int = 0, ahead: int = 0) -> None:
         self.settings, self.ranks, self.first, self.ahead = settings, ranks, first, ahead

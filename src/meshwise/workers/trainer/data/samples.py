@@ -56,11 +56,8 @@ def read_samples(settings: Settings, numbers: Sequence[int]) -> Tensor:
 
 
 def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None, ahead: int = 0) -> tuple[Tensor, Tensor]:
-    """Return tokens and targets of `count` samples from `first` on in a step's batch; by default of the whole batch.
-
-    Targets without a loss are IGNORED.
-    The batch begins `ahead` samples after step x batch, if earlier steps had other batches.
-    """
+    """Return tokens and targets of `count` samples from `first` on in a step's batch; by default of the whole batch. Targets without a
+    loss are IGNORED. The batch begins `ahead` samples after step x batch, if earlier steps had other batches."""
     count = settings.batch if count is None else count
     begin = step * settings.batch + ahead + first
     samples = read_samples(settings, range(begin, begin + count))

@@ -71,10 +71,8 @@ def write_adapter(tensors: dict[str, Tensor], folder: Path, config: Config, fine
 def save_adapter(
     models: Iterable[nn.Module], folder: Path, config: Config, finetune: FinetuneMethod, base: str, lead: bool
 ) -> str:
-    """Write an adapter on rank 0; the `lead` ranks of all pipeline stages send theirs. Every rank calls it.
-
-    Returns why it could not be written; empty on success and on other ranks.
-    """
+    """Write an adapter on rank 0; the `lead` ranks of all pipeline stages send theirs. Every rank calls it. Returns why it could not be
+    written; empty on success and on other ranks."""
     held = adapter_tensors(models)
     parts: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
     dist.gather_object(held if lead else {}, parts)

@@ -71,10 +71,8 @@ def trains(name: str, finetune: FinetuneMethod) -> bool:
 
 @torch.no_grad()
 def start_adapters(models: Iterable[nn.Module], finetune: FinetuneMethod, seed: int) -> None:
-    """Initialize adapters as PEFT does: `a` uniform within 1 / sqrt(inputs), `b` zero, magnitudes the lengths of the weights' rows.
-
-    Each has its own seed, derived from its name, so that every layout starts from the same ones.
-    """
+    """Initialize adapters as PEFT does: `a` uniform within 1 / sqrt(inputs), `b` zero, magnitudes the lengths of the weights' rows. Each
+    has its own seed, derived from its name, so that every layout starts from the same ones."""
     started: set[int] = set()
     for model in models:
         for name, layer in adapted_layers(model):

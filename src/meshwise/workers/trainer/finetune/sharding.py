@@ -47,18 +47,10 @@ def adapted_styles(model: nn.Module, styles: dict[str, ParallelStyle]) -> dict[s
         if not isinstance(model.get_submodule(name), AdaptedLinear):
             continue
         known: Any = style
-        if isinstance(style, ColwiseParallel):
-            found[name] = AdaptedColumns(
-                input_layouts=known.input_layouts[0],
-                output_layouts=known.output_layouts[0],
-                use_local_output=known.use_local_output,
-            )
-        elif isinstance(style, RowwiseParallel):
-            found[name] = AdaptedRows(
-                input_layouts=known.input_layouts[0],
-                output_layouts=known.output_layouts[0],
-                use_local_output=known.use_local_output,
-            )
+        if isinstance(style, ColwiseParallel | RowwiseParallel):
+            adapted = AdaptedColumns if isinstance(style, ColwiseParallel) else AdaptedRows
+            where = {"input_layouts": known.input_layouts[0], "output_layouts": known.output_layouts[0]}
+            found[name] = adapted(**where, use_local_output=known.use_local_output)
     return found
 
 

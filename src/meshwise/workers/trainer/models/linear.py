@@ -104,10 +104,8 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, AdaptedLinear]]:
 
 @torch.no_grad()
 def row_lengths(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return the lengths of the rows of W + scale b a in float32, without holding b a.
-
-    |W + s b a|^2 = |W|^2 + 2 s b (W a^T) + s^2 (b a a^T) b, row by row.
-    """
+    """Return the lengths of the rows of W + scale b a in float32, without holding b a. |W + s b a|^2 = |W|^2 + 2 s b (W a^T) + s^2 (b a
+    a^T) b, row by row."""
     with torch.autocast(weight.device.type, enabled=False):
         weight, a, b = (part.detach().float() for part in (weight, a, b))
         squares = weight.square().sum(1)
@@ -196,10 +194,8 @@ def joined_product(x: Tensor, parts: Sequence[nn.Linear], columns: tuple[int, ..
 
 
 def gated_product(x: Tensor, both: Sequence[nn.Linear], down: nn.Linear, columns: Columns, activation: str, keep: bool) -> Tensor:
-    """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections.
-
-    `keep`: the narrow product of down's adapter is kept for the backward pass, where a block is not recomputed.
-    """
+    """Return the product of a frozen layer `down` with activation(gate) x up, where `both` are the gate and up projections. `keep`: the
+    narrow product of down's adapter is kept for the backward pass, where a block is not recomputed."""
     rows = joined_product(x, both, columns[0])
     a, b = _joined_adapters((down,), columns[1], rows[..., : down.in_features])
     return _finished(adapted_gate(rows, _base((down,)), a, b, activation, keep)[0], (down,), a, b)

@@ -86,11 +86,9 @@ class Packed:
 
 
 class SplitAdamW(torch.optim.Optimizer):
-    """Converts float32 weights to bfloat16 in place. `step` never waits for the device, so that a CUDA graph can hold it.
-
-    Moments in bfloat16 are rounded to the nearest: a step moves them by a share 1 - beta of the distance to the gradient, 5% or more, and
-    rounding by at most 0.2%, so that they follow it. With beta2 = 0.999 they would stand still.
-    """
+    """Converts float32 weights to bfloat16 in place. `step` never waits for the device, so that a CUDA graph can hold it. Moments in
+    bfloat16 are rounded to the nearest: a step moves them by a share 1 - beta of the distance to the gradient, 5% or more, and rounding by
+    at most 0.2%, so that they follow it. With beta2 = 0.999 they would stand still."""
 
     def __init__(
         self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float = 1e-8, moments: torch.dtype = torch.float32

@@ -109,11 +109,9 @@ def _(by_y: Tensor, base: list[Tensor], columns: int) -> Tensor:
 
 @torch.library.custom_op("meshwise::adapted_gate", mutates_args=())
 def adapted_gate(both: Tensor, base: list[Tensor], a: Tensor, b: Tensor, activation: str, keep: bool) -> tuple[Tensor, Tensor]:
-    """Return h W^T + t b^T with h = activation(gate) x up for rows [gate up], and t = h a^T for the backward pass, empty unless `keep`.
-
-    h is computed again in the backward pass, and t where it was not kept: then nothing but y leaves this product, and recomputing a block
-    leaves it out.
-    """
+    """Return h W^T + t b^T with h = activation(gate) x up for rows [gate up], and t = h a^T for the backward pass, empty unless `keep`. h
+    is computed again in the backward pass, and t where it was not kept: then nothing but y leaves this product, and recomputing a block
+    leaves it out."""
     inner = both.new_empty(both.numel() // both.shape[-1], both.shape[-1] // 2)
     _run_gate(both, inner, activation)
     y, narrow = _forward(inner, weight_of(base, inner.shape[-1], both.dtype), a, b)

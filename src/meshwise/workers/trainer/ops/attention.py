@@ -49,10 +49,8 @@ class LocalShard:
     """Ranks over which experts are spread."""
 
     def positions(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the positions of this rank's `length` queries, and of the keys of all ranks in the order of ranks.
-
-        Of 2 x cp equal parts of a sequence, rank r has parts r and 2 x cp - 1 - r: all ranks have as many keys before their queries.
-        """
+        """Return the positions of this rank's `length` queries, and of the keys of all ranks in the order of ranks. Of 2 x cp equal parts
+        of a sequence, rank r has parts r and 2 x cp - 1 - r: all ranks have as many keys before their queries."""
         if self.cp == 1:
             whole = torch.arange(length, device=device)
             return whole, whole
@@ -95,10 +93,8 @@ class Scores(NamedTuple):
 def make_scores(
     rule: Rule, shard: LocalShard, length: int, device: torch.device, head_dim: int, documents: Tensor | None = None
 ) -> Scores:
-    """Return the tensors of a rule for `length` queries of this rank.
-
-    `documents` has the document of each token (batch, length), if tokens see only their own; a rank must then have whole sequences.
-    """
+    """Return the tensors of a rule for `length` queries of this rank. `documents` has the document of each token (batch, length), if
+    tokens see only their own; a rank must then have whole sequences."""
     windowed = 0 < rule.window < shard.cp * length
     if shard.cp == 1 and documents is None and not (windowed or rule.cap or rule.alibi):
         return Scores()
@@ -131,21 +127,16 @@ def _block_scores(rule: Rule, shard: LocalShard, positions: Tensor, keys: Tensor
 
 
 def slopes_of(heads: int, device: torch.device) -> Tensor:
-    """Return the ALiBi slopes of the heads: a geometric series, and beyond a power of two every other slope of the next (arXiv:2108.12409).
-
-    They are computed on the device: a CUDA graph cannot capture a copy from the host.
-    """
+    """Return the ALiBi slopes of the heads: a geometric series, and beyond a power of two every other slope of the next
+    (arXiv:2108.12409). They are computed on the device: a CUDA graph cannot capture a copy from the host."""
     power = 2 ** math.floor(math.log2(heads))
     i = torch.arange(heads, device=device, dtype=torch.float64)
     return torch.where(i < power, -8 * (i + 1), -4 * (2 * (i - power) + 1)).div(power).exp2().float()
 
 
 def local_slopes(rule: Rule, shard: LocalShard, device: torch.device) -> Tensor:
-    """Return the slopes of this rank's heads.
-
-    HF adds slope x position of the key; we subtract slope x distance. The difference is the same for all keys of a query, so softmax
-    ignores it, and distances stay exact in 16 bits where they matter.
-    """
+    """Return the slopes of this rank's heads. HF adds slope x position of the key; we subtract slope x distance. The difference is the
+    same for all keys of a query, so softmax ignores it, and distances stay exact in 16 bits where they matter."""
     each = rule.alibi // shard.tp
     return slopes_of(rule.alibi, device)[shard.tp_rank * each : (shard.tp_rank + 1) * each]
 

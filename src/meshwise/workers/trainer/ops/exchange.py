@@ -30,12 +30,9 @@ class Exchange:
     def compute(
         self, parts: list[Tensor], experts: list[Tensor], run: Compute, meanwhile: Callable[[], Tensor] | None
     ) -> tuple[list[Tensor], Tensor | None]:
-        """Return the outputs of the experts for parts of arranged rows, and what `meanwhile` returns.
-
-        All parts are sent at once. `meanwhile` runs while the first travels; while the experts compute one part, the next arrives and the
-        one before returns. In the backward pass a part waits for its own rows. The host waits once for the loads, which say how much each
-        rank sends.
-        """
+        """Return the outputs of the experts for parts of arranged rows, and what `meanwhile` returns. All parts are sent at once.
+        `meanwhile` runs while the first travels; while the experts compute one part, the next arrives and the one before returns. In the
+        backward pass a part waits for its own rows. The host waits once for the loads, which say how much each rank sends."""
         each = self.count // self.ranks
         sent = torch.stack([load_of(choices, self.count).view(self.ranks, each) for choices in experts], 1)
         received = _functional_collectives.all_to_all_single(sent, None, None, self.group)

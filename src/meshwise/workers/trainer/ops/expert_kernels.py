@@ -73,10 +73,8 @@ def _spread(x, places, choices, out, width, tokens, size, CHOSEN: tl.constexpr, 
 
 @torch.library.custom_op("meshwise::spread_rows", mutates_args=())
 def spread_rows(x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tensor:
-    """Return the token of each row, given the row of each choice and the choice in each row; zeros for the choice after the last.
-
-    A token has `chosen` choices and is read once.
-    """
+    """Return the token of each row, given the row of each choice and the choice in each row; zeros for the choice after the last. A token
+    has `chosen` choices and is read once."""
     out = x.new_empty(len(choices), x.shape[1])
     run: Any = _spread[(len(x) + triton.cdiv(len(choices), PADS),)]
     block = min(AT_ONCE, triton.next_power_of_2(x.shape[1]))
@@ -156,10 +154,8 @@ def expert_product(
     rows: Tensor, gate_up: Tensor, down: Tensor, shares: Tensor, ends: Tensor, squares: Tensor | None, activation: str
 ) -> tuple[Tensor, Tensor]:
     """Return down (a(gate x) * up x) times its share for each row x, by the matrices of its expert; and the products in brackets.
-
     `squares`, if given, has no influence on the outputs. What the backward pass leaves as its gradient are the sums of squares of the
-    tiles of both weights' gradients: autograd brings them where they are needed, also out of compiled and recomputed blocks.
-    """
+    tiles of both weights' gradients: autograd brings them where they are needed, also out of compiled and recomputed blocks."""
     both, inner = _gated_by_experts(rows, gate_up, shares, ends, activation)
     return torch._grouped_mm(inner, down.transpose(-2, -1), offs=ends), both
 
@@ -217,12 +213,9 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     tiles = sum(grouped_products.weight_tiles(weight.shape) for weight in (gate_up, down)) if squared else 0
     return (
-        rows.new_empty(rows.shape),
-        gate_up.new_empty(gate_up.shape),
-        down.new_empty(down.shape),
-        shares.new_empty(shares.shape),
-        shares.new_empty(tiles, dtype=torch.float32),
-    )
+        rows.new_empty(rows.shape), gate_up.new_empty(gate_up.shape), down.new_empty(down.shape),
+        shares.new_empty(shares.shape), shares.new_empty(tiles, dtype=torch.float32),
+    )  # fmt: skip
 
 
 def _expert_product_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -16,10 +16,8 @@ from torch import Tensor
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-}
+    "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}  # fmt: skip
 ALIGNED = 64
 """Rows of an expert on a GPU are a multiple of this: products that give the weights' gradients add up this many at a time."""
 
@@ -41,10 +39,8 @@ class Arrangement(NamedTuple):
 
 
 def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:
-    """Arrange choices, given as the expert of each, by expert; choices of one expert stay in order.
-
-    Every expert has a multiple of `aligned` rows; 0: what the products of this device need.
-    """
+    """Arrange choices, given as the expert of each, by expert; choices of one expert stay in order. Every expert has a multiple of
+    `aligned` rows; 0: what the products of this device need."""
     number, aligned = len(experts), aligned or (ALIGNED if experts.is_cuda else 1)
     size = number + (count * (aligned - 1) + aligned - 1) // aligned * aligned
     if experts.is_cuda:

@@ -153,11 +153,7 @@ def _(
     by_row: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     columns = turned.shape[0]
-    return (
-        by_y.new_empty(*by_y.shape[:-1], columns),
-        gate.new_empty(2 * gate.shape[0], columns),
-        down.new_empty(down.shape),
-    )
+    return (by_y.new_empty(*by_y.shape[:-1], columns), gate.new_empty(2 * gate.shape[0], columns), down.new_empty(down.shape))
 
 
 def _fp8_gated_product_save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -183,10 +183,8 @@ def _kind(gain: Tensor, size: int) -> int:
 
 @torch.library.custom_op("meshwise::split_and_rotate", mutates_args=())
 def split_and_rotate(rows: Tensor, rotation: Tensor, shared: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Split rows into queries, keys and values (batch, seq, heads, head_dim), with `shared` heads for keys and values.
-
-    Queries and keys are rotated by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half.
-    """
+    """Split rows into queries, keys and values (batch, seq, heads, head_dim), with `shared` heads for keys and values. Queries and keys
+    are rotated by `rotation` (2, seq, head_dim): cosines, and sines that are negative in the first half."""
     q, k, v = _empty_heads(rows, rotation, shared)
     run: Any = _heads[(rows.numel() // rows.shape[-1],)]
     run(rows.contiguous(), q, k, v, rotation, q, k, q.shape[-3], 0.0, 0.0, *_sizes(q, k))
@@ -238,10 +236,8 @@ split_and_rotate.register_autograd(_split_and_rotate_gradients, setup_context=_s
 def norm_and_rotate(
     rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, shared: int, eps: float, offset: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Split rows as `split_and_rotate` does, with queries and keys normed before they are rotated; a gain is `gain + offset`.
-
-    Gains of the size of a head norm each head, longer ones all heads together.
-    """
+    """Split rows as `split_and_rotate` does, with queries and keys normed before they are rotated; a gain is `gain + offset`. Gains of the
+    size of a head norm each head, longer ones all heads together."""
     q, k, v = _empty_heads(rows, rotation, shared)
     run: Any = _heads[(rows.numel() // rows.shape[-1],)]
     run(rows.contiguous(), q, k, v, rotation, gain_q, gain_k, q.shape[-3], eps, offset, *_sizes(q, k, _kind(gain_q, q.shape[-1])))
@@ -257,16 +253,9 @@ def _(
 
 @torch.library.custom_op("meshwise::norm_and_rotate_backward", mutates_args=())
 def _norm_and_rotate_backward(
-    by_q: Tensor,
-    by_k: Tensor,
-    by_v: Tensor,
-    rows: Tensor,
-    rotation: Tensor,
-    gain_q: Tensor,
-    gain_k: Tensor,
-    eps: float,
+    by_q: Tensor, by_k: Tensor, by_v: Tensor, rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, eps: float,
     offset: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return the gradients of the rows, and those of both gains, one after the other, from each program: torch.compile adds them up."""
     tokens, kind = rows.numel() // rows.shape[-1], _kind(gain_q, by_q.shape[-1])
     by_rows, by_gains = _empty_gradients(rows, gain_q, gain_k, kind)
@@ -286,16 +275,9 @@ def _empty_gradients(rows: Tensor, gain_q: Tensor, gain_k: Tensor, kind: int) ->
 
 @_norm_and_rotate_backward.register_fake
 def _(
-    by_q: Tensor,
-    by_k: Tensor,
-    by_v: Tensor,
-    rows: Tensor,
-    rotation: Tensor,
-    gain_q: Tensor,
-    gain_k: Tensor,
-    eps: float,
+    by_q: Tensor, by_k: Tensor, by_v: Tensor, rows: Tensor, rotation: Tensor, gain_q: Tensor, gain_k: Tensor, eps: float,
     offset: float,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return _empty_gradients(rows, gain_q, gain_k, _kind(gain_q, by_q.shape[-1]))
 
 

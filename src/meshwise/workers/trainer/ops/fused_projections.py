@@ -47,9 +47,8 @@ def whole_of(weights: list[Tensor]) -> Tensor:
     rows, columns = padded_rows(weights), weights[0].shape[-1]
     memory, start = weights[0].untyped_storage(), weights[0].storage_offset()
     places = [start + columns * sum(_rows(weights[:i])) for i in range(len(weights))]
-    if [(weight.untyped_storage().data_ptr(), weight.storage_offset()) for weight in weights] == [
-        (memory.data_ptr(), at) for at in places
-    ]:
+    found = [(weight.untyped_storage().data_ptr(), weight.storage_offset()) for weight in weights]
+    if found == [(memory.data_ptr(), at) for at in places]:
         return weights[0].as_strided((rows, columns), (columns, 1))
     parts = [weight.flatten(0, -2) for weight in weights]
     return torch.cat([*parts, parts[0].new_zeros(rows - sum(_rows(weights)), columns)])
@@ -134,10 +133,8 @@ def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KI
 
 
 def run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None = None) -> None:
-    """Run forward; or, if `by_both` is given, write the gradient of `both` there from out's gradient, and overwrite that with out.
-
-    Each element is read before it is written.
-    """
+    """Run forward; or, if `by_both` is given, write the gradient of `both` there from out's gradient, and overwrite that with out. Each
+    element is read before it is written."""
     width = out.shape[-1]
     run: Any = _gate[(out.numel() // width, triton.cdiv(width, AT_ONCE))]
     run(both, out, both if by_both is None else by_both, width, AT_ONCE, by_both is not None, GATES[activation])
@@ -145,10 +142,8 @@ def run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None 
 
 @torch.library.custom_op("meshwise::gated_product", mutates_args=())
 def gated_product(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, activation: str) -> tuple[Tensor, Tensor]:
-    """Return down (a(gate x) * up x) for x (..., hidden) and stacked gate and up, plus both products for the backward pass.
-
-    One operation, so that the term in brackets, which would add half as much memory again, is recomputed in the backward pass.
-    """
+    """Return down (a(gate x) * up x) for x (..., hidden) and stacked gate and up, plus both products for the backward pass. One operation,
+    so that the term in brackets, which would add half as much memory again, is recomputed in the backward pass."""
     both = x @ whole_of([gate, up]).T
     out = x.new_empty(*x.shape[:-1], gate.shape[0])
     run_gate(both, out, activation)

@@ -128,10 +128,8 @@ def fits(weights: Tensor, tile: Tile = FASTEST) -> bool:
 
 
 def product_by_rows(rows: Tensor, weights: Tensor, ends: Tensor, tile: Tile = FASTEST) -> Tensor:
-    """Multiply each expert's rows, which end at `ends`, by its matrix of `weights` (experts, inputs, outputs).
-
-    Rows after the last expert's have no value.
-    """
+    """Multiply each expert's rows, which end at `ends`, by its matrix of `weights` (experts, inputs, outputs). Rows after the last
+    expert's have no value."""
     count, inner, columns = weights.shape
     out = rows.new_empty(len(rows), columns)
     left = TensorDescriptor.from_tensor(rows, [tile.tall, tile.deep])
@@ -152,10 +150,8 @@ def fits_gated(weights: Tensor, tile: Tile = FASTEST) -> bool:
 def gated_product_by_rows(
     rows: Tensor, weights: Tensor, shares: Tensor, ends: Tensor, kind: int, tile: Tile = DEEPER
 ) -> tuple[Tensor, Tensor]:
-    """Multiply each expert's rows by its gate and up (experts, 2 x outputs, inputs); return both products side by side, and gated.
-
-    A tile is as wide as both parts of `weights` together. `kind` is the activation function's number in fused_projections.GATES.
-    """
+    """Multiply each expert's rows by its gate and up (experts, 2 x outputs, inputs); return both products side by side, and gated. A tile
+    is as wide as both parts of `weights` together. `kind` is the activation function's number in fused_projections.GATES."""
     count, columns, inner = weights.shape
     both, out = rows.new_empty(len(rows), columns), rows.new_empty(len(rows), columns // 2)
     left = TensorDescriptor.from_tensor(rows, [tile.tall, tile.deep])
@@ -176,9 +172,7 @@ def weight_tiles(shape: torch.Size, tile: Tile = FASTEST) -> int:
 
 def product_by_weights(left: Tensor, right: Tensor, ends: Tensor, tile: Tile = FASTEST) -> tuple[Tensor, Tensor]:
     """Return left^T right over the rows of each expert (experts, left's columns, right's columns), and the sum of squares of each tile.
-
-    Each expert has a multiple of `tile.deep` rows.
-    """
+    Each expert has a multiple of `tile.deep` rows."""
     out = left.new_empty(len(ends), left.shape[1], right.shape[1])
     squares = torch.empty(weight_tiles(out.shape, tile), device=left.device)
     a, b = (TensorDescriptor.from_tensor(x, [tile.deep, size]) for x, size in ((left, tile.tall), (right, tile.wide)))

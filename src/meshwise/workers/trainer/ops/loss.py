@@ -20,10 +20,8 @@ MULTIPLE = 64
 
 
 def head_loss(x: Tensor, weight: Tensor, targets: Tensor, cap: float = 0.0, at_once: int = AT_ONCE) -> Tensor:
-    """Return the mean cross-entropy of `softmax(x weight^T)` with the targets over all tokens of x (..., hidden).
-
-    The loss of a token whose target is IGNORED is zero. With a cap, the logits become cap x tanh(logit / cap) first.
-    """
+    """Return the mean cross-entropy of `softmax(x weight^T)` with the targets over all tokens of x (..., hidden). The loss of a token
+    whose target is IGNORED is zero. With a cap, the logits become cap x tanh(logit / cap) first."""
     half = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     rows = x.flatten(0, -2).to(half)
     size = rows.shape[0]

@@ -133,10 +133,8 @@ def _(experts: Tensor, count: int) -> Tensor:
 
 @torch.library.custom_op("meshwise::arrange_choices", mutates_args=())
 def arrange_choices(experts: Tensor, count: int, size: int, aligned: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the row of each choice, the choice in each of `size` rows, and the end of each expert's rows, a multiple of `aligned`.
-
-    A counting sort: choices of one expert stay in order.
-    """
+    """Return the row of each choice, the choice in each of `size` rows, and the end of each expert's rows, a multiple of `aligned`. A
+    counting sort: choices of one expert stay in order."""
     experts = experts.contiguous()
     places, choices, ends = _arranged(experts, count, size)
     counts = _run_count(experts, 1, count, choices)

@@ -64,9 +64,7 @@ def _rows(
 
 def loss_and_gradient(logits: Tensor, targets: Tensor, vocabulary: int, share: float, cap: float = 0.0) -> Tensor:
     """Return the losses of rows of logits (tokens, width), and overwrite the logits with their gradient; both zero for targets below 0.
-
-    Both are multiplied by `share`. The gradient is zero past the vocabulary. With a cap, logits become cap x tanh(logit / cap) first.
-    """
+    Both are multiplied by `share`. The gradient is zero past the vocabulary. With a cap, logits become cap x tanh(logit / cap) first."""
     losses = torch.empty(len(targets), dtype=torch.float32, device=logits.device)
     run: Any = _rows[(len(targets),)]
     run(logits, logits.stride(0), targets, losses, vocabulary, logits.shape[1], share, cap, cap > 0, DEEP, BLOCK, num_warps=WARPS)

@@ -122,10 +122,8 @@ def answers(endpoint: str) -> bool:
 
 
 def watch_store(endpoint: str, node: int, out: Path, timeout: float) -> None:
-    """End this agent, and its workers with it, when the node that has the store cannot be reached for the timeout.
-
-    torchrun asks that store while its workers run, and would wait for an answer for minutes.
-    """
+    """End this agent, and its workers with it, when the node that has the store cannot be reached for the timeout. torchrun asks that
+    store while its workers run, and would wait for an answer for minutes."""
     labels = os.environ.get(LABELS, "").split()
     first, own = (labels[i] if i < len(labels) else str(i) for i in (0, node))
     since = time.monotonic()

@@ -24,16 +24,9 @@ IN_A_ROW = 10
 NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Messages of torch's CPU allocator, of CUDA's, of the system, and of cuBLAS."""
 LOST = (
-    "gloo/transport",
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "NCCL error",
-    "remote process exited",
-    "wait timeout after",
-    "failed to recv",
-    "failed to connect to any network address",
-)
+    "gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL error",
+    "remote process exited", "wait timeout after", "failed to recv", "failed to connect to any network address",
+)  # fmt: skip
 """Messages of a collective whose peer is gone."""
 
 
@@ -88,9 +81,8 @@ def kind_of(error: BaseException) -> str:
         return "oom"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "disk"
-    if isinstance(error, dist.DistNetworkError | dist.DistBackendError | dist.DistStoreError) or any(
-        phrase in words for phrase in LOST
-    ):
+    lost = isinstance(error, dist.DistNetworkError | dist.DistBackendError | dist.DistStoreError)
+    if lost or any(phrase in words for phrase in LOST):
         return "lost"
     return "error"
 

@@ -146,9 +146,8 @@ class Heartbeat:
                 time.sleep(5 * self.interval)
                 if self.closed:
                     return
-                self._end(
-                    self._failure("lost", f"the run's store no longer answers rank {self.worker.rank} ({_first_line(error)})")
-                )
+                silent = f"the run's store no longer answers rank {self.worker.rank} ({_first_line(error)})"
+                self._end(self._failure("lost", silent))
 
     def _check_store(self) -> None:
         """End this worker when the store has not answered for the timeout: where a link is cut, a call to it does not return."""
@@ -271,9 +270,8 @@ def find_stragglers(before: dict[int, Beat], now: dict[int, Beat], world: int) -
     rarest, number = places.most_common()[-1]
     if number < world / 2:
         usual = places.most_common(1)[0][0]
-        return tuple(
-            rank for rank, beat in now.items() if beat.where == rarest
-        ), f": no progress in {rarest}, the others wait in {usual}"
+        there = tuple(rank for rank, beat in now.items() if beat.where == rarest)
+        return there, f": no progress in {rarest}, the others wait in {usual}"
     return tuple(range(world)), f": no progress in {rarest}, and no rank is behind the others"
 
 

@@ -65,13 +65,9 @@ def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
     host, _, port = store_address().rpartition(":")
     hosted = STORE in e or e.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     store = TCPStore(
-        host.strip("[]"),
-        int(port),
-        is_master=serve and not hosted and worker.rank == 0,
-        wait_for_workers=False,
-        multi_tenant=True,
-        timeout=timedelta(seconds=timeout if hosted else max(timeout, 60.0)),
-    )
+        host.strip("[]"), int(port), is_master=serve and not hosted and worker.rank == 0, wait_for_workers=False,
+        multi_tenant=True, timeout=timedelta(seconds=timeout if hosted else max(timeout, 60.0)),
+    )  # fmt: skip
     return PrefixStore(f"meshwise/{worker.start}", store)
 
 
@@ -79,10 +75,6 @@ def init_process_group(worker: Worker, store: Store, device: torch.device, timeo
     """Create the process group of all workers. Collectives time out later than the heartbeat, which names the rank that hangs."""
     cuda = device.type == "cuda"
     dist.init_process_group(
-        "nccl" if cuda else "gloo",
-        store=store,
-        rank=worker.rank,
-        world_size=worker.world,
-        timeout=timedelta(seconds=2 * timeout + 60),
-        device_id=device if cuda else None,
-    )
+        "nccl" if cuda else "gloo", store=store, rank=worker.rank, world_size=worker.world,
+        timeout=timedelta(seconds=2 * timeout + 60), device_id=device if cuda else None,
+    )  # fmt: skip

@@ -24,14 +24,9 @@ class RendezvousMonitor:
     """A thread of each node's agent. Waiting nodes write the time to node 0's store; torchrun's own list has no node numbers."""
 
     def __init__(
-        self,
-        node: int,
-        nodes: int,
-        endpoint: str,
-        say: Callable[[str], None],
-        stop: Callable[[str], NoReturn],
+        self, node: int, nodes: int, endpoint: str, say: Callable[[str], None], stop: Callable[[str], NoReturn],
         patience: float = PATIENCE,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.node, self.nodes, self.endpoint, self.say, self.stop, self.patience = node, nodes, endpoint, say, stop, patience
         self.missing: list[int] = [] if node == 0 else [0]
         """Nodes that were missing at the last look; before the first one only node 0 can be."""

@@ -19,19 +19,10 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Parts, each with words in the names of its kernels; the first that fits. Everything else is norms, activations and the like."""
 OWN = {
-    "_update": "optimizer",
-    "_squares": "optimizer",
-    "_rows": "loss",
-    "_times": "loss",
-    "wide_forward": "attention",
-    "wide_delta": "attention",
-    "wide_scores": "attention",
-    "wide_by_keys": "attention",
-    "wide_by_queries": "attention",
-    "_by_rows": "products",
-    "_by_weights": "products",
-    "_gated": "products",
-}
+    "_update": "optimizer", "_squares": "optimizer", "_rows": "loss", "_times": "loss", "wide_forward": "attention",
+    "wide_delta": "attention", "wide_scores": "attention", "wide_by_keys": "attention", "wide_by_queries": "attention",
+    "_by_rows": "products", "_by_weights": "products", "_gated": "products",
+}  # fmt: skip
 """Parts of the trainer's own kernels (trainer/ops), by their whole name."""
 REST = "other"
 

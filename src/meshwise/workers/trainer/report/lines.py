@@ -45,13 +45,8 @@ def environment(settings: Settings) -> dict[str, object]:
     """Return the software and hardware that the numbers were measured with."""
     cuda = settings.device == "cuda"
     return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda if cuda else None,
+        "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda if cuda else None,
         "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
-        "devices": settings.layout.devices,
-        "host": socket.gethostname(),
-        "system": platform.platform(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
+        "devices": settings.layout.devices, "host": socket.gethostname(), "system": platform.platform(),
+        "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+    }  # fmt: skip

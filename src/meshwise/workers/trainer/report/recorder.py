@@ -16,23 +16,9 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 from meshwise.output import say
+from meshwise.workers.trainer.contract import rows
 from meshwise.workers.trainer.contract.process.kill_points import reach
-from meshwise.workers.trainer.contract.rows import (
-    EVALUATIONS,
-    KERNELS,
-    UNSHARED,
-    Kernels,
-    Rank,
-    Step,
-    add_row,
-    measured_steps,
-    measurement,
-    median_or_none,
-    rates,
-    read_rows,
-    step_row,
-    write_ranks,
-)
+from meshwise.workers.trainer.contract.rows import Kernels, Rank, Step
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.evaluation import Evaluation
 from meshwise.workers.trainer.parallel import AXES, Ranks
@@ -65,10 +51,10 @@ class Recorder:
         if self.lead:
             (self.folder / "environment.json").write_text(json.dumps(environment(settings), indent=2) + "\n", encoding="utf-8")
             self.log = open_step_log(self.folder / "steps.jsonl", first)
-            self.evaluations = self.folder / EVALUATIONS
+            self.evaluations = self.folder / rows.EVALUATIONS
             if self.evaluations.exists():
                 drop_later(self.evaluations, first + 1)
-            (self.folder / KERNELS).unlink(missing_ok=True)
+            (self.folder / rows.KERNELS).unlink(missing_ok=True)
             self.trackers = trackers(settings, self.folder)
 
     @contextmanager
@@ -100,7 +86,7 @@ class Recorder:
         if not self.lead or self.log is None:
             return
         say(step_line(self.settings, step))
-        self.unwritten += json.dumps(step_row(step)).encode() + b"\n"
+        self.unwritten += json.dumps(rows.step_row(step)).encode() + b"\n"
         try:
             self._write(self.log)
         except OSError as error:
@@ -112,7 +98,7 @@ class Recorder:
         """Print and write a validation loss."""
         if self.lead:
             say(f"validation loss after step {found.step}: {found.loss:.4f} ({found.tokens:,} tokens)")
-            add_row(self.evaluations, asdict(found))
+            rows.add_row(self.evaluations, asdict(found))
             self._track(found.step, {"validation_loss": found.loss})
 
     def _track(self, step: int, values: dict[str, float]) -> None:
@@ -137,33 +123,27 @@ class Recorder:
         for tracker in self.trackers:
             tracker.close()
         for kernels in self.kernels:
-            (self.folder / KERNELS).write_text(json.dumps(asdict(kernels)) + "\n", encoding="utf-8")
+            (self.folder / rows.KERNELS).write_text(json.dumps(asdict(kernels)) + "\n", encoding="utf-8")
         ranks = cast(list[Rank], gathered)
-        write_ranks(self.folder / "ranks.json", ranks)
+        rows.write_ranks(self.folder / "ranks.json", ranks)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.settings.layout.devices))
-        add_row(
-            self.folder / "measurement.jsonl",
-            measurement(self.settings, self.steps, per_node, max(rank.memory for rank in ranks)),
-        )
+        measured = rows.measurement(self.settings, self.steps, per_node, max(rank.memory for rank in ranks))
+        rows.add_row(self.folder / "measurement.jsonl", measured)
 
     def _write(self, log: FileIO) -> None:
         """Write as much of the log as the disk takes; raise OSError if it takes nothing."""
         self.unwritten = self.unwritten[log.write(self.unwritten) :]
 
     def _this_rank(self) -> Rank:
-        a, measured = self.settings.layout, measured_steps(self.steps)
-        timed = [sum(step.phases.get(name, 0.0) for name in UNSHARED) for step in measured if step.phases]
-        worked = [sum(step.cpu.get(name, 0.0) for name in UNSHARED) for step in measured if step.cpu]
+        a, measured = self.settings.layout, rows.measured_steps(self.steps)
+        timed = [sum(step.phases.get(name, 0.0) for name in rows.UNSHARED) for step in measured if step.phases]
+        worked = [sum(step.cpu.get(name, 0.0) for name in rows.UNSHARED) for step in measured if step.cpu]
         return Rank(
-            rank=dist.get_rank(),
-            host=socket.gethostname(),
-            at={axis: self.ranks.at(axis) for axis in AXES},
-            tokens=self.settings.batch * self.settings.seq // (a.dp * a.cp),
-            seconds=median_or_none(timed),
-            cpu_seconds=median_or_none(worked),
-            memory=peak_memory(self.device),
+            rank=dist.get_rank(), host=socket.gethostname(), at={axis: self.ranks.at(axis) for axis in AXES},
+            tokens=self.settings.batch * self.settings.seq // (a.dp * a.cp), seconds=rows.median_or_none(timed),
+            cpu_seconds=rows.median_or_none(worked), memory=peak_memory(self.device),
             reserved=float(torch.cuda.max_memory_reserved(self.device)) if self.device.type == "cuda" else None,
-        )
+        )  # fmt: skip
 
 
 def open_step_log(path: Path, first: int) -> FileIO:
@@ -176,7 +156,7 @@ def open_step_log(path: Path, first: int) -> FileIO:
 def drop_later(path: Path, first: int) -> None:
     """Drop the rows of step `first` and later ones. A run that is killed meanwhile does not lose the rows before."""
     before = path.read_bytes() if path.is_file() else b""
-    kept = "".join(json.dumps(row) + "\n" for row in read_rows(path) if row["step"] < first).encode()
+    kept = "".join(json.dumps(row) + "\n" for row in rows.read_rows(path) if row["step"] < first).encode()
     if kept == before:
         path.touch()  # its time tells that the rows are of this start
         return
@@ -187,7 +167,7 @@ def drop_later(path: Path, first: int) -> None:
 
 def scalars(settings: Settings, step: Step) -> dict[str, float]:
     """Return a step's values by the names of TensorBoard's curves."""
-    tokens, flops, mfu = rates(settings, step.seconds)
+    tokens, flops, mfu = rows.rates(settings, step.seconds)
     values = {"loss": step.loss, "grad_norm": step.grad_norm, "tokens_per_second": tokens, "seconds": step.seconds}
     values |= {"expert_imbalance": step.imbalance} if step.imbalance else {}
     values |= {"memory_gib": step.memory / 2**30, "tflops_per_device": flops / 1e12, "mfu": mfu}

@@ -14,11 +14,9 @@ from typing import Any, cast
 SINGLE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """The file that transformers looks for first, and the index of several files that it looks for next."""
 WIDTHS = {
-    **dict.fromkeys(("F64", "I64", "U64"), 8),
-    **dict.fromkeys(("F32", "I32", "U32"), 4),
-    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
-    **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
-}
+    **dict.fromkeys(("F64", "I64", "U64"), 8), **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2), **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
+}  # fmt: skip
 """Bytes of an element by the format's type names."""
 LONGEST_TABLE = 1 << 25
 """Most bytes of a table or an index: of 200,000 tensors. The format's own limit is 100 MB, which would take gigabytes to parse."""

@@ -32,21 +32,12 @@ def config_text(config: Mapping[str, Any], finetune: FinetuneMethod, base: str) 
     """Return the adapter_config.json with which PEFT opens an adapter; `base` is the model it belongs to."""
     targets = chosen(config, finetune.targets)
     values: dict[str, Any] = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": finetune.rank,
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base, "r": finetune.rank,
         "lora_alpha": int(finetune.alpha) if finetune.alpha == int(finetune.alpha) else finetune.alpha,
-        "lora_dropout": finetune.dropout,
-        "target_modules": _words(linear_layers(config), targets),
-        "fan_in_fan_out": any(target.stored.transposed for target in targets),
-        "use_dora": finetune.magnitudes,
-        "use_rslora": False,
-        "bias": "none",
-        "init_lora_weights": True,
-        "inference_mode": True,
-        "modules_to_save": None,
-    }
+        "lora_dropout": finetune.dropout, "target_modules": _words(linear_layers(config), targets),
+        "fan_in_fan_out": any(target.stored.transposed for target in targets), "use_dora": finetune.magnitudes,
+        "use_rslora": False, "bias": "none", "init_lora_weights": True, "inference_mode": True, "modules_to_save": None,
+    }  # fmt: skip
     return json.dumps(values, indent=2) + "\n"
 
 

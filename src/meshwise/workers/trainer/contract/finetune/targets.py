@@ -44,10 +44,8 @@ class Target:
 
 
 def linear_layers(config: Mapping[str, Any]) -> list[Target]:
-    """Return all linear layers but the head; of a model with experts, those of attention.
-
-    PEFT 0.21 takes every name of a feed-forward in such a model for one of its experts, which are not linear layers in transformers 5.
-    """
+    """Return all linear layers but the head; of a model with experts, those of attention. PEFT 0.21 takes every name of a feed-forward in
+    such a model for one of its experts, which are not linear layers in transformers 5."""
     experts = sizes_of(config).experts > 0
 
     def has_adapter(part: Part) -> bool:

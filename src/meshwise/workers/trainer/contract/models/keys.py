@@ -83,13 +83,11 @@ def rotary_of(
     values = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     values = dict(values.get(section) or values)
     lengths = {key: config[key] for key in ("max_position_embeddings", "original_max_position_embeddings") if config.get(key)}
-    share = next(
-        (float(each[key]) for each in (values, config) for key in ("partial_rotary_factor", "rotary_pct") if each.get(key)),
-        fraction,
-    )
-    base = next(
-        (float(each[key]) for each in (values, config) for key in ("rope_theta", "rotary_emb_base") if each.get(key)), theta
-    )
+
+    def stated(keys: tuple[str, str], default: float) -> float:
+        return next((float(each[key]) for each in (values, config) for key in keys if each.get(key)), default)
+
+    share, base = stated(("partial_rotary_factor", "rotary_pct"), fraction), stated(("rope_theta", "rotary_emb_base"), theta)
     return Rotary(dim=int(head_dim * share), theta=base, interleaved=interleaved, scaling=lengths | values)
 
 
@@ -108,16 +106,12 @@ def llama_like(config: Values, *, head_dim: int = 0, tied: bool = False, kv_head
     heads, size = first_of(config, "num_attention_heads"), head_dim_of(config, head_dim)
     count = first_of(config, "num_hidden_layers")
     fields: dict[str, Any] = {
-        "hidden": first_of(config, "hidden_size"),
-        "heads": heads,
-        "kv_heads": first_of(config, "num_key_value_heads", default=kv_heads or heads),
-        "head_dim": size,
-        "ffn": first_of(config, "intermediate_size"),
-        "vocab": first_of(config, "vocab_size"),
-        "tied": bool(config.get("tie_word_embeddings", tied)),
-        "eps": number_of(config, "rms_norm_eps", 1e-6),
+        "hidden": first_of(config, "hidden_size"), "heads": heads,
+        "kv_heads": first_of(config, "num_key_value_heads", default=kv_heads or heads), "head_dim": size,
+        "ffn": first_of(config, "intermediate_size"), "vocab": first_of(config, "vocab_size"),
+        "tied": bool(config.get("tie_word_embeddings", tied)), "eps": number_of(config, "rms_norm_eps", 1e-6),
         "activation": activation_of(config, "hidden_act"),
-    }
+    }  # fmt: skip
     if "layers" not in more:
         fields["layers"] = (Layer(rotary=rotary_of(config, size)),) * count
     return Description(**(fields | more))

@@ -212,11 +212,9 @@ def _turned(name: str, shape: tuple[int, ...], storage: Storage) -> bool:
 
 
 def feature_order(head_dim: int, rotated: int, interleaved: bool) -> tuple[int, ...]:
-    """Return the order of a head's features in which the model rotates pairs (i, i + head_dim / 2), as indices of HF's order.
-
-    HF rotates the first `rotated` features: pairs (i, i + rotated / 2), or neighbours if interleaved. Scores do not depend on the order of
-    features, as long as queries and keys have the same. Empty if both orders are the same.
-    """
+    """Return the order of a head's features in which the model rotates pairs (i, i + head_dim / 2), as indices of HF's order. HF rotates
+    the first `rotated` features: pairs (i, i + rotated / 2), or neighbours if interleaved. Scores do not depend on the order of features,
+    as long as queries and keys have the same. Empty if both orders are the same."""
     half, pairs = head_dim // 2, rotated // 2
     first = [2 * i if interleaved else i for i in range(pairs)]
     second = [2 * i + 1 if interleaved else i + pairs for i in range(pairs)]

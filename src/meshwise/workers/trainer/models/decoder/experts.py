@@ -163,12 +163,8 @@ class MixedFeedForward(nn.Module):
 
     def _imbalance(self, routed: Routed, loads: Tensor) -> Tensor:
         """Return the mean over sequences of coefficient x experts x sum of (share of choices x mean score): the coefficient if balanced.
-
-        `loads` are the choices of each expert in each sequence.
-
-        A loss of each sequence does not depend on how sequences are spread over ranks and micro-batches. Ranks that hold parts of a
-        sequence add up its choices; the scores are summed by the gradients.
-        """
+        `loads` are the choices of each expert in each sequence. A loss of each sequence does not depend on how sequences are spread over
+        ranks and micro-batches. Ranks that hold parts of a sequence add up its choices; the scores are summed by the gradients."""
         e, shard = self.e, self.shard
         for group in (shard.tp_group, shard.cp_group):
             if group is not None:

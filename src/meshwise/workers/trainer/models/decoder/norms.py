@@ -40,11 +40,9 @@ def local_weight(weight: Any) -> Tensor:
 
 
 class HeadNorm(nn.Module):
-    """RMSNorm of queries or keys (..., heads, head_dim): per head, or over all heads together.
-
-    Under tensor parallelism a rank has some of the heads. The gain of a head is the same on all ranks, and its gradient is their sum; the
-    gains of all heads are cut like the heads, and their squares are summed over the ranks.
-    """
+    """RMSNorm of queries or keys (..., heads, head_dim): per head, or over all heads together. Under tensor parallelism a rank has some of
+    the heads. The gain of a head is the same on all ranks, and its gradient is their sum; the gains of all heads are cut like the heads,
+    and their squares are summed over the ranks."""
 
     def __init__(self, d: Description, heads: int, group: dist.ProcessGroup | None) -> None:
         super().__init__()

@@ -11,11 +11,9 @@ from meshwise.workers.trainer.contract.models.description import Rotary
 
 
 def rotation_of(rotary: Rotary, head_dim: int, positions: Tensor, length: int) -> Tensor:
-    """Return cosines and sines (2, positions, head_dim) for sequences of `length` tokens.
-
-    Pairs are features i and i + head_dim / 2 of a head in the model's order (`tensors.feature_order`); pairs beyond the rotated part keep
-    their place. Sines of the first half are negative, as `rotate` expects.
-    """
+    """Return cosines and sines (2, positions, head_dim) for sequences of `length` tokens. Pairs are features i and i + head_dim / 2 of a
+    head in the model's order (`tensors.feature_order`); pairs beyond the rotated part keep their place. Sines of the first half are
+    negative, as `rotate` expects."""
     frequency, factor = frequencies(rotary, length, positions.device)
     angle = positions.float()[:, None] * frequency
     still = torch.zeros(len(positions), (head_dim - rotary.dim) // 2, device=positions.device)

@@ -19,10 +19,8 @@ from meshwise.workers.trainer.contract.stages import Span
 
 
 class Gains(ParallelStyle):
-    """Weights that a module applies to this rank's part of its input: cut along dimension 0, or the same on all ranks.
-
-    The module works on local tensors, which `local_weight` returns.
-    """
+    """Weights that a module applies to this rank's part of its input: cut along dimension 0, or the same on all ranks. The module works on
+    local tensors, which `local_weight` returns."""
 
     def __init__(self, cut: bool) -> None:
         super().__init__()

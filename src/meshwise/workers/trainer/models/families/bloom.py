@@ -15,22 +15,13 @@ def classic(config: Config, **more: Any) -> Description:
     hidden = first_of(config, "hidden_size", "n_embed", "n_embd")
     heads = first_of(config, "num_attention_heads", "n_head")
     fields: dict[str, Any] = {
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": heads,
-        "head_dim": hidden // max(1, heads),
-        "ffn": first_of(config, "n_inner", default=4 * hidden),
-        "vocab": first_of(config, "vocab_size"),
+        "hidden": hidden, "heads": heads, "kv_heads": heads, "head_dim": hidden // max(1, heads),
+        "ffn": first_of(config, "n_inner", default=4 * hidden), "vocab": first_of(config, "vocab_size"),
         "tied": bool(config.get("tie_word_embeddings", True)),
-        "layers": (Layer(),) * first_of(config, "num_hidden_layers", "n_layer"),
-        "norm": "layer",
-        "eps": number_of(config, "layer_norm_epsilon", 1e-5),
-        "gated": False,
-        "activation": "gelu_tanh",
-        "qkv_bias": True,
-        "out_bias": True,
-        "ffn_bias": True,
-    }
+        "layers": (Layer(),) * first_of(config, "num_hidden_layers", "n_layer"), "norm": "layer",
+        "eps": number_of(config, "layer_norm_epsilon", 1e-5), "gated": False, "activation": "gelu_tanh", "qkv_bias": True,
+        "out_bias": True, "ffn_bias": True,
+    }  # fmt: skip
     return Description(**(fields | more))
 
 
@@ -45,8 +36,7 @@ def unsupported(config: Config) -> str:
 
 
 FAMILY = Family(
-    model_types=("bloom",),
-    describe=describe,
+    model_types=("bloom",), describe=describe,
     storage=Storage(
         layers="transformer.h",
         names={
@@ -59,7 +49,5 @@ FAMILY = Family(
         },
         packed={"self_attention.query_key_value": Packed(QKV, by_head=True)},
     ),
-    unsupported=unsupported,
-    transformers_class="BloomForCausalLM",
-    buffers=(),
-)
+    unsupported=unsupported, transformers_class="BloomForCausalLM", buffers=(),
+)  # fmt: skip

@@ -23,38 +23,25 @@ def describe(config: Config) -> Description:
         scale *= (1.0 if factor <= 1 else 0.1 * every * math.log(factor) + 1.0) ** 2
     latent = Latent(
         query_rank=first_of(config, "q_lora_rank", default=1536 if "q_lora_rank" not in config else 0),
-        rank=first_of(config, "kv_lora_rank", default=512),
-        still=still,
-        rotated=rotated,
+        rank=first_of(config, "kv_lora_rank", default=512), still=still, rotated=rotated,
         value=first_of(config, "v_head_dim", default=128),
-    )
+    )  # fmt: skip
     return llama_like(
-        {**config, "head_dim": None},
-        head_dim=still + rotated,
-        qkv_bias=bias,
-        out_bias=bias,
-        scale=scale,
-        layers=layers,
-        latent=latent,
-        experts=_experts(config),
-    )
+        {**config, "head_dim": None}, head_dim=still + rotated, qkv_bias=bias, out_bias=bias, scale=scale, layers=layers,
+        latent=latent, experts=_experts(config),
+    )  # fmt: skip
 
 
 def _experts(config: Config) -> Experts:
     width = first_of(config, "moe_intermediate_size", default=2048)
     return Experts(
         count=first_of(config, "n_routed_experts", "num_local_experts", default=256),
-        chosen=first_of(config, "num_experts_per_tok", default=8),
-        width=width,
-        shared=width * first_of(config, "n_shared_experts", default=1),
-        sigmoid=True,
-        normed=bool(config.get("norm_topk_prob", True)),
-        factor=number_of(config, "routed_scaling_factor", 2.5),
-        groups=first_of(config, "n_group", default=8),
-        kept_groups=first_of(config, "topk_group", default=4),
-        biased=True,
+        chosen=first_of(config, "num_experts_per_tok", default=8), width=width,
+        shared=width * first_of(config, "n_shared_experts", default=1), sigmoid=True,
+        normed=bool(config.get("norm_topk_prob", True)), factor=number_of(config, "routed_scaling_factor", 2.5),
+        groups=first_of(config, "n_group", default=8), kept_groups=first_of(config, "topk_group", default=4), biased=True,
         aux=number_of(config, "aux_loss_alpha", 0.0001),
-    )
+    )  # fmt: skip
 
 
 def unsupported(config: Config) -> str:
@@ -65,8 +52,7 @@ def unsupported(config: Config) -> str:
 
 
 FAMILY = Family(
-    model_types=("deepseek_v3",),
-    describe=describe,
+    model_types=("deepseek_v3",), describe=describe,
     storage=Storage(
         names={
             "mlp.router": "mlp.gate",
@@ -76,6 +62,5 @@ FAMILY = Family(
             "self_attn.kv_a_proj": "self_attn.kv_a_proj_with_mqa",
         }
     ),
-    unsupported=unsupported,
-    transformers_class="DeepseekV3ForCausalLM",
-)
+    unsupported=unsupported, transformers_class="DeepseekV3ForCausalLM",
+)  # fmt: skip

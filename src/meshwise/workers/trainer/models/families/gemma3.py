@@ -19,9 +19,6 @@ def describe(config: Config) -> Description:
 
 
 FAMILY = Family(
-    model_types=("gemma3_text",),
-    describe=describe,
-    storage=STORAGE,
-    unsupported=unsupported,
+    model_types=("gemma3_text",), describe=describe, storage=STORAGE, unsupported=unsupported,
     transformers_class="Gemma3ForCausalLM",
-)
+)  # fmt: skip

@@ -13,19 +13,12 @@ NAMES = {"attention_out_norm": "post_self_attn_layernorm", "mlp_out_norm": "post
 def describe(config: Config) -> Description:
     rotary = rotary_of(config, head_dim_of(config, HEAD_DIM), fraction=0.5, interleaved=True)
     return llama_like(
-        config,
-        head_dim=HEAD_DIM,
-        kv_heads=2,
-        norms="both",
-        qkv_bias=bool(config.get("attention_bias", True)),
-        eps=number_of(config, "rms_norm_eps", 1.5625e-7),
-        layers=windowed(rotary, [0] * first_of(config, "num_hidden_layers")),
-    )
+        config, head_dim=HEAD_DIM, kv_heads=2, norms="both", qkv_bias=bool(config.get("attention_bias", True)),
+        eps=number_of(config, "rms_norm_eps", 1.5625e-7), layers=windowed(rotary, [0] * first_of(config, "num_hidden_layers")),
+    )  # fmt: skip
 
 
 FAMILY = Family(
-    model_types=("glm4",),
-    describe=describe,
-    storage=Storage(names=NAMES, packed={"mlp.gate_up_proj": GATE_UP}),
+    model_types=("glm4",), describe=describe, storage=Storage(names=NAMES, packed={"mlp.gate_up_proj": GATE_UP}),
     transformers_class="Glm4ForCausalLM",
-)
+)  # fmt: skip

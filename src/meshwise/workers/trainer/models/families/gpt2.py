@@ -24,14 +24,9 @@ FAMILY = Family(
     storage=Storage(
         layers="transformer.h",
         names={
-            "model.embed_tokens": "transformer.wte",
-            "model.embed_positions": "transformer.wpe",
-            "model.norm": "transformer.ln_f",
-            "input_layernorm": "ln_1",
-            "self_attn.o_proj": "attn.c_proj",
-            "post_attention_layernorm": "ln_2",
-            "mlp.up_proj": "mlp.c_fc",
-            "mlp.down_proj": "mlp.c_proj",
+            "model.embed_tokens": "transformer.wte", "model.embed_positions": "transformer.wpe",
+            "model.norm": "transformer.ln_f", "input_layernorm": "ln_1", "self_attn.o_proj": "attn.c_proj",
+            "post_attention_layernorm": "ln_2", "mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj",
         },
         packed={"attn.c_attn": Packed(QKV)},
         transposed=("c_attn.weight", "c_proj.weight", "c_fc.weight"),
@@ -40,4 +35,4 @@ FAMILY = Family(
     dropout=("attn_pdrop", "embd_pdrop", "resid_pdrop"),
     transformers_class="GPT2LMHeadModel",
     buffers=(".attn.bias", ".attn.masked_bias"),
-)
+)  # fmt: skip

@@ -10,11 +10,9 @@ def describe(config: Config) -> Description:
     bias = bool(config.get("attention_bias"))
     experts = Experts(
         count=first_of(config, "num_experts", "num_local_experts", default=64),
-        chosen=first_of(config, "num_experts_per_tok", default=8),
-        width=first_of(config, "intermediate_size"),
-        normed=bool(config.get("norm_topk_prob", False)),
-        aux=number_of(config, "router_aux_loss_coef", 0.01),
-    )
+        chosen=first_of(config, "num_experts_per_tok", default=8), width=first_of(config, "intermediate_size"),
+        normed=bool(config.get("norm_topk_prob", False)), aux=number_of(config, "router_aux_loss_coef", 0.01),
+    )  # fmt: skip
     layers = (Layer(rotary=rotary_of(config, head_dim_of(config)), mixed=True),) * first_of(config, "num_hidden_layers")
     eps = number_of(config, "rms_norm_eps", 1e-5)
     return llama_like(config, qkv_bias=bias, out_bias=bias, qk_norm="all", eps=eps, layers=layers, experts=experts)
@@ -25,9 +23,6 @@ def unsupported(config: Config) -> str:
 
 
 FAMILY = Family(
-    model_types=("olmoe",),
-    describe=describe,
-    storage=Storage(names={"mlp.router": "mlp.gate"}),
-    unsupported=unsupported,
+    model_types=("olmoe",), describe=describe, storage=Storage(names={"mlp.router": "mlp.gate"}), unsupported=unsupported,
     transformers_class="OlmoeForCausalLM",
-)
+)  # fmt: skip

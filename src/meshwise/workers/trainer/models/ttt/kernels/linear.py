@@ -65,35 +65,18 @@ def _sizes(packed: Tensor, w1: Tensor, token_idx: Tensor) -> tuple[int, int, int
 
 @torch.library.custom_op("meshwise::ttt_linear", mutates_args=())
 def forward(
-    packed: Tensor,
-    rotation: Tensor,
-    w1: Tensor,
-    b1: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    token_idx: Tensor,
-    lr_bias: Tensor,
+    packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
     base_lr: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return outputs (batch, seq, width) and, for the backward pass, W and b before each mini-batch and the results of `prepare`.
-
-    The latter are as large as `packed`.
-    """
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Return outputs (batch, seq, width) and, for the backward pass, W and b before each mini-batch and the results of `prepare`. The
+    latter are as large as `packed`."""
     return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr)
 
 
 def _forward(
-    packed: Tensor,
-    rotation: Tensor,
-    w1: Tensor,
-    b1: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    token_idx: Tensor,
-    lr_bias: Tensor,
-    base_lr: float,
-    kept: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
+    base_lr: float, kept: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     batch, seq, heads, features, tokens, count = _sizes(packed, w1, token_idx)
     width, row = heads * features, packed.stride(1)
     out, states, biases, ready, lines = _empty_forward(packed, w1, token_idx)
@@ -113,33 +96,18 @@ def _forward(
 
 
 def prefill(
-    packed: Tensor,
-    rotation: Tensor,
-    w1: Tensor,
-    b1: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    token_idx: Tensor,
-    lr_bias: Tensor,
-    base_lr: float,
-    state: Tensor,
-) -> Tensor:
+    packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
+    base_lr: float, state: Tensor,
+) -> Tensor:  # fmt: skip
     """Return outputs, and write W', b and their pending sums after the last token into `state` (2, batch, heads, F + 1, F)."""
     state.zero_()
     return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr, state)[0]
 
 
 def decode(
-    packed: Tensor,
-    rotation: Tensor,
-    gamma: Tensor,
-    beta: Tensor,
-    token_idx: Tensor,
-    lr_bias: Tensor,
-    base_lr: float,
-    state: Tensor,
-    position: Tensor,
-) -> Tensor:
+    packed: Tensor, rotation: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor, base_lr: float,
+    state: Tensor, position: Tensor,
+) -> Tensor:  # fmt: skip
     """Return the outputs (batch, width) of one token per sequence, packed (batch, columns), at `position`; updates `state`."""
     _, batch, heads, _, features = state.shape
     width = heads * features
@@ -171,17 +139,9 @@ def _(
 
 @torch.library.custom_op("meshwise::ttt_linear_backward", mutates_args=())
 def backward(
-    d_out: Tensor,
-    rotation: Tensor,
-    w1: Tensor,
-    gamma: Tensor,
-    token_idx: Tensor,
-    states: Tensor,
-    biases: Tensor,
-    ready: Tensor,
-    lines: Tensor,
-    base_lr: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    d_out: Tensor, rotation: Tensor, w1: Tensor, gamma: Tensor, token_idx: Tensor, states: Tensor, biases: Tensor,
+    ready: Tensor, lines: Tensor, base_lr: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return gradients of `packed`, of W1 and b1 per chain, and in two parts of gamma, beta and places per mini-batch."""
     batch, seq, heads, features, tokens, count = _sizes(d_out, w1, token_idx)
     d_packed, d_first, each, finish = _empty_backward(d_out, w1, token_idx)
@@ -238,16 +198,12 @@ def _differentiate(ctx: Any, d_out: Tensor, *_: Tensor) -> tuple[Tensor | None, 
     d_place = each[:, 2 * features :].sum(0)
     d_place = torch.cat((d_place[:-1], (d_place[-1] + finish[:, 2 * features].sum())[None]))
     return (
-        d_packed,
-        None,
-        d_first[:, :-1].transpose(1, 2).to(w1.dtype),
-        d_first[:, -1:].reshape(b1.shape).to(b1.dtype),
+        d_packed, None, d_first[:, :-1].transpose(1, 2).to(w1.dtype), d_first[:, -1:].reshape(b1.shape).to(b1.dtype),
         (each[:, :features] + finish[:, :features]).to(gamma.dtype),
         (each[:, features : 2 * features] + finish[:, features : 2 * features]).to(beta.dtype),
         torch.where(counted + token_idx >= 0, d_place, 0.0).to(token_idx.dtype),
-        finish[:, -1].reshape(lr_bias.shape).to(lr_bias.dtype),
-        None,
-    )
+        finish[:, -1].reshape(lr_bias.shape).to(lr_bias.dtype), None,
+    )  # fmt: skip
 
 
 forward.register_autograd(_differentiate, setup_context=_save)

@@ -18,12 +18,8 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_chain import chain
 from meshwise.workers.trainer.models.ttt.kernels.mlp_readers import output, readers, through_w1
 
 KERNELS: dict[str, Any] = {
-    "chain": chain,
-    "output": output,
-    "readers": readers,
-    "back_chain": back_chain,
-    "through_w1": through_w1,
-}
+    "chain": chain, "output": output, "readers": readers, "back_chain": back_chain, "through_w1": through_w1,
+}  # fmt: skip
 LAUNCH: dict[str, dict[str, int]] = {
     "chain": {"W": 8}, "output": {"W": 4}, "readers": {"W": 4}, "back_chain": {"W": 8}, "through_w1": {"W": 4},
 }  # fmt: skip
@@ -139,12 +135,8 @@ def ttt_mlp_backward(
 
     def readers(rows: Rows) -> None:
         given = (
-            *cut(rows, q, k, v, rate),
-            place,
-            gamma,
-            beta,
-            *cut(rows, *states, d_out, *tiles, dq, dk_read, d_rate_read, each),
-        )
+            *cut(rows, q, k, v, rate), place, gamma, beta, *cut(rows, *states, d_out, *tiles, dq, dk_read, d_rate_read, each),
+        )  # fmt: skip
         launch("readers", len(q[rows]) * heads * batches, *given, heads, batches, **c)
 
     def back_chain(rows: Rows) -> None:

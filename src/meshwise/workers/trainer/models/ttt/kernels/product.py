@@ -47,13 +47,9 @@ def product(
 
 
 def multiply(
-    x: Tensor,
-    weight: Tensor,
-    dtype: torch.dtype = torch.float32,
-    norm: nn.RMSNorm | nn.LayerNorm | None = None,
-    gated_by: Tensor | None = None,
-    residual: Tensor | None = None,
-) -> Tensor:
+    x: Tensor, weight: Tensor, dtype: torch.dtype = torch.float32, norm: nn.RMSNorm | nn.LayerNorm | None = None,
+    gated_by: Tensor | None = None, residual: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Return (batch, rows) of `dtype` from x (batch, width)."""
     rows, width = weight.shape
     out = x.new_empty(len(x), rows, dtype=dtype)
