@@ -17,6 +17,8 @@ from meshwise.plan.serve.choice import interval
 from meshwise.plan.serve.search import search
 from meshwise.run.bench.speeds import PERCENTILES, Measured, Setting, differ
 from meshwise.run.serve.deployment import Deployment
+from meshwise.runs import table as tables
+from meshwise.runs.run import Run, Value
 from meshwise.workers.decoder.rows import COLUMNS
 
 FORMAT, KIND = 1, "bench"
@@ -185,19 +187,17 @@ def _facts(data: Report, planned: Deployment | None) -> dict[str, Any]:
         return facts
     q, layout = planned.question, planned.layout
     used = [q.cards[i] for i in layout.cards]
-    kind = q.weights
-    facts |= {
+    told: dict[str, Value] = {
         "model": q.model.source if q.model.tensors else q.model.name,
-        "params_b": f"{q.model.params / 1e9:.3f}",
-        "quant": kind.format,
-        "bits_per_weight": f"{kind.bits_per_weight:.2f}",
+        "params": f"{q.model.params / 1e9:.3f}",
+        "weights": q.weights.format,
+        "bits_per_weight": f"{q.weights.bits_per_weight:.2f}",
         "engine": q.engine.name,
-        "gpu": used[0].chip.key,
-        "n_gpus": len(used),
-        "n_hosts": layout.hosts,
+        "chip": used[0].chip.key,
+        "devices": len(used),
         "split": layout.split if len(used) > 1 else "none",
     }
-    return facts
+    return facts | tables.row(Run.told("", told)) | {"n_hosts": layout.hosts}
 
 
 # Causes of a gap between prediction and measurement.

@@ -74,7 +74,7 @@ def losses(measured: Measured) -> Section:
 
 def comparison(lengths: Lengths) -> Section:
     """Return speed and memory at each sequence length."""
-    ordered = sorted(lengths.outcomes, key=lambda outcome: int(outcome.row["seq_len"]))
+    ordered = sorted(lengths.outcomes, key=lambda outcome: outcome.run.whole("seq"))
     how = (
         "equal tokens per step at every length"
         if lengths.same_tokens
@@ -93,7 +93,7 @@ def _figure(name: str, show: str) -> Callable[[Outcome], str]:
 
 
 def _tokens(outcome: Outcome) -> int:
-    return int(outcome.row["seq_len"]) * int(outcome.row["global_batch_seqs"])
+    return outcome.run.whole("seq") * outcome.run.whole("batch")
 
 
 def _loss(outcome: Outcome) -> str:
@@ -102,8 +102,8 @@ def _loss(outcome: Outcome) -> str:
 
 
 COLUMNS: tuple[Column[Outcome], ...] = (
-    Column("sequence", lambda outcome: f"{int(outcome.row['seq_len']):,}", text=True),
-    Column("batch", lambda outcome: f"{int(outcome.row['global_batch_seqs']):,}"),
+    Column("sequence", lambda outcome: f"{outcome.run.whole('seq'):,}", text=True),
+    Column("batch", lambda outcome: f"{outcome.run.whole('batch'):,}"),
     Column("tokens/step", lambda outcome: f"{_tokens(outcome):,}"),
     Column("s/step", lambda outcome: _figure("sec_per_iter", ".4f")(outcome) or str(outcome.row["outcome"])),
     Column("tokens/s", lambda outcome: f"{outcome.rate:,.0f}" if outcome.ran else ""),
