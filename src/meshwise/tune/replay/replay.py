@@ -60,11 +60,7 @@ class Replay:
             "skipped": self.skipped,
             "regret": {each.name: [each.mean(n + 1) for n in range(self.runs)] for each in self.strategies},
             "groups": [
-                {
-                    "group": name,
-                    "rows": rows,
-                    "regret": {each.name: each.regret[i].tolist() for each in self.strategies},
-                }
+                {"group": name, "rows": rows, "regret": {each.name: each.regret[i].tolist() for each in self.strategies}}
                 for i, (name, rows) in enumerate(zip(self.groups, self.sizes, strict=True))
             ],
             "notes": list(self.notes),

@@ -72,8 +72,7 @@ def show(
         str, typer.Argument(metavar="chips|clusters|models", help="Catalogue to list.", autocompletion=among(api.CATALOGUES))
     ],
     name: Annotated[
-        str,
-        typer.Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.", autocompletion=_names),
+        str, typer.Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.", autocompletion=_names)
     ] = "",
     json: Json = False,
     csv: Csv = False,

@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "probe",
-    ProbeAsk,
-    examples=("meshwise probe", "meshwise probe --seconds 20 --device cpu", "meshwise probe --show"),
-)
+@verb(app, "probe", ProbeAsk, examples=("meshwise probe", "meshwise probe --seconds 20 --device cpu", "meshwise probe --show"))
 def probe(
     given: Given,
     out: Annotated[

@@ -26,10 +26,7 @@ LONGEST_QUERY = 8192
 """Characters of a query string, at most."""
 COOKIE = "meshwise"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-PLOT_STYLES = (
-    "'sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww='",
-    "'sha256-rCZUQsEQJf1DmnfnMZmlj08XC7qbIZySA6bEtitbQ00='",
-)
+PLOT_STYLES = ("'sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww='", "'sha256-rCZUQsEQJf1DmnfnMZmlj08XC7qbIZySA6bEtitbQ00='")
 """Hashes of the style elements that Observable Plot writes into its figures and legends; tests/ui/web fails where they change."""
 POLICY = "; ".join(
     (
