@@ -116,13 +116,9 @@ class TuneAsk(Ask):
     engine_path: str = asked(default="", converter=TEXT, help="Folder of the engine's programs, or xllamacpp.", group=ENGINE)
     model_file: str = asked(default="", converter=TEXT, help="The .gguf, or the folder of weights.", group=ENGINE)
     on: str = asked(
-        default="",
-        converter=TEXT,
-        help="This machine as a cluster: 2xrtx3090.",
-        shown="detected",
-        complete="clusters",
+        default="", converter=TEXT, help="This machine as a cluster: 2xrtx3090.", shown="detected", complete="clusters",
         group=ENGINE,
-    )
+    )  # fmt: skip
     repeats: int = asked(default=3, converter=whole(1, 1000), help="Repeats of a measurement, after a warm-up.", group=ENGINE)
 
     replay: str = asked(

@@ -107,13 +107,9 @@ class BenchAsk(Ask):
     patience: float = asked(default="10min", converter=TIME, help="Give up on a request after this long.")
     seed: int = asked(default=0, converter=whole(0, 10**10), help="Seed of the prompts.")
     on: str = asked(
-        default="",
-        converter=TEXT,
-        help="This machine as a cluster: 2xrtx3090.",
-        shown="detected",
-        complete="clusters",
+        default="", converter=TEXT, help="This machine as a cluster: 2xrtx3090.", shown="detected", complete="clusters",
         group=ENGINE,
-    )
+    )  # fmt: skip
     engine: str = asked(
         default="", converter=TEXT, help="llama.cpp, vllm or transformers.", shown="by format and chip", complete="engines",
         group=ENGINE,

@@ -37,18 +37,15 @@ STEPS, SHORT = 40, 8
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "schedule", "recompute")
 """Fields that set an axis of the layout."""
 _SINGLE = (
-    "dry_run",
-    "report",
-    "save",
-    "merge",
-    "checkpoint_every",
-    "tensorboard",
-    "track",
-    "eval_data",
-    "profile",
+    "dry_run", "report", "save", "merge", "checkpoint_every", "tensorboard", "track", "eval_data", "profile",
     "memory_snapshot",
-)
+)  # fmt: skip
 """Options of one run, which a sweep of short runs does not take."""
+_PASSED = (
+    "clip", "weight_decay", "eval_every", "pack", "seed", "graph", "weights", "save", "checkpoint_every", "keep", "timeout", "tensorboard",
+    "memory_snapshot", "out",
+)  # fmt: skip
+"""Options that the trainer takes as they are."""
 
 
 def _batch(value: str | int) -> str | int:
@@ -114,11 +111,9 @@ class TrainRun(Ask):
         help="To train: a plan.json of 'meshwise plan', or a model as for plan. To serve: a plan.json of 'meshwise serve', or a .gguf.",
     )  # fmt: skip
     batch: str | int = asked(
-        default=0,
-        converter=_BATCH,
-        help="Sequences per step (8), sequences x length (8x2048) or tokens (4M).",
+        default=0, converter=_BATCH, help="Sequences per step (8), sequences x length (8x2048) or tokens (4M).",
         shown="the plan's, 8",
-    )
+    )  # fmt: skip
     seq: int = asked(default=0, converter=LENGTH, help="Sequence length.", shown="the plan's, 64")
     steps: int = asked(
         default=0, converter=whole(1, 10**9), help="Steps to train.", shown=f"{STEPS}; {SHORT} in each run of a sweep"
@@ -204,12 +199,9 @@ class TrainRun(Ask):
         group=FINETUNE,
     )  # fmt: skip
     adapter: str = asked(
-        default="",
-        converter=TEXT,
-        help="Folder with an adapter in PEFT's format to start from.",
-        shown="a new one",
+        default="", converter=TEXT, help="Folder with an adapter in PEFT's format to start from.", shown="a new one",
         group=FINETUNE,
-    )
+    )  # fmt: skip
     merge: bool = asked(
         default=False, converter=FLAG, help="Write the weights with the adapters added to them at the end.", group=FINETUNE
     )
@@ -219,12 +211,9 @@ class TrainRun(Ask):
         help="Text or conversations (.txt, .jsonl, .parquet) or token files (.tokens, .bin): a file, a folder or a quoted pattern.",
     )  # fmt: skip
     train_on: str = asked(
-        default="",
-        converter=choice("", "answers", "all"),
-        help="Tokens of conversations that have a loss.",
-        shown="answers",
+        default="", converter=choice("", "answers", "all"), help="Tokens of conversations that have a loss.", shown="answers",
         group=DATA,
-    )
+    )  # fmt: skip
     tokenizer: str = asked(
         default="", converter=TEXT, help="bytes, HF's tokenizer.json or its folder, or bpe:N to learn N tokens.",
         shown="bytes; with --finetune, the one beside the weights",
@@ -335,31 +324,15 @@ class TrainRun(Ask):
     def options(self) -> dict[str, Any]:
         """Fields of the trainer's Settings that are passed on as they are."""
         first, _, count = self.profile.partition(":")
-        return {
+        given = {name: value for name in ("lr", "warmup", "compile") if (value := getattr(self, name)) is not None}
+        profiled = {"profile_from": int(first) - 1, "profile_steps": int(count)} if self.profile else {}
+        return {name: getattr(self, name) for name in _PASSED} | given | profiled | {
             "steps": self.steps or (STEPS if self.sweep is None else SHORT),
-            **({} if self.lr is None else {"lr": self.lr}),
-            **({} if self.warmup is None else {"warmup": self.warmup}),
             "lr_schedule": self.lr_schedule or "cosine",
-            "clip": self.clip,
-            "weight_decay": self.weight_decay,
-            "eval_every": self.eval_every,
-            "pack": self.pack,
             "track": tuple(filter(None, self.track.split(","))),
             "metrics_file": os.path.abspath(self.metrics_file) if self.metrics_file else "",
-            "seed": self.seed,
-            "graph": self.graph,
-            **({} if self.compile is None else {"compile": self.compile}),
-            "weights": self.weights,
-            "save": self.save,
-            "checkpoint_every": self.checkpoint_every,
-            "keep": self.keep,
-            "timeout": self.timeout,
             "on_nan": self.on_nan or "stop",
-            "tensorboard": self.tensorboard,
-            "memory_snapshot": self.memory_snapshot,
-            "out": self.out,
-            **({"profile_from": int(first) - 1, "profile_steps": int(count)} if self.profile else {}),
-        }
+        }  # fmt: skip
 
 
 @question

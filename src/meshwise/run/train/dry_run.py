@@ -23,17 +23,9 @@ from meshwise.workers.trainer.contract.settings import Layout, Settings
 from meshwise.workers.trainer.contract.stages import Span, spans, stages_of_rank
 
 OUTPUTS = (
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "q_b_proj",
-    "kv_b_proj",
-    "gate_proj",
-    "up_proj",
-    "embed_tokens",
-    "embed_positions",
+    "q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "embed_positions",
     "lm_head",
-)
+)  # fmt: skip
 """Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
 INPUTS = ("o_proj", "down_proj")
 """Modules that tensor parallelism cuts along dimension 1, their inputs."""

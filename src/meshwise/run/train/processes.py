@@ -113,15 +113,9 @@ def supervise(
     asked = False
     with ScratchFile() as stop:
         process = subprocess.Popen(
-            command,
-            env=dict(environment) | {STOP_FILE: str(stop.path)},
-            start_new_session=True,
-            preexec_fn=with_parent(),
-            pass_fds=lock.descriptors(),
-            text=True,
-            errors="replace",
-            **streams,
-        )
+            command, env=dict(environment) | {STOP_FILE: str(stop.path)}, start_new_session=True, preexec_fn=with_parent(),
+            pass_fds=lock.descriptors(), text=True, errors="replace", **streams,
+        )  # fmt: skip
         reach("launcher started agent")
 
         def request_stop(number: int, frame: FrameType | None) -> None:

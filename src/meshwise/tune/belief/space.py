@@ -211,16 +211,10 @@ class Space:
         teach a common factor and what differs along the axes."""
         known = {name: Axis.of(values) for name, values in axes.items()}
         return Space(
-            seconds=np.asarray(seconds, dtype=np.float64),
-            memory=np.asarray(memory, dtype=np.float64),
-            capacity=np.full(len(words), capacity),
-            axes=known,
-            traits=_traits_of_axes(known, len(words)),
-            slopes={},
-            memory_slopes={},
-            memory_spread=spread,
-            names=tuple(words),
-        )
+            seconds=np.asarray(seconds, dtype=np.float64), memory=np.asarray(memory, dtype=np.float64),
+            capacity=np.full(len(words), capacity), axes=known, traits=_traits_of_axes(known, len(words)), slopes={},
+            memory_slopes={}, memory_spread=spread, names=tuple(words),
+        )  # fmt: skip
 
     @staticmethod
     def joined(spaces: "Sequence[Space]") -> "Space":

@@ -92,11 +92,7 @@ def replay(
     others, notes = rivals.strategies(groups, runs, seeds, progress)
     used = sorted({group.calibration.key or group.calibration.name for group in groups})
     return Replay(
-        table=find_table(table).stem,
-        groups=tuple(group.name for group in groups),
-        sizes=tuple(len(group.cases) for group in groups),
-        skipped=len(skipped),
-        runs=runs,
-        strategies=(own, *others),
+        table=find_table(table).stem, groups=tuple(group.name for group in groups),
+        sizes=tuple(len(group.cases) for group in groups), skipped=len(skipped), runs=runs, strategies=(own, *others),
         notes=(f"predictions by {', '.join(used)}", *notes),
-    )
+    )  # fmt: skip

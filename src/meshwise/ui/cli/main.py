@@ -20,13 +20,9 @@ STOPPED = 130
 """Exit code after Ctrl-C."""
 
 app = typer.Typer(
-    name="meshwise",
-    cls=Verbs,
-    help="Find the fastest way to train or serve a model on the accelerators you have.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    name="meshwise", cls=Verbs, help="Find the fastest way to train or serve a model on the accelerators you have.",
+    pretty_exceptions_enable=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)

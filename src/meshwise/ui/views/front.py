@@ -33,27 +33,19 @@ def front_view(front: Front, width: int) -> RenderableType:
         Column("tok/s per device", lambda p: tokens(p.per_device), short_title="per device"),
         Column("TTFT", lambda p: units.show(p.ttft, "seconds", digits=3), rank=2),
         Column(
-            "step goes to",
-            lambda p: f"{p.bound} {100 * p.share:.0f}%",
-            text=True,
-            rank=3,
+            "step goes to", lambda p: f"{p.bound} {100 * p.share:.0f}%", text=True, rank=3,
             short=lambda p: f"{p.part} {100 * p.share:.0f}%",
         ),
-    ]
+    ]  # fmt: skip
     if any(point.dollars_per_million_out is not None for point in front.points):
         columns.append(Column("$/1M out", lambda p: dollars(p.dollars_per_million_out), rank=1))
         columns.append(Column("$/1M in", lambda p: dollars(p.dollars_per_million_in), rank=4))
     lines = [Text(line) for line in plot(front, min(width, WIDEST))]
     words = "More users share one read of the weights: a device makes more tokens/s, a user gets fewer, until products or the cache bind."
     return Group(
-        *heading([title], width),
-        Text(),
-        Table(columns, front.points).fitted(width),
-        Text(),
-        *lines,
-        Text(),
+        *heading([title], width), Text(), Table(columns, front.points).fitted(width), Text(), *lines, Text(),
         wrapped(words, width),
-    )
+    )  # fmt: skip
 
 
 def plot(front: Front, width: int) -> list[str]:

@@ -14,14 +14,10 @@ def rollout_view(plan: RolloutPlan, width: int) -> RenderableType:
     ask, best = plan.ask, plan.best
     answers = f"{ask.batch:,} prompts of {ask.prompt:,} tokens, {ask.answers} answers each of {ask.seq - ask.prompt:,}"
     return Group(
-        *heading([f"{ask.model} on {ask.on}: {answers}", setting(ask, plan.framework)], width),
-        Text(),
-        Table(_columns(), plan.splits).fitted(width),
-        Text(),
-        *bullets(_sentences(best), width),
-        Text(),
+        *heading([f"{ask.model} on {ask.on}: {answers}", setting(ask, plan.framework)], width), Text(),
+        Table(_columns(), plan.splits).fitted(width), Text(), *bullets(_sentences(best), width), Text(),
         *(wrapped(f"note: {note}", width, indent="  ") for note in plan.notes),
-    )
+    )  # fmt: skip
 
 
 def _columns() -> list[Column[Split]]:

@@ -25,18 +25,13 @@ SEVERAL = 5
 def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     """Return everything that `serve` prints except the commands, which must not be wrapped."""
     parts: list[RenderableType] = [
-        *heading(header(plan), width),
-        Text(),
-        table(plan).fitted(width),
-        *(wrapped(line, width) for line in below_table(plan)),
-        Text(),
-    ]
+        *heading(header(plan), width), Text(), table(plan).fitted(width),
+        *(wrapped(line, width) for line in below_table(plan)), Text(),
+    ]  # fmt: skip
     parts += [
-        *device_bars(plan.best, str(plan.cluster["unit"]), width),
-        Text(),
-        *time_bars(plan.choices[: SEVERAL if verbose else 1], width),
-        Text(),
-    ]
+        *device_bars(plan.best, str(plan.cluster["unit"]), width), Text(),
+        *time_bars(plan.choices[: SEVERAL if verbose else 1], width), Text(),
+    ]  # fmt: skip
     parts += [wrapped(line, width) for line in plan.reasons] if verbose else bullets(_highlights(plan), width)
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
     about = calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose)

@@ -25,16 +25,9 @@ def points_view(points: TrainPoints, width: int) -> RenderableType:
     why += [Text("The same layout wins at every point.")] if several and not reasons else []
     table = Table(_columns(points.ask, points.axes, points.points), points.points).fitted(width)
     return Group(
-        *heading(_header(points.ask, " and ".join(points.axes), points.points), width),
-        Text(),
-        table,
-        Text(),
-        _chart(points.axes, points.points, width),
-        Text(),
-        *why,
-        Text(),
-        *_notes(points.points, width),
-    )
+        *heading(_header(points.ask, " and ".join(points.axes), points.points), width), Text(), table, Text(),
+        _chart(points.axes, points.points, width), Text(), *why, Text(), *_notes(points.points, width),
+    )  # fmt: skip
 
 
 def _header(ask: TrainAsk, varied: str, points: Sequence[Point]) -> list[str]:

@@ -60,15 +60,9 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
     batch = 2 * ready.settings.batch
     larger = layouts(replace(q, work=replace(q.work, batch=batch)), _keeps_rules(replace(ready.settings, batch=batch)))
     return Forecast(
-        here=here,
-        scale=median(ratios) if ratios else 1.0,
-        fitted=len(ratios),
-        kind=q.chip.kind,
-        generic=generic,
-        evaluated=found.evaluated,
-        better=tuple(_distinct(faster))[:SHOWN],
-        doubled=next(larger, None),
-    )
+        here=here, scale=median(ratios) if ratios else 1.0, fitted=len(ratios), kind=q.chip.kind, generic=generic,
+        evaluated=found.evaluated, better=tuple(_distinct(faster))[:SHOWN], doubled=next(larger, None),
+    )  # fmt: skip
 
 
 def scales(rows: list[dict[str, Any]], settings: Settings) -> list[float]:

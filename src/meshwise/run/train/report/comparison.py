@@ -28,13 +28,9 @@ from meshwise.workers.trainer.contract.settings import Settings
 
 PASSES = ("forward", "backward", "passes")
 PHASES = {
-    "forward": "forward",
-    "backward": "backward",
-    "passes": "pipelined passes",
-    "data": "reading data",
-    "reduce": "gradient norm and clipping",
-    "optimizer": "optimizer",
-}
+    "forward": "forward", "backward": "backward", "passes": "pipelined passes", "data": "reading data",
+    "reduce": "gradient norm and clipping", "optimizer": "optimizer",
+}  # fmt: skip
 ONCE = ("optimizer", "offload", "fixed")
 """Parts of a prediction outside of the forward and backward passes."""
 FILES = (
@@ -134,12 +130,9 @@ def parts(measured: Measured, forecast: Forecast | None) -> list[Part]:
 
 
 KERNEL_PARTS: dict[str, tuple[str, ...]] = {
-    "products": ("matmul", "recompute"),
-    "attention": ("attention",),
-    "other": ("elementwise",),
-    "optimizer": ("optimizer",),
+    "products": ("matmul", "recompute"), "attention": ("attention",), "other": ("elementwise",), "optimizer": ("optimizer",),
     "idle": ("launch", "fixed"),
-}
+}  # fmt: skip
 """Parts of a profiled step, and the predicted parts that they correspond to; all other predicted parts are communication."""
 KERNEL_WORDS = {"products": "matrix products", "other": "norms and activations"}
 

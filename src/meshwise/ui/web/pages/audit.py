@@ -90,11 +90,8 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
         "files": audit.files,
         "findings": [
             {
-                "certainty": finding.certainty,
-                "message": finding.message,
-                "arithmetic": finding.arithmetic,
-                "where": views.places(finding.where),
-                "compared": views.places(finding.compared_with),
+                "certainty": finding.certainty, "message": finding.message, "arithmetic": finding.arithmetic,
+                "where": views.places(finding.where), "compared": views.places(finding.compared_with),
             }
             for finding in audit.findings
         ],
@@ -104,16 +101,10 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
         "suggestions": [suggestion.message for suggestion in audit.predictions.suggestions],
         "scores": [scores.values(each, "devices") for each in scored],
         "unscored": unscored,
-    }
+    }  # fmt: skip
 
 
 PAGE = Page(
-    name="audit",
-    title="Audit",
-    about="Check reported results: a log, a table, or figures that somebody states",
-    template="audit.html",
-    answer=answer,
-    form=lambda query: asking.groups(AuditAsk, query),
-    examples=EXAMPLES,
-    uploads=True,
-)
+    name="audit", title="Audit", about="Check reported results: a log, a table, or figures that somebody states",
+    template="audit.html", answer=answer, form=lambda query: asking.groups(AuditAsk, query), examples=EXAMPLES, uploads=True,
+)  # fmt: skip

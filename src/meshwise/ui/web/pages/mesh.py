@@ -83,22 +83,14 @@ def stages(mesh: Mesh) -> list[dict[str, Any]]:
     most = max(after - first for first, after in mesh.stages)
     return [
         {
-            "stage": i,
-            "layers": f"{first} to {after - 1}" if after > first else "none",
-            "number": after - first,
+            "stage": i, "layers": f"{first} to {after - 1}" if after > first else "none", "number": after - first,
             "share": 100 * (after - first) / most,
         }
         for i, (first, after) in enumerate(mesh.stages)
-    ]
+    ]  # fmt: skip
 
 
 PAGE = Page(
-    name="mesh",
-    title="Mesh",
-    about="Which device holds what in a layout",
-    template="mesh.html",
-    answer=answer,
-    form=lambda query: asking.groups(TrainAsk, query),
-    missing=missing_fields(plan.REQUIRED),
-    examples=plan.EXAMPLES,
-)
+    name="mesh", title="Mesh", about="Which device holds what in a layout", template="mesh.html", answer=answer,
+    form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED), examples=plan.EXAMPLES,
+)  # fmt: skip

@@ -167,13 +167,7 @@ def row_of(query: Pairs, plan: TrainPlan) -> int:
 
 
 PAGE = Page(
-    name="plan",
-    title="Plan",
-    about="The fastest layouts to train a model on a cluster",
-    template="answer.html",
-    answer=answer,
-    form=lambda query: asking.groups(TrainAsk, query),
-    missing=missing_fields(REQUIRED),
-    examples=EXAMPLES,
+    name="plan", title="Plan", about="The fastest layouts to train a model on a cluster", template="answer.html",
+    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(REQUIRED), examples=EXAMPLES,
     planned=plan_of,
-)
+)  # fmt: skip

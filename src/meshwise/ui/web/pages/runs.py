@@ -24,11 +24,9 @@ EVERY = 0.5
 BEAT = 30
 """Looks without news after which a comment keeps the connection open."""
 CHARTS = (
-    ("loss", "loss", ""),
-    ("tokens_per_second", "tokens/s", "tokens_per_second"),
-    ("mfu", "MFU, %", "mfu"),
+    ("loss", "loss", ""), ("tokens_per_second", "tokens/s", "tokens_per_second"), ("mfu", "MFU, %", "mfu"),
     ("memory", "GiB on the fullest device", "memory"),
-)
+)  # fmt: skip
 
 
 def chosen(site: Site, query: Pairs) -> dict[str, Path]:
@@ -71,27 +69,19 @@ def about(run: RunFolder) -> dict[str, Any]:
         "running" if run.running else f"stopped: {run.stopped}" if run.stopped else "done" if len(run.steps) else "no steps yet"
     )
     return {
-        "name": run.name,
-        "model": s.name,
-        "devices": s.layout.devices,
-        "gpu": str(s.facts.get("gpu", s.device)),
-        "state": state,
-        "running": run.running,
-        "done": run.steps[-1].step + 1 if run.steps else 0,
-        "steps": s.steps,
-        "predicted": run.predicted,
-        "measured": run.measured,
-    }
+        "name": run.name, "model": s.name, "devices": s.layout.devices, "gpu": str(s.facts.get("gpu", s.device)),
+        "state": state, "running": run.running, "done": run.steps[-1].step + 1 if run.steps else 0, "steps": s.steps,
+        "predicted": run.predicted, "measured": run.measured,
+    }  # fmt: skip
 
 
 def drawing(run: RunFolder) -> dict[str, Any]:
     """Return the curves of a run, and where to listen for more."""
     return {
-        "name": run.name,
-        "running": run.running,
+        "name": run.name, "running": run.running,
         "predicted": {key: _plain(key, value) for key, value in run.predicted.items()},
         "points": [_scaled(point) for point in run.points()],
-    }
+    }  # fmt: skip
 
 
 def _plain(key: str, value: float | None) -> float | None:
@@ -168,10 +158,6 @@ async def events(folder: Path) -> AsyncIterator[str]:
 
 
 PAGE = Page(
-    name="runs",
-    title="Runs",
-    about="Runs of meshwise, live and finished, and results of bench",
-    template="runs.html",
-    answer=answer,
-    live=True,
-)
+    name="runs", title="Runs", about="Runs of meshwise, live and finished, and results of bench", template="runs.html",
+    answer=answer, live=True,
+)  # fmt: skip

@@ -203,13 +203,6 @@ def missing(query: Pairs) -> list[str]:
 
 
 PAGE = Page(
-    name="serve",
-    title="Serve",
-    about="The best layouts to serve a model on given devices",
-    template="served.html",
-    answer=answer,
-    form=lambda query: asking.groups(ServeAsk, query),
-    missing=missing,
-    examples=EXAMPLES,
-    planned=plan_of,
-)
+    name="serve", title="Serve", about="The best layouts to serve a model on given devices", template="served.html",
+    answer=answer, form=lambda query: asking.groups(ServeAsk, query), missing=missing, examples=EXAMPLES, planned=plan_of,
+)  # fmt: skip

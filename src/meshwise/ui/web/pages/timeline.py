@@ -97,12 +97,7 @@ def saved(site: Site, query: Pairs) -> bytes:
 
 
 PAGE = Page(
-    name="timeline",
-    title="Timeline",
-    about="The step of a layout, operation by operation",
-    template="timeline.html",
-    answer=answer,
-    form=lambda query: asking.groups(TrainAsk, query),
-    missing=missing_fields(plan.REQUIRED),
+    name="timeline", title="Timeline", about="The step of a layout, operation by operation", template="timeline.html",
+    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED),
     examples=plan.EXAMPLES,
-)
+)  # fmt: skip

@@ -85,14 +85,9 @@ MOVED = {
 }
 """Axes with a slider."""
 TITLES = {
-    "seq": "sequence length",
-    "gpus": "devices",
-    "users": "users at a time",
-    "rate": "requests per second",
-    "depth": "cached tokens before the prompt",
-    "network": "network of a node",
-    "price": "price of a device",
-}
+    "seq": "sequence length", "gpus": "devices", "users": "users at a time", "rate": "requests per second",
+    "depth": "cached tokens before the prompt", "network": "network of a node", "price": "price of a device",
+}  # fmt: skip
 
 
 def _read_price(text: str, ask: Any) -> float:
@@ -279,16 +274,12 @@ def front(site: Site, query: Pairs) -> Reply:
     made = site.kept.get(("front", ask), lambda: api.front_serve(ask))
     rows = [
         {
-            "users": point.users,
-            "layout": point.name,
-            "each": point.per_user,
-            "all": point.per_device,
-            "because": f"{point.bound} {point.share:.0%}",
-            "front": on_front,
+            "users": point.users, "layout": point.name, "each": point.per_user, "all": point.per_device,
+            "because": f"{point.bound} {point.share:.0%}", "front": on_front,
         }
         for on_front, points in ((False, made.dominated), (True, made.points))
         for point in points
-    ]
+    ]  # fmt: skip
     return Reply({}, {"points": rows}, rows)
 
 
