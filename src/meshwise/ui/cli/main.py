@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer import Option
 
 from meshwise.errors import UserError
 from meshwise.output import flush, say, silence
@@ -26,7 +27,7 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def root(context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def root(context: typer.Context, version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
     if version:
         typer.echo(VERSION)
     elif context.invoked_subcommand is None:

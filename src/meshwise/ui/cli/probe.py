@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from meshwise import api
 from meshwise.run.probe.ask import ProbeAsk
@@ -23,7 +24,7 @@ app = typer.Typer()
 def probe(
     given: Given,
     out: Annotated[
-        Path | None, typer.Option(help="Also write the rows to this .jsonl.", metavar="FILE", rich_help_panel=OUTPUT)
+        Path | None, Option(help="Also write the rows to this .jsonl.", metavar="FILE", rich_help_panel=OUTPUT)
     ] = None,
     json: Json = False,
 ) -> None:
