@@ -232,14 +232,10 @@ class _Work:
                 for part in ("mean", "p50", "p95", "p99")
             }
             point |= {
-                "rate": one.offered,
-                "finished": one.finished,
-                "goodput": one.goodput,
-                "output_rate": one.output_rate,
+                "rate": one.offered, "finished": one.finished, "goodput": one.goodput, "output_rate": one.output_rate,
                 "prefix": ask.prefix,
-                "predicted": report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None,
-                **times,
-            }
+                "predicted": report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None, **times,
+            }  # fmt: skip
         return {
             "endpoint": where.url, "model": where.redact(printable(up.model)),
             "engine": planned.question.engine.name if planned else "an endpoint", "explained": [one.line() for one in found],

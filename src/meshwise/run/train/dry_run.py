@@ -77,14 +77,10 @@ def describe(run: TrainRun, ready: Launch) -> DryRun:
     s, row = ready.settings, ready.predicted() if ready.on else None
     named = row_of(s.layout) | {"sp": 0}
     return DryRun(
-        commands=tuple(_commands(run, ready)),
-        nodes=ready.hosts.nodes,
-        layout=layout_name(row.layout if row else named),
-        settings=s,
-        stages=tuple(stages(s)),
-        memory=memory.parts(ready, row) if row else {},
+        commands=tuple(_commands(run, ready)), nodes=ready.hosts.nodes, layout=layout_name(row.layout if row else named),
+        settings=s, stages=tuple(stages(s)), memory=memory.parts(ready, row) if row else {},
         capacity=(row.capacity if s.device == "cuda" else memory.capacity(ready, row)) if row else 0.0,
-    )
+    )  # fmt: skip
 
 
 def _commands(run: TrainRun, ready: Launch) -> Iterator[str]:

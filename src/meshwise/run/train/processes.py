@@ -54,13 +54,9 @@ def environment(ready: Launch) -> dict[str, str]:
 
 
 def follow(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    steps: int,
-    say: Say,
-    progress: Progress | None = None,
+    command: Sequence[str], environment: Mapping[str, str], steps: int, say: Say, progress: Progress | None = None,
     watch: Watch | None = None,
-) -> tuple[int, bool]:
+) -> tuple[int, bool]:  # fmt: skip
     """Run a command to its end; return its exit code, and whether a signal stopped it.
 
     Workers print to the standard output of this process. With `progress`, or in a notebook, which replaces sys.stdout, their lines go to
@@ -98,12 +94,9 @@ def run_quietly(command: Sequence[str], environment: Mapping[str, str], log: Pat
 
 
 def supervise(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    read: Callable[["subprocess.Popen[str]"], None] | None = None,
-    watch: Watch | None = None,
-    **streams: Any,
-) -> tuple[int, bool]:
+    command: Sequence[str], environment: Mapping[str, str], read: Callable[["subprocess.Popen[str]"], None] | None = None,
+    watch: Watch | None = None, **streams: Any,
+) -> tuple[int, bool]:  # fmt: skip
     """Return the exit code of a command, and whether a signal stopped it. It runs in its own session: a terminal's Ctrl-C only reaches this
     process.
 

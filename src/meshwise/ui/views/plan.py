@@ -92,13 +92,9 @@ def table(plan: TrainPlan) -> Table[Choice]:
         Column("accum", lambda c: f"{c.gradient_accumulation:,}", rank=7),
     ]  # fmt: skip
     if plan.ask.tokens:
-        columns.extend(
-            [
-                Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""),
-                *([Column("cost", money, key=lambda c: c.total_dollars)] if plan.best.total_dollars is not None else []),
-                Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9),
-            ]
-        )
+        columns.append(Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""))
+        columns += [Column("cost", money, key=lambda c: c.total_dollars)] if plan.best.total_dollars is not None else []
+        columns.append(Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9))
     return Table(columns, plan.choices)
 
 

@@ -24,15 +24,11 @@ def answer(site: Site, query: Pairs) -> Reply | None:
     mesh = made.mesh(choice)
     values = {
         "header": [f"{choice.name}", f"{made.ask.model} on {made.ask.on}: row {row + 1} of {len(made.choices)}"],
-        "choices": [(str(i + 1), each.name) for i, each in enumerate(made.choices)],
-        "row": str(row + 1),
-        "mesh": mesh,
-        "groups": groups(mesh),
-        "stages": stages(mesh),
+        "choices": [(str(i + 1), each.name) for i, each in enumerate(made.choices)], "row": str(row + 1), "mesh": mesh,
+        "groups": groups(mesh), "stages": stages(mesh),
         "bars": [plan.memory_bar(choice, "bytes of the fullest device; no other holds more", made.cluster["kind"])],
-        "drawing": drawing(mesh, query),
-        "pager": pager(mesh, query),
-    }
+        "drawing": drawing(mesh, query), "pager": pager(mesh, query),
+    }  # fmt: skip
     return Reply(values, mesh.to_json(), mesh.rows(), f"Mesh: {choice.name}")
 
 

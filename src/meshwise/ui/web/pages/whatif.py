@@ -294,25 +294,15 @@ def missing(query: Pairs) -> list[str]:
 
 
 PAGE = Page(
-    name="what-if",
-    title="What if",
-    about="What changes with more nodes, a larger batch, another network or chip",
-    template="whatif.html",
-    answer=answer,
-    form=form,
-    missing=missing,
+    name="what-if", title="What if", about="What changes with more nodes, a larger batch, another network or chip",
+    template="whatif.html", answer=answer, form=form, missing=missing,
     examples=(
-        Example(
-            "Llama 3 70B on more nodes",
-            "tokens/s, days and dollars",
-            "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes",
-        ),
-        Example(
-            "Nodes and batch", "a heat map of both", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"
-        ),
-        Example(
-            "More users on eight H100s", "and the front of serving", "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"
-        ),
+        Example("Llama 3 70B on more nodes", "tokens/s, days and dollars",
+                "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes"),
+        Example("Nodes and batch", "a heat map of both",
+                "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"),
+        Example("More users on eight H100s", "and the front of serving",
+                "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"),
         Example("BLOOM on other chips", "A100 or H100", "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&tokens=366B&x=chip"),
     ),
-)
+)  # fmt: skip
