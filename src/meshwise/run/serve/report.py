@@ -59,11 +59,8 @@ def predicted_load(planned: Deployment, load: Load) -> Report | None:
     option = planned.predict_load(load)
     if option is None or option.report is None:
         return None
-    times = {
-        f"{name}_{part}": getattr(getattr(option.report, name), part)
-        for name in ("ttft", "tpot", "e2e")
-        for part in ("p50", "p95", "p99")
-    }
+    names = [(name, part) for name in ("ttft", "tpot", "e2e") for part in ("p50", "p95", "p99")]
+    times = {f"{name}_{part}": getattr(getattr(option.report, name), part) for name, part in names}
     return {"with_prompts": option.throughput, "per_user": option.per_user, "decode": None, "prefill": None, **times}
 
 

@@ -21,12 +21,8 @@ Asked = TypeVar("Asked", bound=Ask)
 
 Json = Annotated[bool, Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
 Csv = Annotated[bool, Option("--csv", help="Print CSV.", rich_help_panel=OUTPUT)]
-Html = Annotated[
-    Path | None,
-    Option(
-        "--html", metavar="FILE", help="Write a report that opens in any browser.", rich_help_panel=OUTPUT, show_default=False
-    ),
-]
+_REPORT = "Write a report that opens in any browser."
+Html = Annotated[Path | None, Option("--html", metavar="FILE", help=_REPORT, rich_help_panel=OUTPUT, show_default=False)]
 Verbose = Annotated[bool, Option("--verbose", "-v", help="Print everything.", rich_help_panel=OUTPUT)]
 
 

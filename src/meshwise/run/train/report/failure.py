@@ -47,18 +47,13 @@ def memory_lines(ready: Launch) -> list[str]:
     held, have = parts(ready, now), capacity(ready, now)
     total = sum(held.values())
     each = ", ".join(f"{name} {size / GIB:.2f}" for name, size in held.items())
-    share = (
-        f" for each of {ready.processes_here} processes on this machine"
-        if ready.settings.device == "cpu" and ready.processes_here > 1
-        else ""
-    )
+    shared = ready.settings.device == "cpu" and ready.processes_here > 1
+    share = f" for each of {ready.processes_here} processes on this machine" if shared else ""
     lines = [f"predicted per device: {each} GiB; {total / GIB:.2f} GiB of {have / GIB:.2f} GiB{share}"]
     near = nearest(ready, MARGIN * min(total, have))
     if near is None:
-        return [
-            *lines,
-            "no layout on these devices is predicted to need clearly less: use more devices, a smaller --batch or --seq",
-        ]
+        none = "no layout on these devices is predicted to need clearly less: use more devices, a smaller --batch or --seq"
+        return [*lines, none]
     words = _options(ready.settings.layout, near)
     needs = sum(parts(ready, near).values()) / GIB
     return [*lines, f"nearest layout that needs less: {words}: {needs:.2f} GiB, {near.step / now.step:.2f} x the time"]
@@ -77,11 +72,8 @@ def nearest(ready: Launch, most: float) -> Choice | None:
 
 
 def _runs(ready: Launch, row: Choice) -> bool:
-    return (
-        row.layout["offload"] == "none"
-        and row.layout["ep"] == 1
-        and not broken_rules(replace(ready.settings, layout=layout_of(row.layout)))
-    )
+    alone = row.layout["offload"] == "none" and row.layout["ep"] == 1
+    return alone and not broken_rules(replace(ready.settings, layout=layout_of(row.layout)))
 
 
 def _changes(current: Layout, row: Choice) -> dict[str, Any]:

@@ -36,10 +36,8 @@ def configuration(result: TrainResult, lengths: Lengths) -> Section:
         f"software: torch {environment.get('torch')}, Python {environment.get('python')}",
     )
     rate = f"{measured.tokens:,} / {measured.seconds:.7g} s = {tokens:,.0f} tokens/s"
-    sums = (
-        f"{s.batch} x {s.seq} = {measured.tokens:,} tokens per step; {rate} "
-        f"= {s.layout.devices} x {tokens / s.layout.devices:,.1f}"
-    )
+    each = f"{s.layout.devices} x {tokens / s.layout.devices:,.1f}"
+    sums = f"{s.batch} x {s.seq} = {measured.tokens:,} tokens per step; {rate} = {each}"
     return Section("configuration", lines=(*facts, sums))
 
 
@@ -75,11 +73,8 @@ def losses(measured: Measured) -> Section:
 def comparison(lengths: Lengths) -> Section:
     """Return speed and memory at each sequence length."""
     ordered = sorted(lengths.outcomes, key=lambda outcome: outcome.run.whole("seq"))
-    how = (
-        "equal tokens per step at every length"
-        if lengths.same_tokens
-        else "equal sequences per step at every length, so longer ones have more tokens"
-    )
+    longer = "equal sequences per step at every length, so longer ones have more tokens"
+    how = "equal tokens per step at every length" if lengths.same_tokens else longer
     lines = [
         f"{how}; only a few steps each, so losses are not comparable with other runs",
         *(f"not run, {point.name}: {point.refusal}" for point in lengths.refused),

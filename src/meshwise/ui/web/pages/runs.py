@@ -55,10 +55,8 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         "benches": [(name, bench.data["model"], bench_views.table(bench.points)) for name, bench in benches],
         "live": any(run.running for run in runs),
     }
-    data = {
-        "runs": [about(run) | {"steps": run.points()} for run in runs],
-        "benches": {name: bench.to_json() for name, bench in benches},
-    }
+    steps = [about(run) | {"steps": run.points()} for run in runs]
+    data = {"runs": steps, "benches": {name: bench.to_json() for name, bench in benches}}
     rows = [{"run": run.name, **point} for run in runs for point in run.points()]
     return Reply(values, data, rows, "Runs")
 
@@ -101,10 +99,8 @@ def table(runs: list[RunFolder]) -> Table[RunFolder]:
 
 
 def _layout(run: RunFolder) -> str:
-    layout = run.settings.layout
-    if run.row.get("outcome") == "ok":
-        return row_layout_name(run.row)
-    return f"dp{layout.dp} tp{layout.tp} pp{layout.pp} mbs{layout.mbs}"
+    a = run.settings.layout
+    return row_layout_name(run.row) if run.row.get("outcome") == "ok" else f"dp{a.dp} tp{a.tp} pp{a.pp} mbs{a.mbs}"
 
 
 def _seconds(figures: Figures) -> str:
@@ -143,10 +139,7 @@ async def events(folder: Path) -> AsyncIterator[str]:
         points = run.points(sent)
         if points or not run.running:
             sent, silent = sent + len(points), 0
-            news: dict[str, Any] = {
-                "points": [_scaled(point) for point in points],
-                "about": about(run) | {"measured": {}, "predicted": {}},
-            }
+            news = {"points": [_scaled(point) for point in points], "about": about(run) | {"measured": {}, "predicted": {}}}
             yield f"data: {json.dumps(news, allow_nan=False)}\n\n"
         if not run.running:
             yield "event: end\ndata: {}\n\n"

@@ -250,14 +250,9 @@ def chart(points: Points[Any, Any], metrics: Sequence[Metric], chosen: str, ask:
 
 def table(points: Points[Any, Any], metrics: Sequence[Metric]) -> Table[Sequence[str]]:
     titles = (*points.axes, "layout", *(metric.title for metric in metrics))
-    rows = tuple(
-        (
-            *point.labels,
-            point.choice.name if point.choice else point.refusal,
-            *(_shown(_of(metric, point.choice)) for metric in metrics),
-        )
-        for point in points
-    )
+    names = [point.choice.name if point.choice else point.refusal for point in points]
+    figures = [[_shown(_of(metric, point.choice)) for metric in metrics] for point in points]
+    rows = [(*point.labels, name, *cells) for point, name, cells in zip(points, names, figures, strict=True)]
     return grid(titles, rows, words=(len(points.axes),))
 
 
@@ -284,9 +279,7 @@ def front(site: Site, query: Pairs) -> Reply:
 
 
 def form(query: Pairs) -> list[asking.Group]:
-    return asking.groups(
-        ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=("top", "measured", "measured_of", "cheapest")
-    )
+    return asking.groups(ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=HIDDEN)
 
 
 def missing(query: Pairs) -> list[str]:
