@@ -139,7 +139,8 @@ async def events(folder: Path) -> AsyncIterator[str]:
         points = run.points(sent)
         if points or not run.running:
             sent, silent = sent + len(points), 0
-            news = {"points": [_scaled(point) for point in points], "about": about(run) | {"measured": {}, "predicted": {}}}
+            told: dict[str, Any] = about(run) | {"measured": {}, "predicted": {}}
+            news = {"points": [_scaled(point) for point in points], "about": told}
             yield f"data: {json.dumps(news, allow_nan=False)}\n\n"
         if not run.running:
             yield "event: end\ndata: {}\n\n"
