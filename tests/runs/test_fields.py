@@ -1,7 +1,13 @@
 """Columns are known by the names that people give them, with the unit in the name."""
 
+from pathlib import Path
+
+import pytest
+
+import meshwise
 from meshwise.runs.fields import find_column
 
+SOURCE = Path(meshwise.__file__).parent
 NAMES = {
     "iteration time (ms)": ("seconds", "ms"),
     "step_time_ms": ("seconds", "ms"),
@@ -23,3 +29,14 @@ def test_columns_are_known_by_the_names_people_give_them():
 
 def test_other_names_are_no_columns():
     assert [name for name in ("", "colour", "weather (ms)", "dim") if find_column(name)] == []
+
+
+WRITERS = {"runs/fields.py", "workers/trainer/contract/rows.py", "workers/decoder/rows.py"}
+"""FIELDS, and the two workers, which write rows without the rest of the package."""
+
+
+@pytest.mark.parametrize("column", ["n_gpus", "global_batch_seqs"])
+def test_columns_of_tables_are_named_where_they_are_defined_and_by_the_workers_that_write_them(column: str) -> None:
+    named = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if column in path.read_text(encoding="utf-8")}
+    assert named <= WRITERS
+    assert "runs/fields.py" in named

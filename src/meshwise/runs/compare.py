@@ -11,7 +11,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.plan.train.choice import Choice, Difference, choice, differences
-from meshwise.plan.train.search import search
+from meshwise.plan.train.search import Found, search
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import MICRO_BATCHES, predict
 
@@ -38,10 +38,15 @@ def always(_: Choice) -> bool:
 
 
 def layouts(
-    q: Question, can: Callable[[Choice], bool] = always, *, bounds: Bounds | None = None, tried: int = MAX_TRIED
+    q: Question,
+    can: Callable[[Choice], bool] = always,
+    *,
+    bounds: Bounds | None = None,
+    tried: int = MAX_TRIED,
+    found: Found | None = None,
 ) -> Iterator[Choice]:
-    """Yield the layouts of a question that fit and that a program `can` run, fastest first."""
-    found = search(q, bounds=bounds or {}, top=tried)
+    """Yield the layouts of a question that fit and that a program `can` run, fastest first. `found`: a search that was made already."""
+    found = found or search(q, bounds=bounds or {}, top=tried)
     for number in range(len(found.layouts)):
         one = choice(q, found.layouts, found.cost, number)
         if can(one):

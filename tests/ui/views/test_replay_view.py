@@ -6,7 +6,7 @@ from rich.console import Console
 
 from meshwise.tune.replay.groups import Strategy
 from meshwise.tune.replay.replay import Replay
-from meshwise.ui.views.replay import replay_view
+from meshwise.ui.views.tune import replay_view
 
 CURVE = np.array([21.63, 0.123, 0.0456, 0.00123, 0.0])
 

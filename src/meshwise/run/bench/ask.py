@@ -70,65 +70,48 @@ class BenchAsk(Ask):
 
     verb: ClassVar[str] = "bench"
 
-    what: str = asked(
-        default="", converter=TEXT, help="URL of an endpoint, a plan.json, a .gguf, or a model.", complete="models", kw_only=False
-    )
-    prompt: Numbers = asked(
-        default=(), converter=NUMBERS, help="Prompt tokens: 512, or several: 128,2k.", shown="the plan's, 512"
-    )
+    # fmt: off
+    what: str = asked(default="", converter=TEXT, help="URL of an endpoint, a plan.json, a .gguf, or a model.", complete="models",
+                      kw_only=False)
+    prompt: Numbers = asked(default=(), converter=NUMBERS, help="Prompt tokens: 512, or several: 128,2k.",
+                            shown="the plan's, 512")
     output: Numbers = asked(default=(), converter=NUMBERS, help="Tokens to generate.", shown="the plan's, 128")
-    users: Numbers = asked(
-        default=(), converter=NUMBERS, help="Concurrent requests: 1, or several: 1,2,4..64.", shown="the plan's, 1"
-    )
+    users: Numbers = asked(default=(), converter=NUMBERS, help="Concurrent requests: 1, or several: 1,2,4..64.",
+                           shown="the plan's, 1")
     repeats: int = asked(default=3, converter=whole(1, 1000), help="Repeats of every setting, after a warm-up.")
-    rate: float = asked(
-        default=0.0, converter=REQUEST_RATE, help="Requests that arrive at random, instead of --users: 4/s.", group=OPEN
-    )
+    rate: float = asked(default=0.0, converter=REQUEST_RATE, help="Requests that arrive at random, instead of --users: 4/s.",
+                        group=OPEN)
     requests: int = asked(default=100, converter=whole(2, 10**6), help="Requests at each rate.", group=OPEN)
     ramp: bool = asked(default=False, converter=FLAG, help="Double the rate until the goodput falls behind.", group=OPEN)
-    burst: float = asked(
-        default=1.0, converter=number(0.1, 10), help="Deviation of the time between arrivals over its mean.", group=OPEN
-    )
-    prefix: float = asked(
-        default=0.0, converter=SHARE, help="Share of every prompt that all requests have in common.", group=OPEN
-    )
+    burst: float = asked(default=1.0, converter=number(0.1, 10), help="Deviation of the time between arrivals over its mean.",
+                         group=OPEN)
+    prefix: float = asked(default=0.0, converter=SHARE, help="Share of every prompt that all requests have in common.",
+                          group=OPEN)
     lengths: str = asked(default="", converter=TEXT, help="JSONL of request lengths ('prompt' and 'output').", group=OPEN)
     ttft: str = asked(default="", converter=TARGET, help="Goodput counts requests with a first token within 1s.", group=OPEN)
     tpot: str = asked(default="", converter=TARGET, help="And a time per output token of at most 40ms.", group=OPEN)
     e2e: str = asked(default="", converter=TARGET, help="And done within 20s.", group=OPEN)
-    against: str = asked(
-        default="", converter=TEXT, help="Compare with the --out of an earlier bench: is the difference more than noise?"
-    )
-    plan: str = asked(
-        default="", converter=TEXT, help="The plan.json that the endpoint runs, to show its prediction.", group=ENDPOINT
-    )
+    against: str = asked(default="", converter=TEXT,
+                         help="Compare with the --out of an earlier bench: is the difference more than noise?")
+    plan: str = asked(default="", converter=TEXT, help="The plan.json that the endpoint runs, to show its prediction.",
+                      group=ENDPOINT)
     model: str = asked(default="", converter=TEXT, help="Model to ask for.", shown="the first it lists", group=ENDPOINT)
     key_env: str = asked(default="", converter=TEXT, help="Environment variable that holds its API key.", group=ENDPOINT)
     patience: float = asked(default="10min", converter=TIME, help="Give up on a request after this long.")
     seed: int = asked(default=0, converter=whole(0, 10**10), help="Seed of the prompts.")
-    on: str = asked(
-        default="",
-        converter=TEXT,
-        help="This machine as a cluster: 2xrtx3090.",
-        shown="detected",
-        complete="clusters",
-        group=ENGINE,
-    )
-    engine: str = asked(
-        default="", converter=TEXT, help="llama.cpp, vllm or transformers.", shown="by format and chip", complete="engines",
-        group=ENGINE,
-    )  # fmt: skip
+    on: str = asked(default="", converter=TEXT, help="This machine as a cluster: 2xrtx3090.", shown="detected",
+                    complete="clusters", group=ENGINE)
+    engine: str = asked(default="", converter=TEXT, help="llama.cpp, vllm or transformers.", shown="by format and chip",
+                        complete="engines", group=ENGINE)
     engine_path: str = asked(default="", converter=TEXT, help="Folder of its programs, or xllamacpp.", shown="PATH", group=ENGINE)
     model_file: str = asked(default="", converter=TEXT, help="The .gguf, or the folder of weights.", group=ENGINE)
-    rpc: str = asked(
-        default="", converter=ADDRESSES, help="Address of each RPC host; host1=loopback starts it here.", group=ENGINE
-    )
+    rpc: str = asked(default="", converter=ADDRESSES, help="Address of each RPC host; host1=loopback starts it here.",
+                     group=ENGINE)
     threads: int = asked(default=0, converter=whole(0, 10**5), help="CPU threads.", shown="the engine's", group=ENGINE)
     start_within: float = asked(default="600s", converter=TIME, help="Time to load, at most.", group=ENGINE)
-    engine_flags: str = asked(
-        default="", converter=TEXT, help="Further flags for its server, after the plan's: '--ubatch-size 1024'.", group=ENGINE
-    )
+    engine_flags: str = asked(default="", converter=TEXT,
+                              help="Further flags for its server, after the plan's: '--ubatch-size 1024'.", group=ENGINE)
     vary: str = asked(default="", converter=TEXT, help="gpus=1..4: start it on each number of GPUs.", group=ENGINE)
-    llama_bench: bool = asked(
-        default=False, converter=FLAG, help="Time one request with llama.cpp's llama-bench, without a server.", group=ENGINE
-    )
+    llama_bench: bool = asked(default=False, converter=FLAG,
+                              help="Time one request with llama.cpp's llama-bench, without a server.", group=ENGINE)
+    # fmt: on

@@ -20,14 +20,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PROBES = (8, 40)
 """Words in two prompts, to find the number of tokens per word."""
 FAULTS = {
-    "dropped": "dropped the connection",
-    "malformed": "sent an invalid event stream",
-    "status": "refused",
-    "silent": "did not answer in time",
-    "refused": "could not be reached",
-    "empty": "sent no text",
+    "dropped": "dropped the connection", "malformed": "sent an invalid event stream", "status": "refused",
+    "silent": "did not answer in time", "refused": "could not be reached", "empty": "sent no text",
     "flooded": "sent far more than was asked for",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

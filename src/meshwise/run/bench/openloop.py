@@ -89,15 +89,11 @@ def outcome(
         (run_of([reply for reply, _ in done], replace(setting, output=max(sizes, key=lambda size: size[1])[1])),) if done else ()
     )
     return Outcome(
-        offered=load.rate,
-        finished=len(done) / max(seconds, TICK),
-        goodput=good / max(seconds, TICK),
-        output_rate=sum(counts) / max(seconds, TICK),
-        ttft=percentiles([values["ttft"] for values in times]),
-        tpot=percentiles([values["tpot"] for values in times]),
-        e2e=percentiles([values["e2e"] for values in times]),
+        offered=load.rate, finished=len(done) / max(seconds, TICK), goodput=good / max(seconds, TICK),
+        output_rate=sum(counts) / max(seconds, TICK), ttft=percentiles([values["ttft"] for values in times]),
+        tpot=percentiles([values["tpot"] for values in times]), e2e=percentiles([values["e2e"] for values in times]),
         measured=Measured(setting=setting, runs=runs, faults=dict(faults), notes=runs[0].notes if runs else ()),
-    )
+    )  # fmt: skip
 
 
 def _times(reply: Reply, tokens: int) -> dict[str, float]:

@@ -141,17 +141,11 @@ def steady_run(setting: Setting, *, prompt: float, steps: float) -> Run:
     """Return a repeat that an engine timed itself, without a stream: seconds of one prompt, and of all decode steps together."""
     rate = setting.users * setting.output / steps
     return Run(
-        decode=rate,
-        per_user=rate / setting.users,
-        with_prompts=setting.users * setting.output / (steps + setting.users * prompt),
-        prefill=setting.prompt / prompt,
-        prompt=setting.prompt,
-        tokens=setting.users * setting.output,
-        first=(prompt,),
-        gaps=(steps / setting.output,),
-        engine_decode=None,
-        engine_prefill=None,
-    )
+        decode=rate, per_user=rate / setting.users,
+        with_prompts=setting.users * setting.output / (steps + setting.users * prompt), prefill=setting.prompt / prompt,
+        prompt=setting.prompt, tokens=setting.users * setting.output, first=(prompt,), gaps=(steps / setting.output,),
+        engine_decode=None, engine_prefill=None,
+    )  # fmt: skip
 
 
 def _rate(reply: Reply, tokens: int) -> float:

@@ -269,18 +269,9 @@ def _stream_reply(begun: float, ended: float, received: Content, late: bool) -> 
     elif not fault and not times:
         fault, message = "empty", "no event had text"
     return Reply(
-        begun=begun,
-        ended=times[-1] if times and not fault else ended,
-        status=received.status,
-        fault=fault,
-        message=message,
-        arrivals=tuple(times),
-        text_bytes=text_bytes,
-        claimed=claimed,
-        prompt=prompt,
-        cached=cached,
-        timings=timings,
-    )
+        begun=begun, ended=times[-1] if times and not fault else ended, status=received.status, fault=fault, message=message,
+        arrivals=tuple(times), text_bytes=text_bytes, claimed=claimed, prompt=prompt, cached=cached, timings=timings,
+    )  # fmt: skip
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

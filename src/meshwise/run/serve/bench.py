@@ -232,20 +232,14 @@ class _Work:
                 for part in ("mean", "p50", "p95", "p99")
             }
             point |= {
-                "rate": one.offered,
-                "finished": one.finished,
-                "goodput": one.goodput,
-                "output_rate": one.output_rate,
+                "rate": one.offered, "finished": one.finished, "goodput": one.goodput, "output_rate": one.output_rate,
                 "prefix": ask.prefix,
-                "predicted": report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None,
-                **times,
-            }
+                "predicted": report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None, **times,
+            }  # fmt: skip
         return {
-            "endpoint": where.url,
-            "model": where.redact(printable(up.model)),
-            "engine": planned.question.engine.name if planned else "an endpoint",
-            "explained": [one.line() for one in found],
-        }, points
+            "endpoint": where.url, "model": where.redact(printable(up.model)),
+            "engine": planned.question.engine.name if planned else "an endpoint", "explained": [one.line() for one in found],
+        }, points  # fmt: skip
 
     def each_count(self, planned: Deployment, counts: list[int]) -> tuple[About, Points]:
         """Start the engine once for each number of GPUs."""
@@ -275,12 +269,10 @@ class _Work:
         except OutOfMemory as error:
             raise OutOfMemory(f"{error}; {roomy.memory_summary()}") from None
         about |= {
-            "model": planned.question.model.name,
-            "engine": server.name,
-            "command": " ".join(server.command),
+            "model": planned.question.model.name, "engine": server.name, "command": " ".join(server.command),
             "memory": memory.compare(roomy, from_log(log, memory.rpc_addresses(server.command))),
             "explained": report.causes(planned, points, log),
-        }
+        }  # fmt: skip
         about.pop("endpoint")
         return about, points
 

@@ -61,14 +61,9 @@ def deployment(ask: ServeAsk) -> Deployment:
 def at_users(ask: ServeAsk, prompt: int, output: int, users: int, context: int) -> ServeAsk:
     """Return the question at a closed load of `users` with these lengths, without a rate, spreads, targets or a fixed layout."""
     lengths = {
-        "prompt": prompt,
-        "output": output,
-        "prompt_spread": 0.0,
-        "output_spread": 0.0,
-        "lengths": "",
-        "prefix": 0.0,
+        "prompt": prompt, "output": output, "prompt_spread": 0.0, "output_spread": 0.0, "lengths": "", "prefix": 0.0,
         "depth": 0,
-    }
+    }  # fmt: skip
     targets = {"ttft": "", "tpot": "", "e2e": "", "per_user": 0.0}
     return replace(ask, users=users, rate=0.0, burst=1.0, context=context, fix=(), **lengths, **targets)
 

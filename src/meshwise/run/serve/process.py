@@ -46,14 +46,9 @@ class Running:
         self.log: deque[str] = deque(maxlen=KEPT)
         self.say = say
         self.process = subprocess.Popen(
-            program.command,
-            env=dict(os.environ) | program.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=with_parent(),
-        )
+            program.command, env=dict(os.environ) | program.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=with_parent(),
+        )  # fmt: skip
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 

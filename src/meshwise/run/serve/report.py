@@ -17,6 +17,8 @@ from meshwise.plan.serve.choice import interval
 from meshwise.plan.serve.search import search
 from meshwise.run.bench.speeds import PERCENTILES, Measured, Setting, differ
 from meshwise.run.serve.deployment import Deployment
+from meshwise.runs import table as tables
+from meshwise.runs.run import Run, Value
 from meshwise.workers.decoder.rows import COLUMNS
 
 FORMAT, KIND = 1, "bench"
@@ -46,15 +48,10 @@ def predicted(planned: Deployment, setting: Setting) -> Report | None:
         return None
     low, high = interval(planned.question, option)
     return {
-        "decode": option.speed.decode_tokens_per_second * option.layout.replicas,
-        "with_prompts": option.throughput,
-        "per_user": option.speed.per_user,
-        "low": low,
-        "high": high,
-        "prefill": option.speed.prefill_tokens_per_second,
-        "ttft": option.ttft,
-        "parts": {name: float(value) for name, value in option.speed.decode.items()},
-    }
+        "decode": option.speed.decode_tokens_per_second * option.layout.replicas, "with_prompts": option.throughput,
+        "per_user": option.speed.per_user, "low": low, "high": high, "prefill": option.speed.prefill_tokens_per_second,
+        "ttft": option.ttft, "parts": {name: float(value) for name, value in option.speed.decode.items()},
+    }  # fmt: skip
 
 
 def predicted_load(planned: Deployment, load: Load) -> Report | None:
@@ -62,22 +59,16 @@ def predicted_load(planned: Deployment, load: Load) -> Report | None:
     option = planned.predict_load(load)
     if option is None or option.report is None:
         return None
-    times = {
-        f"{name}_{part}": getattr(getattr(option.report, name), part)
-        for name in ("ttft", "tpot", "e2e")
-        for part in ("p50", "p95", "p99")
-    }
+    names = [(name, part) for name in ("ttft", "tpot", "e2e") for part in ("p50", "p95", "p99")]
+    times = {f"{name}_{part}": getattr(getattr(option.report, name), part) for name, part in names}
     return {"with_prompts": option.throughput, "per_user": option.per_user, "decode": None, "prefill": None, **times}
 
 
 def report(points: Sequence[Report], about: Mapping[str, Any]) -> Report:
     return {
-        "format": FORMAT,
-        "kind": KIND,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **about,
+        "format": FORMAT, "kind": KIND, "date": datetime.now(UTC).isoformat(timespec="seconds"), **about,
         "points": list(points),
-    }
+    }  # fmt: skip
 
 
 def read(path: Path) -> Report:
@@ -148,34 +139,26 @@ def rows(data: Report, planned: Deployment | None) -> list[dict[str, Any]]:
             dict.fromkeys(COLUMNS, "")
             | facts
             | {
-                "row_id": f"bench-{i:03d}",
-                "prompt_len": round(point["prompt_tokens"] or point["prompt"]),
-                "gen_len": point["output"],
-                "batch_or_concurrency": point["users"],
+                "row_id": f"bench-{i:03d}", "prompt_len": round(point["prompt_tokens"] or point["prompt"]),
+                "gen_len": point["output"], "batch_or_concurrency": point["users"],
                 "prefill_tok_s": f"{point['prefill']:.6g}" if ran and point["users"] == 1 else "",
-                "decode_tok_s": f"{point['decode']:.6g}" if ran else "",
-                "rate_of": "decode only" if ran else "",
-                "ttft_ms": f"{1e3 * point['ttft_p50']:.6g}" if ran else "",
-                "outcome": "ok" if ran else "failed",
+                "decode_tok_s": f"{point['decode']:.6g}" if ran else "", "rate_of": "decode only" if ran else "",
+                "ttft_ms": f"{1e3 * point['ttft_p50']:.6g}" if ran else "", "outcome": "ok" if ran else "failed",
                 "note": "; ".join(note),
             }
             | (_of_rate(point) if ran and "rate" in point else {})
-        )
+        )  # fmt: skip
     return table
 
 
 def _of_rate(point: Report) -> dict[str, Any]:
     """Return the columns of an open loop: output tokens/s with prompts counted, at the rate that was offered."""
     return {
-        "batch_or_concurrency": "",
-        "requests_per_s": f"{point['rate']:.6g}",
-        "prefix": f"{point['prefix']:.6g}" if point["prefix"] else "",
-        "prefill_tok_s": "",
-        "decode_tok_s": f"{point['output_rate']:.6g}",
-        "rate_of": "all requests, with prompts",
-        "ttft_ms": f"{1e3 * point['ttft_mean']:.6g}",
-        "tpot_ms": f"{1e3 * point['tpot_mean']:.6g}",
-    }
+        "batch_or_concurrency": "", "requests_per_s": f"{point['rate']:.6g}",
+        "prefix": f"{point['prefix']:.6g}" if point["prefix"] else "", "prefill_tok_s": "",
+        "decode_tok_s": f"{point['output_rate']:.6g}", "rate_of": "all requests, with prompts",
+        "ttft_ms": f"{1e3 * point['ttft_mean']:.6g}", "tpot_ms": f"{1e3 * point['tpot_mean']:.6g}",
+    }  # fmt: skip
 
 
 def _facts(data: Report, planned: Deployment | None) -> dict[str, Any]:
@@ -185,19 +168,12 @@ def _facts(data: Report, planned: Deployment | None) -> dict[str, Any]:
         return facts
     q, layout = planned.question, planned.layout
     used = [q.cards[i] for i in layout.cards]
-    kind = q.weights
-    facts |= {
-        "model": q.model.source if q.model.tensors else q.model.name,
-        "params_b": f"{q.model.params / 1e9:.3f}",
-        "quant": kind.format,
-        "bits_per_weight": f"{kind.bits_per_weight:.2f}",
-        "engine": q.engine.name,
-        "gpu": used[0].chip.key,
-        "n_gpus": len(used),
-        "n_hosts": layout.hosts,
-        "split": layout.split if len(used) > 1 else "none",
-    }
-    return facts
+    told: dict[str, Value] = {
+        "model": q.model.source if q.model.tensors else q.model.name, "params": f"{q.model.params / 1e9:.3f}",
+        "weights": q.weights.format, "bits_per_weight": f"{q.weights.bits_per_weight:.2f}", "engine": q.engine.name,
+        "chip": used[0].chip.key, "devices": len(used), "split": layout.split if len(used) > 1 else "none",
+    }  # fmt: skip
+    return facts | tables.row(Run.told("", told)) | {"n_hosts": layout.hosts}
 
 
 # Causes of a gap between prediction and measurement.

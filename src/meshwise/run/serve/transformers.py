@@ -33,15 +33,9 @@ def job(
     values, name, _ = find.find_values(model)
     points = tuple(Point(prompt=setting.prompt, output=setting.output, users=setting.users) for setting in settings)
     return Job(
-        name=name,
-        model={key: value for key, value in values.items() if key != "meshwise"},
-        points=points,
-        weights=weights,
-        device=device,
-        precision=precision or ("bf16" if device == "cuda" else "fp32"),
-        repeats=repeats,
-        tp=tp,
-    )
+        name=name, model={key: value for key, value in values.items() if key != "meshwise"}, points=points, weights=weights,
+        device=device, precision=precision or ("bf16" if device == "cuda" else "fp32"), repeats=repeats, tp=tp,
+    )  # fmt: skip
 
 
 def timed(job: Job, done: Callable[[], None]) -> Timed:

@@ -23,17 +23,9 @@ from meshwise.workers.trainer.contract.settings import Layout, Settings
 from meshwise.workers.trainer.contract.stages import Span, spans, stages_of_rank
 
 OUTPUTS = (
-    "q_proj",
-    "k_proj",
-    "v_proj",
-    "q_b_proj",
-    "kv_b_proj",
-    "gate_proj",
-    "up_proj",
-    "embed_tokens",
-    "embed_positions",
+    "q_proj", "k_proj", "v_proj", "q_b_proj", "kv_b_proj", "gate_proj", "up_proj", "embed_tokens", "embed_positions",
     "lm_head",
-)
+)  # fmt: skip
 """Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
 INPUTS = ("o_proj", "down_proj")
 """Modules that tensor parallelism cuts along dimension 1, their inputs."""
@@ -85,14 +77,10 @@ def describe(run: TrainRun, ready: Launch) -> DryRun:
     s, row = ready.settings, ready.predicted() if ready.on else None
     named = row_of(s.layout) | {"sp": 0}
     return DryRun(
-        commands=tuple(_commands(run, ready)),
-        nodes=ready.hosts.nodes,
-        layout=layout_name(row.layout if row else named),
-        settings=s,
-        stages=tuple(stages(s)),
-        memory=memory.parts(ready, row) if row else {},
+        commands=tuple(_commands(run, ready)), nodes=ready.hosts.nodes, layout=layout_name(row.layout if row else named),
+        settings=s, stages=tuple(stages(s)), memory=memory.parts(ready, row) if row else {},
         capacity=(row.capacity if s.device == "cuda" else memory.capacity(ready, row)) if row else 0.0,
-    )
+    )  # fmt: skip
 
 
 def _commands(run: TrainRun, ready: Launch) -> Iterator[str]:

@@ -29,14 +29,7 @@ from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.models.registry import description_of, family_of, sizes_of, unsupported
 from meshwise.workers.trainer.contract.recipe import default_rate as training_rate
 from meshwise.workers.trainer.contract.recipe import default_warm_up
-from meshwise.workers.trainer.contract.settings import (
-    PRECISIONS,
-    SPLIT_BACKWARD,
-    Layout,
-    Settings,
-    broken_rules,
-    valid_choices,
-)
+from meshwise.workers.trainer.contract.settings import PRECISIONS, SPLIT_BACKWARD, Layout, Settings, broken_rules, valid_choices
 
 if TYPE_CHECKING:
     from meshwise.run.train.data import Text

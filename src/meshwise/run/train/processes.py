@@ -54,13 +54,9 @@ def environment(ready: Launch) -> dict[str, str]:
 
 
 def follow(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    steps: int,
-    say: Say,
-    progress: Progress | None = None,
+    command: Sequence[str], environment: Mapping[str, str], steps: int, say: Say, progress: Progress | None = None,
     watch: Watch | None = None,
-) -> tuple[int, bool]:
+) -> tuple[int, bool]:  # fmt: skip
     """Run a command to its end; return its exit code, and whether a signal stopped it.
 
     Workers print to the standard output of this process. With `progress`, or in a notebook, which replaces sys.stdout, their lines go to
@@ -98,12 +94,9 @@ def run_quietly(command: Sequence[str], environment: Mapping[str, str], log: Pat
 
 
 def supervise(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    read: Callable[["subprocess.Popen[str]"], None] | None = None,
-    watch: Watch | None = None,
-    **streams: Any,
-) -> tuple[int, bool]:
+    command: Sequence[str], environment: Mapping[str, str], read: Callable[["subprocess.Popen[str]"], None] | None = None,
+    watch: Watch | None = None, **streams: Any,
+) -> tuple[int, bool]:  # fmt: skip
     """Return the exit code of a command, and whether a signal stopped it. It runs in its own session: a terminal's Ctrl-C only reaches this
     process.
 
@@ -113,15 +106,9 @@ def supervise(
     asked = False
     with ScratchFile() as stop:
         process = subprocess.Popen(
-            command,
-            env=dict(environment) | {STOP_FILE: str(stop.path)},
-            start_new_session=True,
-            preexec_fn=with_parent(),
-            pass_fds=lock.descriptors(),
-            text=True,
-            errors="replace",
-            **streams,
-        )
+            command, env=dict(environment) | {STOP_FILE: str(stop.path)}, start_new_session=True, preexec_fn=with_parent(),
+            pass_fds=lock.descriptors(), text=True, errors="replace", **streams,
+        )  # fmt: skip
         reach("launcher started agent")
 
         def request_stop(number: int, frame: FrameType | None) -> None:

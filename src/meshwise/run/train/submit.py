@@ -77,14 +77,9 @@ def batch_script(run: TrainRun) -> str:
     facts = setup.of_plan(read_plan(plan_file))
     command = replace(run, launcher="", what=str(plan_file), out=str(run.folder.absolute())).command()
     job = Job(
-        name=plan_file.stem,
-        nodes=facts.whole("nodes"),
-        devices_per_node=facts.whole("devices_per_node"),
-        command=tuple(shlex.split(command)),
-        starter="node",
-        header=facts.header,
-        chip=facts.text("chip"),
-    )
+        name=plan_file.stem, nodes=facts.whole("nodes"), devices_per_node=facts.whole("devices_per_node"),
+        command=tuple(shlex.split(command)), starter="node", header=facts.header, chip=facts.text("chip"),
+    )  # fmt: skip
     (text,) = find_launcher("slurm").write(job).values()
     return text.replace("#SBATCH --output=%x-%j.out", f"#SBATCH --output={run.folder.absolute()}/slurm-%j.out")
 

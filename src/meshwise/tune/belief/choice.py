@@ -66,13 +66,9 @@ def gain_left(posterior: Posterior) -> float:
 
 
 def next_runs(
-    space: Space,
-    posterior: Posterior,
-    observations: Sequence[Observation],
-    count: int = 1,
-    taken: Collection[int] = (),
+    space: Space, posterior: Posterior, observations: Sequence[Observation], count: int = 1, taken: Collection[int] = (),
     scales: Scales = SCALES,
-) -> list[Pick]:
+) -> list[Pick]:  # fmt: skip
     """Choose up to `count` runs, none of them tried before or `taken`: rows that run now, or that a program refuses. Fewer where no
     candidate is left that may run."""
     picks: list[Pick] = []

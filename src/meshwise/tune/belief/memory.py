@@ -22,12 +22,10 @@ def fitting(space: Space, observations: Sequence[Observation]) -> Floats:
     one takes its place.
     """
     scales = Scales(
-        offset=MEMORY_OFFSET,
-        use=0.0,
-        doubling=0.0,
+        offset=MEMORY_OFFSET, use=0.0, doubling=0.0,
         smooth=math.sqrt(max(0.0, space.memory_spread**2 - MEMORY_OFFSET**2) / 2),
         own=math.sqrt(max(1e-6, space.memory_spread**2 - MEMORY_OFFSET**2) / 2),
-    )
+    )  # fmt: skip
     kernel = Kernel.of(space, space.memory_physics, scales)
     bounded = [o for o in observations if o.failure == "oom" or o.ran]
     rows = np.array([o.candidate for o in bounded], dtype=np.int64)

@@ -93,18 +93,10 @@ class Posterior:
             if observation.candidate not in measured:
                 runs[observation.candidate] = 0.0
         return Posterior(
-            space,
-            parts,
-            beliefs[0],
-            mean,
-            std,
-            runs,
-            slow,
-            _effects(hypotheses),
-            tuple(dict.fromkeys(row for row, chance in zip(rows.tolist(), suspected, strict=True) if chance > 0.5)),
-            measured,
+            space, parts, beliefs[0], mean, std, runs, slow, _effects(hypotheses),
+            tuple(dict.fromkeys(row for row, chance in zip(rows.tolist(), suspected, strict=True) if chance > 0.5)), measured,
             frozenset(o.candidate for o in observations),
-        )
+        )  # fmt: skip
 
     @cached_property
     def expected(self) -> Floats:

@@ -180,12 +180,9 @@ class Space:
 
     @staticmethod
     def search(
-        question: Question,
-        bounds: Bounds | None = None,
-        options: Options | None = None,
-        nodes: tuple[int, ...] = (),
+        question: Question, bounds: Bounds | None = None, options: Options | None = None, nodes: tuple[int, ...] = (),
         most: int = MOST,
-    ) -> "Space":
+    ) -> "Space":  # fmt: skip
         """Enumerate every layout of a question that obeys the rules and may fit, and keep the `most` fastest."""
         limits = dict(bounds or {})
         check_divides(question, limits, nodes)
@@ -200,27 +197,17 @@ class Space:
 
     @staticmethod
     def of_table(
-        axes: Mapping[str, Sequence[str | float]],
-        seconds: Sequence[float] | Floats,
-        memory: Sequence[float] | Floats,
-        capacity: float,
-        words: Sequence[str],
-        spread: float = 0.13,
-    ) -> "Space":
+        axes: Mapping[str, Sequence[str | float]], seconds: Sequence[float] | Floats, memory: Sequence[float] | Floats,
+        capacity: float, words: Sequence[str], spread: float = 0.13,
+    ) -> "Space":  # fmt: skip
         """Make a space of anything that has axes and a prediction, such as the options of a server: no coefficient is known, so that runs
         teach a common factor and what differs along the axes."""
         known = {name: Axis.of(values) for name, values in axes.items()}
         return Space(
-            seconds=np.asarray(seconds, dtype=np.float64),
-            memory=np.asarray(memory, dtype=np.float64),
-            capacity=np.full(len(words), capacity),
-            axes=known,
-            traits=_traits_of_axes(known, len(words)),
-            slopes={},
-            memory_slopes={},
-            memory_spread=spread,
-            names=tuple(words),
-        )
+            seconds=np.asarray(seconds, dtype=np.float64), memory=np.asarray(memory, dtype=np.float64),
+            capacity=np.full(len(words), capacity), axes=known, traits=_traits_of_axes(known, len(words)), slopes={},
+            memory_slopes={}, memory_spread=spread, names=tuple(words),
+        )  # fmt: skip
 
     @staticmethod
     def joined(spaces: "Sequence[Space]") -> "Space":

@@ -204,17 +204,11 @@ class Loop:
             self.subject.drop(row)
             return
         self.journal.add(
-            "chosen",
-            run=number,
-            setting=self.subject.setting,
-            candidate=self.subject.describe(row),
-            name=self.subject.space.words(row),
-            devices=self.subject.devices(row),
-            predicted=float(np.exp(posterior.mean[row])),
-            predicted_memory=self.subject.predicted_memory(row),
-            expected_gain=pick.gain,
-            why=pick.why,
-        )
+            "chosen", run=number, setting=self.subject.setting, candidate=self.subject.describe(row),
+            name=self.subject.space.words(row), devices=self.subject.devices(row),
+            predicted=float(np.exp(posterior.mean[row])), predicted_memory=self.subject.predicted_memory(row),
+            expected_gain=pick.gain, why=pick.why,
+        )  # fmt: skip
         run = self.journal.runs[number]
         self.say(f"run {number}/{self.last}  {run.name}: {shown(run.predicted)} expected; {run.why}")
         self.start(run, job)

@@ -22,16 +22,10 @@ def result(history: History, stopped: str, lines: Sequence[str]) -> Tuned:
     verdict = verdict_of(posterior, len(history.timed))
     written = subject.finish(folder, verdict, [int(row) for row in np.argsort(posterior.mean)[:LISTED]]) if verdict else ()
     return Tuned(
-        title=subject.title,
-        unit=subject.unit,
-        folder=folder,
-        runs=with_regret([_shown(run) for run in history.runs]),
-        best=_best(history, verdict) if verdict else None,
-        gain=gain_left(posterior),
-        candidates=len(subject.space),
-        stopped=stopped,
-        lines=(*lines, *written),
-    )
+        title=subject.title, unit=subject.unit, folder=folder, runs=with_regret([_shown(run) for run in history.runs]),
+        best=_best(history, verdict) if verdict else None, gain=gain_left(posterior), candidates=len(subject.space),
+        stopped=stopped, lines=(*lines, *written),
+    )  # fmt: skip
 
 
 def verdict_of(posterior: Posterior, runs: int) -> Verdict | None:
@@ -46,25 +40,15 @@ def verdict_of(posterior: Posterior, runs: int) -> Verdict | None:
 def _best(history: History, verdict: Verdict) -> Best:
     space = history.subject.space
     return Best(
-        name=space.words(verdict.row),
-        candidate=history.subject.describe(verdict.row),
-        seconds=verdict.seconds,
-        low=verdict.low,
-        high=verdict.high,
-        predicted=float(space.seconds[verdict.row]),
-    )
+        name=space.words(verdict.row), candidate=history.subject.describe(verdict.row), seconds=verdict.seconds,
+        low=verdict.low, high=verdict.high, predicted=float(space.seconds[verdict.row]),
+    )  # fmt: skip
 
 
 def _shown(run: Run) -> TunedRun:
     outcome = {"measured": run.failure or "ok", "rejected": "left out"}.get(run.state, run.state)
     return TunedRun(
-        number=run.number,
-        name=run.name,
-        devices=run.devices,
-        predicted=run.predicted,
-        measured=run.seconds if run.ran else None,
-        predicted_memory=run.predicted_memory,
-        memory=run.memory,
-        outcome=outcome,
+        number=run.number, name=run.name, devices=run.devices, predicted=run.predicted,
+        measured=run.seconds if run.ran else None, predicted_memory=run.predicted_memory, memory=run.memory, outcome=outcome,
         note=run.note,
-    )
+    )  # fmt: skip

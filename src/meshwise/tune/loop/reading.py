@@ -20,27 +20,18 @@ from meshwise.tune.loop.launch import End, last_lines, tail
 MEMORY_WORDS = (*OUT_OF_MEMORY, "resource_exhausted", "oom-kill", "oom_kill", "std::bad_alloc", "out_of_memory")
 """How programs, Linux and Slurm report that memory ran out, in lower case."""
 HANG_WORDS = (
-    "watchdog caught collective operation timeout",
-    "collective operation timeout",
-    "heartbeat monitor timed out",
-    "timed out waiting",
-    "without progress",
-)
+    "watchdog caught collective operation timeout", "collective operation timeout", "heartbeat monitor timed out",
+    "timed out waiting", "without progress",
+)  # fmt: skip
 """How NCCL, torch and meshwise report ranks that wait for each other for ever."""
 QUIET = 0.5
 """Share of the time limit without a line of output from which on a run that was ended counts as a hang."""
 CHECKED = ("tokens per step", "step x throughput", "ranks and total", "layout", "batch", "above the chip", "memory", "NaN")
 """Rules of `audit` that a measurement must satisfy. Others are about figures that tuning does not use."""
 SAME = {
-    "devices": "devices",
-    "seq": "tokens in a sequence",
-    "batch": "sequences in a batch",
-    "tp": "tensor-parallel ranks",
-    "pp": "pipeline stages",
-    "cp": "context-parallel ranks",
-    "dp": "data-parallel ranks",
-    "mbs": "sequences in a micro-batch",
-}
+    "devices": "devices", "seq": "tokens in a sequence", "batch": "sequences in a batch", "tp": "tensor-parallel ranks",
+    "pp": "pipeline stages", "cp": "context-parallel ranks", "dp": "data-parallel ranks", "mbs": "sequences in a micro-batch",
+}  # fmt: skip
 """Figures in which a log must agree with the run that was started."""
 FEWEST = 2
 """Steps in a log from which on it counts."""

@@ -163,11 +163,9 @@ class Serving:
     def table_row(self, row: int, number: int, outcome: Outcome) -> Mapping[str, Any]:
         rows = _rows(Path(self.ask.folder) / f"run-{number:03d}" / ROWS)
         facts = {
-            "model": self.base.model,
-            "engine": self.plan.engine,
-            "split": self.options[row].choice.split,
+            "model": self.base.model, "engine": self.plan.engine, "split": self.options[row].choice.split,
             "note": outcome.note,
-        }
+        }  # fmt: skip
         kind = {"": "ok", "oom": "oom"}.get(outcome.failure, "failed")
         return {**facts, "outcome": kind, **(rows[0] if rows else {}), "options": self.options[row].words}
 

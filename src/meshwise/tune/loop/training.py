@@ -166,39 +166,28 @@ class Training:
     def _job(self, script: Path, number: int, folder: Path) -> Job:
         files.write(folder / "first", script.name)
         values = {
-            "script": str(script),
-            "file": str(script),
-            "folder": str(folder),
-            "name": job_name(self.plan, number),
+            "script": str(script), "file": str(script), "folder": str(folder), "name": job_name(self.plan, number),
             "run": str(number),
-        }
+        }  # fmt: skip
         launch = "bash {script}" if self.ask.own else self.ask.launch
         return Job(folder, filled(launch, values), filled(self.ask.log, values), self._environment(folder))
 
     def _environment(self, folder: Path) -> dict[str, str]:
         steps = self.ask.steps
         own = {
-            "STEPS": steps,
-            "TRAIN_ITERS": steps,
-            "TRAIN_SAMPLES": steps * self.plan.ask.batch,
-            "OUT": folder / "out",
-            "OUTPUT_DIR": folder / "out",
-            "CHECKPOINTS": folder / "checkpoints",
-        }
+            "STEPS": steps, "TRAIN_ITERS": steps, "TRAIN_SAMPLES": steps * self.plan.ask.batch, "OUT": folder / "out",
+            "OUTPUT_DIR": folder / "out", "CHECKPOINTS": folder / "checkpoints",
+        }  # fmt: skip
         return {name: str(value) for name, value in own.items()}
 
     def own_run(self, row: int, folder: Path) -> TrainRun:
         """Return the run of a candidate by our trainer, from the plan.json in its folder."""
         options = self.space.options(row)
         return TrainRun(
-            what=str(folder / "plan.json"),
-            steps=self.ask.steps,
-            out=str(folder / "out"),
-            device=self.ask.device,
-            timeout=self.ask.timeout,
-            compile=options["compile"] == "yes" if "compile" in options else None,
+            what=str(folder / "plan.json"), steps=self.ask.steps, out=str(folder / "out"), device=self.ask.device,
+            timeout=self.ask.timeout, compile=options["compile"] == "yes" if "compile" in options else None,
             precision=options.get("precision", ""),
-        )
+        )  # fmt: skip
 
     def _own_script(self, row: int, folder: Path) -> Path:
         """Write the script that runs our trainer. UserError for a layout that it cannot run."""
@@ -281,11 +270,9 @@ class Training:
             f"{verdict.high:.4g} s; one more run is expected to save {verdict.gain:.2%}"
         )
         plan = replace(
-            self.plan,
-            ask=best.ask,
-            choices=(first, *(self.choice(row) for row in same[: max(0, self.plan.ask.top - 1)])),
+            self.plan, ask=best.ask, choices=(first, *(self.choice(row) for row in same[: max(0, self.plan.ask.top - 1)])),
             notes=(*self.plan.notes, note),
-        )
+        )  # fmt: skip
         path = plan.save(folder / "plan.json")
         return [f"{path}: the plan, its first layout as measured", self.calibrated(folder)]
 
@@ -378,17 +365,10 @@ def scaled(row: Choice, seconds: float, low: float, high: float) -> Choice:
     """Return a choice with another step time: its parts and rates change by the same factor."""
     factor = seconds / row.step
     return replace(
-        row,
-        step=seconds,
-        low=low,
-        high=high,
-        tokens_per_second=row.tokens_per_second / factor,
-        tflops={name: value / factor for name, value in row.tflops.items()},
-        mfu=row.mfu / factor,
-        time={name: value * factor for name, value in row.time.items()},
-        days=row.days * factor if row.days else row.days,
-        dollars=row.dollars * factor if row.dollars else row.dollars,
-        mwh=row.mwh * factor if row.mwh else row.mwh,
+        row, step=seconds, low=low, high=high, tokens_per_second=row.tokens_per_second / factor,
+        tflops={name: value / factor for name, value in row.tflops.items()}, mfu=row.mfu / factor,
+        time={name: value * factor for name, value in row.time.items()}, days=row.days * factor if row.days else row.days,
+        dollars=row.dollars * factor if row.dollars else row.dollars, mwh=row.mwh * factor if row.mwh else row.mwh,
         wall_days=row.wall_days * factor if row.wall_days else row.wall_days,
         wall_dollars=row.wall_dollars * factor if row.wall_dollars else row.wall_dollars,
-    )
+    )  # fmt: skip

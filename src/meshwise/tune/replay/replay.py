@@ -54,21 +54,14 @@ class Replay:
     def to_json(self) -> dict[str, Any]:
         """Return everything, under the keys of `tune --replay --json`."""
         return {
-            "table": self.table,
-            "runs": self.runs,
-            "rows": sum(self.sizes),
-            "skipped": self.skipped,
+            "table": self.table, "runs": self.runs, "rows": sum(self.sizes), "skipped": self.skipped,
             "regret": {each.name: [each.mean(n + 1) for n in range(self.runs)] for each in self.strategies},
             "groups": [
-                {
-                    "group": name,
-                    "rows": rows,
-                    "regret": {each.name: each.regret[i].tolist() for each in self.strategies},
-                }
+                {"group": name, "rows": rows, "regret": {each.name: each.regret[i].tolist() for each in self.strategies}}
                 for i, (name, rows) in enumerate(zip(self.groups, self.sizes, strict=True))
             ],
             "notes": list(self.notes),
-        }
+        }  # fmt: skip
 
     def rows(self) -> list[dict[str, object]]:
         """Return a row per group and strategy, as --csv prints them."""
@@ -81,14 +74,9 @@ class Replay:
 
 
 def replay(
-    table: str,
-    runs: int = 10,
-    seeds: int = 20,
-    calibration: str = "",
-    fewest: int = FEWEST,
-    progress: Callable[[str], object] = lambda strategy: None,
-    scales: Scales = SCALES,
-) -> Replay:
+    table: str, runs: int = 10, seeds: int = 20, calibration: str = "", fewest: int = FEWEST,
+    progress: Callable[[str], object] = lambda strategy: None, scales: Scales = SCALES,
+) -> Replay:  # fmt: skip
     """Replay a table: the loop of `tune`, and its rivals. `progress` is told each strategy before it starts."""
     groups, skipped = read_groups(table, calibration, fewest)
     progress("meshwise tune")
@@ -96,11 +84,7 @@ def replay(
     others, notes = rivals.strategies(groups, runs, seeds, progress)
     used = sorted({group.calibration.key or group.calibration.name for group in groups})
     return Replay(
-        table=find_table(table).stem,
-        groups=tuple(group.name for group in groups),
-        sizes=tuple(len(group.cases) for group in groups),
-        skipped=len(skipped),
-        runs=runs,
-        strategies=(own, *others),
+        table=find_table(table).stem, groups=tuple(group.name for group in groups),
+        sizes=tuple(len(group.cases) for group in groups), skipped=len(skipped), runs=runs, strategies=(own, *others),
         notes=(f"predictions by {', '.join(used)}", *notes),
-    )
+    )  # fmt: skip

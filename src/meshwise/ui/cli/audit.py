@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from meshwise import api
 from meshwise.audit.ask import AuditAsk
@@ -14,30 +15,22 @@ from meshwise.ui.cli.options import Given, Html, Json, verb
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "audit",
-    AuditAsk,
-    examples=(
-        "meshwise audit train.log --on 8xh100-sxm",
-        "meshwise audit train.log train.sbatch --on a100-80gb-sxm",
-        "meshwise audit --params 124M --seq 128 --batch 16/gpu --on 8xh100-sxm --step 7.5s --mfu 40%",
-    ),
-)
+@verb(app, "audit", AuditAsk, examples=(
+    "meshwise audit train.log --on 8xh100-sxm",
+    "meshwise audit train.log train.sbatch --on a100-80gb-sxm",
+    "meshwise audit --params 124M --seq 128 --batch 16/gpu --on 8xh100-sxm --step 7.5s --mfu 40%",
+))  # fmt: skip
 def audit(
     given: Given,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Logs, tables (CSV, JSONL, Markdown), reports; launch files beside logs."),
-    ] = None,
-    format: Annotated[str, typer.Option(metavar="NAME", help="Format of the files, if it cannot be detected.")] = "",
-    predicted: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder of a run: compare predicted and measured time, part by part.")
-    ] = None,
-    no_plan: Annotated[bool, typer.Option("--no-plan", help="Check arithmetic only, without predictions.")] = False,
+    files: Annotated[list[Path] | None, Argument(metavar="[FILE]...",
+        help="Logs, tables (CSV, JSONL, Markdown), reports; launch files beside logs.")] = None,
+    format: Annotated[str, Option(metavar="NAME", help="Format of the files, if it cannot be detected.")] = "",
+    predicted: Annotated[Path | None,
+        Option(metavar="FOLDER", help="Folder of a run: compare predicted and measured time, part by part.")] = None,
+    no_plan: Annotated[bool, Option("--no-plan", help="Check arithmetic only, without predictions.")] = False,
     html: Html = None,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Derives further figures, lists contradictions and suggests what to try next. Reads logs of Megatron, torchtitan, nanotron,
     DeepSpeed, HF Trainer and llama-bench, CSV, JSONL and Markdown."""
     if predicted is not None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from meshwise import api
 from meshwise.run.bench.ask import BenchAsk
@@ -15,29 +16,20 @@ from meshwise.ui.cli.progress import Bar
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "bench",
-    BenchAsk,
-    examples=(
-        "meshwise bench http://127.0.0.1:8080 --prompt 512 --output 128 --users 1,4,16",
-        "meshwise bench plan.json --out before.json",
-        "meshwise bench model.gguf --against before.json",
-    ),
-    argument="URL|PLAN|GGUF|MODEL",
-)
+@verb(app, "bench", BenchAsk, argument="URL|PLAN|GGUF|MODEL", examples=(
+    "meshwise bench http://127.0.0.1:8080 --prompt 512 --output 128 --users 1,4,16",
+    "meshwise bench plan.json --out before.json",
+    "meshwise bench model.gguf --against before.json",
+))  # fmt: skip
 def bench(
     given: Given,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the whole report to this .json.", metavar="FILE", rich_help_panel=OUTPUT)
-    ] = None,
-    rows: Annotated[
-        Path | None,
-        typer.Option(help="Write rows for validate and calibrate to this .csv.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
+    out: Annotated[Path | None, Option(help="Write the whole report to this .json.", metavar="FILE",
+        rich_help_panel=OUTPUT)] = None,
+    rows: Annotated[Path | None, Option(help="Write rows for validate and calibrate to this .csv.", metavar="FILE",
+        rich_help_panel=OUTPUT)] = None,
     json: Json = False,
     csv: Csv = False,
-) -> None:
+) -> None:  # fmt: skip
     """Measures a running endpoint, or starts the engine of a plan, a .gguf or a model, measures it and stops it. Exit code 1: a setting
     could not be measured."""
     words = given.of(BenchAsk)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from meshwise import api
 from meshwise.errors import UserError
@@ -13,39 +14,23 @@ from meshwise.ui.cli.options import Csv, Json, completer, plain_verb
 app = typer.Typer()
 
 
-@plain_verb(
-    app,
-    "validate",
+@plain_verb(app, "validate",
     "meshwise validate bloom_prequel",
     "meshwise validate runs.csv --fit --leave-out group",
     "meshwise validate bloom_prequel nanotron_h100_small --svg pictures/",
-)
+)  # fmt: skip
 def validate(
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE...",
-            help="CSV or JSONL files of measured runs, or built-in tables such as bloom_prequel.",
-            autocompletion=completer("measurements"),
-        ),
-    ],
-    calibration: Annotated[str, typer.Option(metavar="NAME", help="Calibration to use. [by chip and framework]")] = "",
-    fit: Annotated[
-        bool, typer.Option("--fit", help="Fit to each table, and predict each row by a fit that left it out.")
-    ] = False,
-    leave_out: Annotated[
-        Literal["row", "group"] | None,
-        typer.Option(
-            metavar="row|group",
-            help="With --fit: leave out single rows, or groups (one day and shape, or one model and number of devices).",
-        ),
-    ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Draw predicted against measured: a .svg file, or a folder for several.")
-    ] = None,
+    tables: Annotated[list[str], Argument(metavar="TABLE...", autocompletion=completer("measurements"),
+        help="CSV or JSONL files of measured runs, or built-in tables such as bloom_prequel.")],
+    calibration: Annotated[str, Option(metavar="NAME", help="Calibration to use. [by chip and framework]")] = "",
+    fit: Annotated[bool, Option("--fit", help="Fit to each table, and predict each row by a fit that left it out.")] = False,
+    leave_out: Annotated[Literal["row", "group"] | None, Option(metavar="row|group",
+        help="With --fit: leave out single rows, or groups (one day and shape, or one model and number of devices).")] = None,
+    svg: Annotated[Path | None,
+        Option(metavar="PATH", help="Draw predicted against measured: a .svg file, or a folder for several.")] = None,
     json: Json = False,
     csv: Csv = False,
-) -> None:
+) -> None:  # fmt: skip
     """Two baselines are scored too: a constant rate and a rule of thumb."""
     validations = [api.validate(name, calibration=calibration, fit=fit, leave_out=leave_out) for name in tables]
     if svg is not None:
@@ -81,40 +66,25 @@ def _svg_paths(given: Path, tables: list[str]) -> list[Path]:
     return [given / f"{table}.svg" for table in tables]
 
 
-@plain_verb(
-    app,
-    "calibrate",
+@plain_verb(app, "calibrate",
     "meshwise calibrate runs.csv --out mine.toml",
     "meshwise calibrate here run/measurement.jsonl --install",
     "meshwise calibrate bench.csv --chips rtx3090 --install",
-)
+)  # fmt: skip
 def calibrate(
-    tables: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TABLE...",
-            help="Any mix of run/measurement.jsonl, CSV files, built-in tables and a probe ('here' or .jsonl).",
-            autocompletion=completer("measurements"),
-        ),
-    ],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the calibration to this .toml file.")] = None,
-    install: Annotated[
-        bool, typer.Option("--install", help="Write it to your own folder, where plan, run and validate find it.")
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write it even if rows left out are predicted worse than before.")
-    ] = False,
-    chips: Annotated[str, typer.Option(metavar="CHIP,...", help="Chips it is for. [those of the rows]")] = "",
-    frameworks: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Frameworks, or engines, it is for. [those of the rows]")
-    ] = "",
-    architectures: Annotated[str, typer.Option(metavar="NAME,...", help="Architectures whose other chips may use it too.")] = "",
-    leave_out: Annotated[
-        Literal["row", "group"] | None,
-        typer.Option(metavar="row|group", help="Rows to leave out to score a fit. [group; row with a probe]"),
-    ] = None,
+    tables: Annotated[list[str], Argument(metavar="TABLE...", autocompletion=completer("measurements"),
+        help="Any mix of run/measurement.jsonl, CSV files, built-in tables and a probe ('here' or .jsonl).")],
+    out: Annotated[Path | None, Option(metavar="FILE", help="Write the calibration to this .toml file.")] = None,
+    install: Annotated[bool,
+        Option("--install", help="Write it to your own folder, where plan, run and validate find it.")] = False,
+    force: Annotated[bool, Option("--force", help="Write it even if rows left out are predicted worse than before.")] = False,
+    chips: Annotated[str, Option(metavar="CHIP,...", help="Chips it is for. [those of the rows]")] = "",
+    frameworks: Annotated[str, Option(metavar="NAME,...", help="Frameworks, or engines, it is for. [those of the rows]")] = "",
+    architectures: Annotated[str, Option(metavar="NAME,...", help="Architectures whose other chips may use it too.")] = "",
+    leave_out: Annotated[Literal["row", "group"] | None, Option(metavar="row|group",
+        help="Rows to leave out to score a fit. [group; row with a probe]")] = None,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Prints the errors before and after the fit, on rows left out of it, and the coefficients that the rows do not determine."""
     if out is not None and out.suffix != ".toml":
         raise UserError(f"--out {out}: a calibration is a .toml file")

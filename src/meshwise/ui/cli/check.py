@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from meshwise import api
 from meshwise.audit.check.ask import CheckAsk
@@ -15,32 +16,21 @@ from meshwise.ui.cli.options import Given, Json, Verbose, verb
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "check",
-    CheckAsk,
-    examples=(
-        "meshwise check train.sbatch ds_config.json --on jean-zay:48",
-        "meshwise check train.toml --on 8xh100-sxm --fix better.toml",
-        "meshwise check train.sh --on h100-sxm --set TP=4 --quiet",
-    ),
-)
+@verb(app, "check", CheckAsk, examples=(
+    "meshwise check train.sbatch ds_config.json --on jean-zay:48",
+    "meshwise check train.toml --on 8xh100-sxm --fix better.toml",
+    "meshwise check train.sh --on h100-sxm --set TP=4 --quiet",
+))  # fmt: skip
 def check(
     given: Given,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE...", help="A launch script or configuration, and the files that it names."),
-    ] = None,
-    fix: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH", help="Write a copy with the best layout, everything else byte for byte.", rich_help_panel=OUTPUT
-        ),
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print one line.", rich_help_panel=OUTPUT)] = False,
+    files: Annotated[list[Path] | None, Argument(metavar="FILE...",
+        help="A launch script or configuration, and the files that it names.")] = None,
+    fix: Annotated[Path | None, Option(metavar="PATH", help="Write a copy with the best layout, everything else byte for byte.",
+        rich_help_panel=OUTPUT)] = None,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print one line.", rich_help_panel=OUTPUT)] = False,
     verbose: Verbose = False,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Reads scripts and configurations of Megatron, DeepSpeed, torchtitan, accelerate, Trainer, Axolotl, LLaMA-Factory, nanotron, MaxText,
     NeoX, vLLM, SGLang, TensorRT-LLM and llama.cpp; nothing is executed. Exit code 1: it does not fit or cannot start; 2: it cannot be
     read."""

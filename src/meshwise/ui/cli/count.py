@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from meshwise import api
 from meshwise.errors import UserError
@@ -19,39 +20,25 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
     return completer(catalogue)(incomplete) if catalogue in api.CATALOGUES else []
 
 
-@plain_verb(
-    app,
-    "count",
+@plain_verb(app, "count",
     "meshwise count llama-3-70b --seq 8k",
     "meshwise count llama-3-70b deepseek-v3 path/to/config.json model.gguf",
     "meshwise count llama-3-70b --on '4 pods of tpu-v5p' --batch 4M --mfu 40%",
-)
+)  # fmt: skip
 def count(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...", help="Preset, HF id, config.json or its folder, or .gguf.", autocompletion=completer("models")
-        ),
-    ],
-    seq: Annotated[str, typer.Option(metavar="TOKENS", help="Sequence length. [4k, or the context if shorter]")] = "",
-    tokens: Annotated[str, typer.Option(metavar="COUNT", help="Tokens to train on. [15T]", show_default=False)] = "15T",
-    on: Annotated[
-        str,
-        typer.Option(
-            metavar="CLUSTER", help="Cluster: adds chip-years, days, bytes per device and rooflines.", rich_help_panel=CLUSTER
-        ),
-    ] = "",
-    batch: Annotated[
-        str, typer.Option(metavar="BATCH", help="Sequences (1024) or tokens (4M, 4e6).", rich_help_panel=CLUSTER)
-    ] = "",
-    mfu: Annotated[str, typer.Option(metavar="SHARE", help="Assumed MFU. [40%]", rich_help_panel=CLUSTER)] = "",
-    checkpoints: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=64, help="Activations kept per layer and token. [1]", rich_help_panel=CLUSTER),
-    ] = None,
+    models: Annotated[list[str], Argument(metavar="MODEL...", help="Preset, HF id, config.json or its folder, or .gguf.",
+        autocompletion=completer("models"))],
+    seq: Annotated[str, Option(metavar="TOKENS", help="Sequence length. [4k, or the context if shorter]")] = "",
+    tokens: Annotated[str, Option(metavar="COUNT", help="Tokens to train on. [15T]", show_default=False)] = "15T",
+    on: Annotated[str, Option(metavar="CLUSTER", help="Cluster: adds chip-years, days, bytes per device and rooflines.",
+        rich_help_panel=CLUSTER)] = "",
+    batch: Annotated[str, Option(metavar="BATCH", help="Sequences (1024) or tokens (4M, 4e6).", rich_help_panel=CLUSTER)] = "",
+    mfu: Annotated[str, Option(metavar="SHARE", help="Assumed MFU. [40%]", rich_help_panel=CLUSTER)] = "",
+    checkpoints: Annotated[int | None, Option(metavar="N", min=1, max=64, help="Activations kept per layer and token. [1]",
+        rich_help_panel=CLUSTER)] = None,
     json: Json = False,
     csv: Csv = False,
-) -> None:
+) -> None:  # fmt: skip
     """Counts are exact: they equal the parameters that transformers allocates."""
     for option, given in (("--batch", batch), ("--mfu", mfu), ("--checkpoints", checkpoints)):
         if given and not on:
@@ -68,16 +55,13 @@ def count(
 
 @plain_verb(app, "show", "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json")
 def show(
-    catalogue: Annotated[
-        str, typer.Argument(metavar="chips|clusters|models", help="Catalogue to list.", autocompletion=among(api.CATALOGUES))
-    ],
-    name: Annotated[
-        str,
-        typer.Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.", autocompletion=_names),
-    ] = "",
+    catalogue: Annotated[str, Argument(metavar="chips|clusters|models", help="Catalogue to list.",
+        autocompletion=among(api.CATALOGUES))],
+    name: Annotated[str, Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.",
+        autocompletion=_names)] = "",
     json: Json = False,
     csv: Csv = False,
-) -> None:
+) -> None:  # fmt: skip
     """Part of a name lists every entry that contains it; an exact name shows all facts."""
     rows = api.show(catalogue, name)
     entry = api.look_up(catalogue, name) if name else None

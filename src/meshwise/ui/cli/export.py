@@ -6,6 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from meshwise import api
 from meshwise.errors import UserError
@@ -20,26 +21,18 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "export",
-    ExportAsk,
-    examples=(
-        "meshwise export plan.json --to megatron-deepspeed --with slurm --out job",
-        "meshwise export plan.json --to torchtitan",
-        "meshwise export serve.json --to vllm",
-    ),
-    argument="PLAN",
-)
+@verb(app, "export", ExportAsk, argument="PLAN", examples=(
+    "meshwise export plan.json --to megatron-deepspeed --with slurm --out job",
+    "meshwise export plan.json --to torchtitan",
+    "meshwise export serve.json --to vllm",
+))  # fmt: skip
 def export(
     given: Given,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write the files into this folder, instead of printing them.", metavar="DIR", rich_help_panel=OUTPUT),
-    ] = None,
-    list: Annotated[bool, typer.Option("--list", help="List programs and launchers, and stop.", rich_help_panel=OUTPUT)] = False,
+    out: Annotated[Path | None, Option(help="Write the files into this folder, instead of printing them.", metavar="DIR",
+        rich_help_panel=OUTPUT)] = None,
+    list: Annotated[bool, Option("--list", help="List programs and launchers, and stop.", rich_help_panel=OUTPUT)] = False,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """A layout that the program cannot express is refused, with the nearest one that it can. Data, tokenizer and paths are placeholders
     that stop the program until they are set."""
     if list:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from meshwise import api, units
 from meshwise.run.train.ask import GenerateAsk
@@ -14,16 +15,11 @@ from meshwise.ui.cli.options import Given, completer, plain_verb, verb
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "generate",
-    GenerateAsk,
-    examples=(
-        'meshwise generate llama-debug --weights run/weights --prompt "the old river" --tokens 40',
-        "meshwise generate llama-debug --weights run/weights --temperature 0.8 --seed 1",
-        "meshwise generate llama-debug --weights run/weights --eval text.txt",
-    ),
-)
+@verb(app, "generate", GenerateAsk, examples=(
+    'meshwise generate llama-debug --weights run/weights --prompt "the old river" --tokens 40',
+    "meshwise generate llama-debug --weights run/weights --temperature 0.8 --seed 1",
+    "meshwise generate llama-debug --weights run/weights --eval text.txt",
+))  # fmt: skip
 def generate(given: Given) -> None:
     """Reads the weights that 'meshwise run --save' wrote, with the tokenizer next to them."""
 
@@ -38,25 +34,21 @@ def generate(given: Given) -> None:
         sys.stdout.buffer.write(generated.text + b"\n")
 
 
-@plain_verb(
-    app,
-    "make-gguf",
+@plain_verb(app, "make-gguf",
     "meshwise make-gguf smollm2-135m --out smollm2.gguf",
     "meshwise make-gguf llama-3-8b --layers 2 --type q8_0 --out tiny.gguf",
     "meshwise make-gguf llama-3-70b --header-only --out llama-3-70b.gguf",
-)
+)  # fmt: skip
 def make_gguf(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Preset, HF id, config.json or its folder.", autocompletion=completer("models"))
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The .gguf file to write.")],
-    type: Annotated[str, typer.Option(metavar="TYPE", help="Type of the weights: q4_k_m, q8_0, f16. [q4_k_m]")] = "q4_k_m",
-    layers: Annotated[int | None, typer.Option(min=1, max=1000, metavar="N", help="Fewer layers than the model has.")] = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the weights.")] = 0,
-    header_only: Annotated[
-        bool, typer.Option("--header-only", help="No weights: a sparse file for llama.cpp's dry run, llama-fit-params.")
-    ] = False,
-) -> None:
+    model: Annotated[str, Argument(metavar="MODEL", help="Preset, HF id, config.json or its folder.",
+        autocompletion=completer("models"))],
+    out: Annotated[Path, Option(metavar="FILE", help="The .gguf file to write.")],
+    type: Annotated[str, Option(metavar="TYPE", help="Type of the weights: q4_k_m, q8_0, f16. [q4_k_m]")] = "q4_k_m",
+    layers: Annotated[int | None, Option(min=1, max=1000, metavar="N", help="Fewer layers than the model has.")] = None,
+    seed: Annotated[int, Option(min=0, metavar="N", help="Seed of the weights.")] = 0,
+    header_only: Annotated[bool,
+        Option("--header-only", help="No weights: a sparse file for llama.cpp's dry run, llama-fit-params.")] = False,
+) -> None:  # fmt: skip
     """llama.cpp loads it as it would the real model."""
     made = api.make_gguf(model, out, type=type, layers=layers, seed=seed, header_only=header_only)
     kind = f"{made.weights.format}, {made.weights.bits_per_weight:.2f} bits per weight"

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
+from typer import Option
 
 from meshwise.errors import UserError
 from meshwise.output import flush, say, silence
@@ -20,20 +21,13 @@ STOPPED = 130
 """Exit code after Ctrl-C."""
 
 app = typer.Typer(
-    name="meshwise",
-    cls=Verbs,
-    help="Find the fastest way to train or serve a model on the accelerators you have.",
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+    name="meshwise", cls=Verbs, help="Find the fastest way to train or serve a model on the accelerators you have.",
+    pretty_exceptions_enable=False, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 
 
 @app.callback(invoke_without_command=True)
-def root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
+def root(context: typer.Context, version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
     if version:
         typer.echo(VERSION)
     elif context.invoked_subcommand is None:

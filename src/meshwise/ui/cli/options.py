@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer import Argument, Option
 
 from meshwise import api
 from meshwise.errors import UserError
@@ -18,15 +19,11 @@ from meshwise.ui.cli.help import EVERY, OUTPUT, Verb
 
 Asked = TypeVar("Asked", bound=Ask)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
-Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.", rich_help_panel=OUTPUT)]
-Html = Annotated[
-    Path | None,
-    typer.Option(
-        "--html", metavar="FILE", help="Write a report that opens in any browser.", rich_help_panel=OUTPUT, show_default=False
-    ),
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print everything.", rich_help_panel=OUTPUT)]
+Json = Annotated[bool, Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
+Csv = Annotated[bool, Option("--csv", help="Print CSV.", rich_help_panel=OUTPUT)]
+_REPORT = "Write a report that opens in any browser."
+Html = Annotated[Path | None, Option("--html", metavar="FILE", help=_REPORT, rich_help_panel=OUTPUT, show_default=False)]
+Verbose = Annotated[bool, Option("--verbose", "-v", help="Print everything.", rich_help_panel=OUTPUT)]
 
 
 @dataclass(frozen=True)
@@ -93,14 +90,14 @@ def _parameter(ask: type[Ask], about: About, name: str, argument: str) -> inspec
     help = about.help + _default(ask, name, about)
     complete = completer(about.complete) if about.complete else among(about.kind.metavar.split("|"))
     if not field_of(ask, name).kw_only:
-        info: Any = typer.Argument(metavar=f"[{argument}]", help=help, autocompletion=complete, show_default=False)
+        info: Any = Argument(metavar=f"[{argument}]", help=help, autocompletion=complete, show_default=False)
         kind: Any = str | None
     else:
         flag = about.flag or flag_of(name, about)
         if not about.kind.metavar and defaults(ask)[name] is not False:
             flag = f"{flag}/--no-{flag.removeprefix('--')}"
         kind = bool | None if not about.kind.metavar else list[str] | None if about.kind.repeated else str | None
-        info = typer.Option(
+        info = Option(
             *flag.split(","), help=help, rich_help_panel=about.group or None, metavar=about.kind.metavar or None,
             autocompletion=complete, show_default=False,
         )  # fmt: skip

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from meshwise import api
 from meshwise.cost.objective import OBJECTIVES
@@ -22,33 +23,22 @@ GENERATING = tuple(name for name, one in OBJECTIVES.items() if one.generates)
 SHAPE_ONLY = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk))
 
 
-@verb(
-    app,
-    "plan",
-    ShapeAsk,
-    examples=(
-        "meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M --tokens 15T",
-        "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --fix tp=4 --out plan.json",
-        "meshwise plan llama-3.1-8b --on 1xrtx3090 --batch 8 --finetune qlora:16",
-    ),
-)
+@verb(app, "plan", ShapeAsk, examples=(
+    "meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M --tokens 15T",
+    "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --fix tp=4 --out plan.json",
+    "meshwise plan llama-3.1-8b --on 1xrtx3090 --batch 8 --finetune qlora:16",
+))  # fmt: skip
 def plan(
     given: Given,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AXIS=VALUES", help="Plan at many points: nodes=8..512, chip=h100-sxm,h200. Give it twice for a grid."
-        ),
-    ] = None,
-    cheapest: Annotated[
-        bool, typer.Option("--cheapest", help="Find the cheapest chip and number of nodes for --tokens.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    vary: Annotated[list[str] | None, Option(metavar="AXIS=VALUES",
+        help="Plan at many points: nodes=8..512, chip=h100-sxm,h200. Give it twice for a grid.")] = None,
+    cheapest: Annotated[bool, Option("--cheapest", help="Find the cheapest chip and number of nodes for --tokens.")] = False,
+    out: Annotated[Path | None, Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     html: Html = None,
     verbose: Verbose = False,
     json: Json = False,
     csv: Csv = False,
-) -> None:
+) -> None:  # fmt: skip
     """Every layout that the framework can run is evaluated. Exit code 1: nothing fits."""
     words, texts = given.of(ShapeAsk), vary or []
     if any(name in words for name in SHAPE_ONLY):
@@ -89,20 +79,18 @@ def _following(out: Path | None, verbose: bool) -> str:
     return f"next: {following}{'' if verbose else '; --verbose for everything'}"
 
 
-@plain_verb(
-    app,
-    "explain",
+@plain_verb(app, "explain",
     "meshwise explain plan.json",
     "meshwise explain plan.json --versus tp=8,pp=6",
     "meshwise explain plan.json --trace step.json.gz --svg step.svg",
-)
+)  # fmt: skip
 def explain(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json that plan --out or serve --out wrote.")],
-    versus: Annotated[str, typer.Option(metavar="AXES", help="Compare with a layout of your own: tp=8,pp=6.")] = "",
+    plan_file: Annotated[Path, Argument(metavar="PLAN", help="A plan.json that plan --out or serve --out wrote.")],
+    versus: Annotated[str, Option(metavar="AXES", help="Compare with a layout of your own: tp=8,pp=6.")] = "",
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev: .json, or .json.gz.")
+        Path | None, Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev: .json, or .json.gz.")
     ] = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the step as an SVG picture.")] = None,
+    svg: Annotated[Path | None, Option(metavar="FILE", help="Draw the step as an SVG picture.")] = None,
     json: Json = False,
 ) -> None:
     """Compares it with the runner-up or with a layout of your own, names the limit, and estimates the gain from twice the batch, network

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
 from meshwise import api
 from meshwise.run.probe.ask import ProbeAsk
@@ -19,16 +20,11 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "probe",
-    ProbeAsk,
-    examples=("meshwise probe", "meshwise probe --seconds 20 --device cpu", "meshwise probe --show"),
-)
+@verb(app, "probe", ProbeAsk, examples=("meshwise probe", "meshwise probe --seconds 20 --device cpu", "meshwise probe --show"))
 def probe(
     given: Given,
     out: Annotated[
-        Path | None, typer.Option(help="Also write the rows to this .jsonl.", metavar="FILE", rich_help_panel=OUTPUT)
+        Path | None, Option(help="Also write the rows to this .jsonl.", metavar="FILE", rich_help_panel=OUTPUT)
     ] = None,
     json: Json = False,
 ) -> None:

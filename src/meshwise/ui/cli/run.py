@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from meshwise import api
 from meshwise.errors import UserError
@@ -20,22 +21,15 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "run",
-    TrainRun,
-    ServeRun,
-    examples=(
-        "meshwise run llama-debug --dp-shard 2 --tp 2 --steps 20",
-        "meshwise run plan.json --checkpoint-every 100",
-        "meshwise run model.gguf --port 8080",
-    ),
-    argument="PLAN|MODEL",
-)
+@verb(app, "run", TrainRun, ServeRun, argument="PLAN|MODEL", examples=(
+    "meshwise run llama-debug --dp-shard 2 --tp 2 --steps 20",
+    "meshwise run plan.json --checkpoint-every 100",
+    "meshwise run model.gguf --port 8080",
+))  # fmt: skip
 def run(
     given: Given,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="With --dry-run: list every weight.", rich_help_panel=OUTPUT)
+        bool, Option("--verbose", "-v", help="With --dry-run: list every weight.", rich_help_panel=OUTPUT)
     ] = False,
     html: Html = None,
 ) -> None:

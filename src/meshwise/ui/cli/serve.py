@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from meshwise import api
 from meshwise.errors import UserError
@@ -15,34 +16,24 @@ from meshwise.ui.cli.options import Csv, Given, Html, Json, Verbose, verb
 app = typer.Typer()
 
 
-@verb(
-    app,
-    "serve",
-    ServeAsk,
-    examples=(
-        "meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
-        "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s@p95 --tpot 40ms",
-        "meshwise serve llama-3.1-8b:fp8 --rate 12/s --prompt 2k:0.5 --ttft 1s --cheapest",
-    ),
-)
+@verb(app, "serve", ServeAsk, examples=(
+    "meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
+    "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s@p95 --tpot 40ms",
+    "meshwise serve llama-3.1-8b:fp8 --rate 12/s --prompt 2k:0.5 --ttft 1s --cheapest",
+))  # fmt: skip
 def serve(
     given: Given,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AXIS=VALUES", help="Plan at many points: gpus=1..8, users=1..64. Give it twice for a grid."),
-    ] = None,
-    front: Annotated[
-        bool, typer.Option("--front", help="Print the Pareto front: tokens/s per device against those per user.")
-    ] = False,
-    svg: Annotated[
-        Path | None, typer.Option(help="Write the Pareto front as a drawing.", metavar="FILE", rich_help_panel=OUTPUT)
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    vary: Annotated[list[str] | None, Option(metavar="AXIS=VALUES",
+        help="Plan at many points: gpus=1..8, users=1..64. Give it twice for a grid.")] = None,
+    front: Annotated[bool, Option("--front", help="Print the Pareto front: tokens/s per device against those per user.")] = False,
+    svg: Annotated[Path | None, Option(help="Write the Pareto front as a drawing.", metavar="FILE",
+        rich_help_panel=OUTPUT)] = None,
+    out: Annotated[Path | None, Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     html: Html = None,
     verbose: Verbose = False,
     json: Json = False,
     csv: Csv = False,
-) -> None:
+) -> None:  # fmt: skip
     """Prints whether it fits and the bytes on every device, each layout of the engine with throughput and latency at the load, and
     the exact commands. 'meshwise run plan.json' starts the best layout. Exit code 1: nothing fits, or nothing meets the targets."""
     words = given.of(ServeAsk)

@@ -18,17 +18,11 @@ REPLAYED = ("replay", "runs", "seeds", "calibration")
 """Flags that --replay takes."""
 
 
-@verb(
-    app,
-    "tune",
-    TuneAsk,
-    examples=(
-        "meshwise tune plan.json --runs 5 --launch 'sbatch {script}'",
-        "meshwise tune plan.json --own --try 'compile=no,yes precision=bf16,fp8'",
-        "meshwise tune --replay nanotron_h100_128",
-    ),
-    argument="PLAN",
-)
+@verb(app, "tune", TuneAsk, argument="PLAN", examples=(
+    "meshwise tune plan.json --runs 5 --launch 'sbatch {script}'",
+    "meshwise tune plan.json --own --try 'compile=no,yes precision=bf16,fp8'",
+    "meshwise tune --replay nanotron_h100_128",
+))  # fmt: skip
 def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
     """Chooses the run that promises most, writes its launch files, starts it, reads its log, learns from it, and chooses again, until
     a further run would not pay. Killed at any moment, the same command goes on. Exit code 1: no run was measured."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from meshwise.ui.cli import output
 from meshwise.ui.cli.options import plain_verb
@@ -13,17 +14,14 @@ app = typer.Typer()
 
 @plain_verb(app, "ui", "meshwise ui", "meshwise ui plan.json", "meshwise ui runs/ train.log --port 9000")
 def ui(
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="A plan.json, folders of runs, results of bench, or logs to show."),
-    ] = None,
-    port: Annotated[int, typer.Option(metavar="N", help="Port; 0 takes a free one.", min=0, max=65535)] = 8765,
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on. Others than loopback need --token.")
-    ] = "127.0.0.1",
-    token: Annotated[str, typer.Option(metavar="TEXT", help="Secret that the address of the page must carry.")] = "",
-    browser: Annotated[bool, typer.Option(help="Open a browser, where there is a screen.")] = True,
-) -> None:
+    files: Annotated[list[Path] | None, Argument(metavar="[FILE]...",
+        help="A plan.json, folders of runs, results of bench, or logs to show.")] = None,
+    port: Annotated[int, Option(metavar="N", help="Port; 0 takes a free one.", min=0, max=65535)] = 8765,
+    host: Annotated[str,
+        Option(metavar="ADDRESS", help="Address to listen on. Others than loopback need --token.")] = "127.0.0.1",
+    token: Annotated[str, Option(metavar="TEXT", help="Secret that the address of the page must carry.")] = "",
+    browser: Annotated[bool, Option(help="Open a browser, where there is a screen.")] = True,
+) -> None:  # fmt: skip
     """The page runs on this machine alone, sends nothing anywhere, and reads no files but those named here."""
     output.require_page()
     from meshwise.ui.web import named, server

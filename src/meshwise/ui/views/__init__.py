@@ -9,35 +9,17 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 VIEWS = {
-    "Audit": "audit.audit_view",
-    "Bench": "bench.bench_view",
-    "Cheapest": "vary.cheapest_view",
-    "Chip": "listing.entry_view",
-    "Cluster": "listing.entry_view",
-    "Count": "count.counts_view",
-    "DryRun": "run.dry_run.dry_run_view",
-    "Explanation": "plan.explanation_view",
-    "Front": "front.front_view",
-    "Model": "listing.entry_view",
-    "PartComparison": "audit.parts_view",
-    "Probed": "probe.probed_view",
-    "Replay": "replay.replay_view",
-    "RolloutPlan": "rollout.rollout_view",
-    "ServeCalibrationResult": "scores.calibration_view",
-    "ServePlan": "serve.plan_view",
-    "ServePoints": "serve_points.points_view",
-    "ServeValidation": "scores.validation_view",
-    "Shapes": "shapes.shapes_view",
-    "SweepResult": "run.report.result_view",
-    "TrainCalibrationResult": "scores.calibration_view",
-    "TrainPlan": "plan.plan_view",
-    "TrainPoints": "vary.points_view",
-    "TrainResult": "run.report.result_view",
-    "TrainValidation": "scores.validation_view",
-    "Tuned": "tune.tune_view",
-    "Verdict": "launch_files.verdict_view",
-    "str": "tables.sentences_view",
-}
+    "Audit": "audit.audit_view", "Bench": "bench.bench_view", "Cheapest": "vary.cheapest_view", "Chip": "listing.entry_view",
+    "Cluster": "listing.entry_view", "Count": "count.counts_view", "DryRun": "run.dry_run.dry_run_view",
+    "Explanation": "plan.explanation_view", "Front": "front.front_view", "Model": "listing.entry_view",
+    "PartComparison": "audit.parts_view", "Probed": "probe.probed_view", "Replay": "tune.replay_view",
+    "RolloutPlan": "rollout.rollout_view", "ServeCalibrationResult": "scores.calibration_view",
+    "ServePlan": "serve.plan_view", "ServePoints": "serve_points.points_view", "ServeValidation": "scores.validation_view",
+    "Shapes": "shapes.shapes_view", "SweepResult": "run.report.result_view",
+    "TrainCalibrationResult": "scores.calibration_view", "TrainPlan": "plan.plan_view", "TrainPoints": "vary.points_view",
+    "TrainResult": "run.report.result_view", "TrainValidation": "scores.validation_view", "Tuned": "tune.tune_view",
+    "Verdict": "launch_files.verdict_view", "str": "tables.sentences_view",
+}  # fmt: skip
 """By type of a result: the module and function of its view, imported when it is drawn."""
 
 

@@ -115,13 +115,9 @@ def _share(row: Row, key: str) -> str:
 def _printed(row: Row) -> str:
     """Return the formula that the printed TFLOP/s follow, and their ratio to it."""
     used = row.get("formula_used", "")
-    return (
-        f"{used} x {row['printed_over_formula']:.3f}"
-        if used
-        else f"none ({row['printed_over_formula']:.2f})"
-        if "printed_over_formula" in row
-        else ""
-    )
+    if used:
+        return f"{used} x {row['printed_over_formula']:.3f}"
+    return f"none ({row['printed_over_formula']:.2f})" if "printed_over_formula" in row else ""
 
 
 def _formulas(row: Row) -> str:

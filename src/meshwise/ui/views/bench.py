@@ -126,13 +126,8 @@ def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> R
     for kind, title in (("weights", "weights"), ("cache", "KV cache"), ("compute", "compute")):
         columns.append(Column(f"{title}, planned", mib(f"planned_{kind}"), short_title=title))
         columns.append(Column(source, mib(kind), short_title="reported"))
-    repacked = [
-        Text(
-            f"{row['device']}: {row['repacked'] / MIB:,.2f} MiB of weights are repacked for its CPU, in addition to the mapped file"
-        )
-        for row in rows
-        if row["repacked"]
-    ]
+    words = "MiB of weights are repacked for its CPU, in addition to the mapped file"
+    repacked = [Text(f"{row['device']}: {row['repacked'] / MIB:,.2f} {words}") for row in rows if row["repacked"]]
     return Group(Table(columns, rows).fitted(width), *repacked)
 
 

@@ -71,47 +71,33 @@ def _sections(tallies: Sequence[Tally]) -> list[tuple[str, list[Row]]]:
     parts = list(dict.fromkeys(part for tally in tallies for part in tally["parameters"]["parts"]))
     mixture = any(tally["parameters"]["active"] != tally["parameters"]["total"] for tally in tallies)
     tokens = units.show(tallies[0]["training_flops"]["tokens"], "count")
-    used: list[Row] = [
-        ("active per token", _share("parameters/active")),
-        ("  with the embedding", _share("parameters/active_with_embedding")),
-    ]
-    active = used if mixture else []
+    shares = [(part, _share(f"parameters/parts/{part}")) for part in parts]
+    named = {"active per token": "active", "  with the embedding": "active_with_embedding"} if mixture else {}
+    active = [(name, _share(f"parameters/{key}")) for name, key in named.items()]
     return [
         ("hyperparameters", [(name, whole_at(f"hyperparameters/{name}")) for name in names]),
-        (
-            "parameters",
-            [*((part, _share(f"parameters/parts/{part}")) for part in parts), ("total", _share("parameters/total")), *active],
-        ),
-        (
-            "training FLOPs",
-            [
-                ("sequence length", whole_at("training_flops/seq")),
-                ("per token, 6N", _flops("training_flops/per_token_6n")),
-                ("per token, exact", _flops("training_flops/per_token")),
-                ("  matrix products", _flops("training_flops/per_token_matmul")),
-                ("  attention", _flops("training_flops/per_token_attention")),
-                (f"for {tokens} tokens, 6N", _flops("training_flops/total_6n")),
-                (f"for {tokens} tokens, exact", _flops("training_flops/total")),
-            ],
-        ),
-        (
-            "cache of one sequence, bf16",
-            [
-                ("KV per token", _bytes("cache/kv_bytes_per_token", binary=True)),
-                ("KV at the sequence length", _bytes("cache/kv_bytes", binary=True)),
-                ("state, any length", _bytes("cache/state_bytes", binary=True)),
-            ],
-        ),
+        ("parameters", [*shares, ("total", _share("parameters/total")), *active]),
+        ("training FLOPs", [
+            ("sequence length", whole_at("training_flops/seq")),
+            ("per token, 6N", _flops("training_flops/per_token_6n")),
+            ("per token, exact", _flops("training_flops/per_token")),
+            ("  matrix products", _flops("training_flops/per_token_matmul")),
+            ("  attention", _flops("training_flops/per_token_attention")),
+            (f"for {tokens} tokens, 6N", _flops("training_flops/total_6n")),
+            (f"for {tokens} tokens, exact", _flops("training_flops/total")),
+        ]),
+        ("cache of one sequence, bf16", [
+            ("KV per token", _bytes("cache/kv_bytes_per_token", binary=True)),
+            ("KV at the sequence length", _bytes("cache/kv_bytes", binary=True)),
+            ("state, any length", _bytes("cache/state_bytes", binary=True)),
+        ]),
         ("weights", [(name, _bytes(f"weight_bytes/{name}")) for name in ("fp32", "bf16", "fp8", "int4", "file")]),
-        (
-            "training state",
-            [
-                ("gradients, bf16", _bytes("training_bytes/gradients_bf16")),
-                ("gradients, fp32", _bytes("training_bytes/gradients_fp32")),
-                ("AdamW, fp32 master and moments", _bytes("training_bytes/adamw")),
-            ],
-        ),
-    ]
+        ("training state", [
+            ("gradients, bf16", _bytes("training_bytes/gradients_bf16")),
+            ("gradients, fp32", _bytes("training_bytes/gradients_fp32")),
+            ("AdamW, fp32 master and moments", _bytes("training_bytes/adamw")),
+        ]),
+    ]  # fmt: skip
 
 
 def _budget(count: Count, width: int) -> list[RenderableType]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from meshwise import units
@@ -12,7 +12,7 @@ from meshwise.plan.serve.front import Front, FrontPoint
 from meshwise.plan.serve.words import length_words, target_words, tokens
 from meshwise.ui.views.serve import dollars
 from meshwise.ui.views.svg.drawing import COLOURS, GRID, document
-from meshwise.ui.views.tables import Column, Table, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 
 ROWS, WIDEST = 14, 72
 SIZE, LEFT, RIGHT, TOP, BOTTOM = (760.0, 440.0), 70.0, 110.0, 60.0, 60.0
@@ -33,27 +33,16 @@ def front_view(front: Front, width: int) -> RenderableType:
         Column("tok/s per device", lambda p: tokens(p.per_device), short_title="per device"),
         Column("TTFT", lambda p: units.show(p.ttft, "seconds", digits=3), rank=2),
         Column(
-            "step goes to",
-            lambda p: f"{p.bound} {100 * p.share:.0f}%",
-            text=True,
-            rank=3,
+            "step goes to", lambda p: f"{p.bound} {100 * p.share:.0f}%", text=True, rank=3,
             short=lambda p: f"{p.part} {100 * p.share:.0f}%",
         ),
-    ]
+    ]  # fmt: skip
     if any(point.dollars_per_million_out is not None for point in front.points):
         columns.append(Column("$/1M out", lambda p: dollars(p.dollars_per_million_out), rank=1))
         columns.append(Column("$/1M in", lambda p: dollars(p.dollars_per_million_in), rank=4))
     lines = [Text(line) for line in plot(front, min(width, WIDEST))]
     words = "More users share one read of the weights: a device makes more tokens/s, a user gets fewer, until products or the cache bind."
-    return Group(
-        *heading([title], width),
-        Text(),
-        Table(columns, front.points).fitted(width),
-        Text(),
-        *lines,
-        Text(),
-        wrapped(words, width),
-    )
+    return paragraphs(heading([title], width), [Table(columns, front.points).fitted(width)], lines, [wrapped(words, width)])
 
 
 def plot(front: Front, width: int) -> list[str]:
@@ -82,21 +71,17 @@ def svg(front: Front) -> str:
 
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(point.per_user, point.per_device) for point in front.points))
     heading_words = f"{front.ask.model} on {front.ask.on} with {front.engine}: {length_words(front.ask)}"
-    return document(
-        width,
-        height,
-        [
-            f'<text x="{LEFT}" y="24" font-size="15">{escape(heading_words)}</text>',
-            *(_tick(place(value, 0.0), (place(value, up[-1])), tokens(value), "across") for value in across),
-            *(_tick(place(0.0, value), (place(across[-1], value)), tokens(value), "up") for value in up),
-            f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">tokens/s of each user</text>',
-            f'<text x="{LEFT}" y="{TOP - 10}">tokens/s of a device</text>',
-            *(_dot(place(point.per_user, point.per_device), point, 2.5, BEATEN) for point in front.dominated),
-            f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.5"/>',
-            *(_dot(place(point.per_user, point.per_device), point, 4.5, COLOURS[0]) for point in front.points),
-            *(_label(place(point.per_user, point.per_device), point) for point in _apart(front.points, place)),
-        ],
-    )
+    return document(width, height, [
+        f'<text x="{LEFT}" y="24" font-size="15">{escape(heading_words)}</text>',
+        *(_tick(place(value, 0.0), (place(value, up[-1])), tokens(value), "across") for value in across),
+        *(_tick(place(0.0, value), (place(across[-1], value)), tokens(value), "up") for value in up),
+        f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">tokens/s of each user</text>',
+        f'<text x="{LEFT}" y="{TOP - 10}">tokens/s of a device</text>',
+        *(_dot(place(point.per_user, point.per_device), point, 2.5, BEATEN) for point in front.dominated),
+        f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.5"/>',
+        *(_dot(place(point.per_user, point.per_device), point, 4.5, COLOURS[0]) for point in front.points),
+        *(_label(place(point.per_user, point.per_device), point) for point in _apart(front.points, place)),
+    ])  # fmt: skip
 
 
 def ticks(most: float, about: int = 5) -> list[float]:
@@ -110,18 +95,14 @@ def ticks(most: float, about: int = 5) -> list[float]:
 def _tick(start: tuple[float, float], end: tuple[float, float], text: str, axis: str) -> str:
     (x, y), (to_x, to_y) = start, end
     line = f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}" stroke="{GRID}"/>'
-    at = (
-        f'x="{x:.1f}" y="{y + 18:.1f}" text-anchor="middle"'
-        if axis == "across"
-        else f'x="{x - 8:.1f}" y="{y + 4:.1f}" text-anchor="end"'
-    )
+    left, down, anchor = (0, 18, "middle") if axis == "across" else (8, 4, "end")
+    at = f'x="{x - left:.1f}" y="{y + down:.1f}" text-anchor="{anchor}"'
     return f"{line}<text {at}>{text}</text>"
 
 
 def _dot(at: tuple[float, float], point: FrontPoint, size: float, colour: str) -> str:
-    words = (
-        f"{point.name}, {point.users} users: {tokens(point.per_user)} each, {tokens(point.per_device)} per device; {point.bound}"
-    )
+    rates = f"{tokens(point.per_user)} each, {tokens(point.per_device)} per device"
+    words = f"{point.name}, {point.users} users: {rates}; {point.bound}"
     return f'<circle cx="{at[0]:.1f}" cy="{at[1]:.1f}" r="{size}" fill="{colour}"><title>{escape(words)}</title></circle>'
 
 

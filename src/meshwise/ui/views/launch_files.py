@@ -23,19 +23,9 @@ STYLES = {"stops": "bold red", "warns": "yellow", "notes": "cyan"}
 HEADS = {"stops": "cannot start", "warns": "warning", "notes": "note"}
 GROUPS = ("layout", "stages", "batch", "serving", "work", "model", "machine")
 QUIET = (
-    "seed",
-    "save_every",
-    "rope_theta",
-    "norm_eps",
-    "qkv_bias",
-    "biased",
-    "norm",
-    "position_kind",
-    "positions",
-    "tied",
-    "top_k",
-    "hours",
-)
+    "seed", "save_every", "rope_theta", "norm_eps", "qkv_bias", "biased", "norm", "position_kind", "positions", "tied",
+    "top_k", "hours",
+)  # fmt: skip
 """Facts that only --verbose lists."""
 
 

@@ -31,14 +31,10 @@ def plan_view(plan: TrainPlan, width: int, *, why: Explanation, verbose: bool) -
     """Return everything that `plan` prints except the commands, which must not be wrapped."""
     best = plan.best
     parts: list[RenderableType] = [
-        *heading(header(plan), width),
-        Text(),
-        table(plan).fitted(width),
-        *(wrapped(line, width) for line in below_table(plan)),
-        Text(),
-        *bullets(finetune_lines(plan), width),
+        *heading(header(plan), width), Text(), table(plan).fitted(width),
+        *(wrapped(line, width) for line in below_table(plan)), Text(), *bullets(finetune_lines(plan), width),
         *([Text()] if plan.finetune else []),
-    ]
+    ]  # fmt: skip
     kind = plan.cluster["kind"]
     if verbose:
         parts += [*choice_bars(plan.choices[:SEVERAL], width, kind), Text(), wrapped(formulas(best), width)]
@@ -90,22 +86,15 @@ def table(plan: TrainPlan) -> Table[Choice]:
         Column("TFLOP/s", lambda c: f"{c.tflops['exact']:.1f}", rank=8),
         Column("MFU", lambda c: f"{100 * c.mfu:.1f}%", rank=2),
         Column(
-            f"GiB of {capacity:.0f} (90%)",
-            memory_cell,
-            rank=1,
-            short=lambda c: memory_cell(c, digits=0),
+            f"GiB of {capacity:.0f} (90%)", memory_cell, rank=1, short=lambda c: memory_cell(c, digits=0),
             short_title=f"GiB of {capacity:.0f}",
         ),
         Column("accum", lambda c: f"{c.gradient_accumulation:,}", rank=7),
-    ]
+    ]  # fmt: skip
     if plan.ask.tokens:
-        columns.extend(
-            [
-                Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""),
-                *([Column("cost", money, key=lambda c: c.total_dollars)] if plan.best.total_dollars is not None else []),
-                Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9),
-            ]
-        )
+        columns.append(Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""))
+        columns += [Column("cost", money, key=lambda c: c.total_dollars)] if plan.best.total_dollars is not None else []
+        columns.append(Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9))
     return Table(columns, plan.choices)
 
 

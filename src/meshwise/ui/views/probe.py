@@ -42,10 +42,7 @@ def _summary(machine: Machine, width: int) -> RenderableType:
     peak = Device.of(chip, c, "bf16").wide
     lines = [
         (chip.key, chip.name),
-        (
-            "matrix products",
-            f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} in a step, {c.matmul:.0%} of {_peak(machine)}",
-        ),
+        ("matrix products", f"{units.show(peak * c.matmul, 'FLOP/s', digits=3)} in a step, {c.matmul:.0%} of {_peak(machine)}"),
         ("memory", f"{units.show(chip.bandwidth * c.memory, 'bytes/s', digits=3)} read and written"),
         ("attention", f"{c.flash:.0%} of the peak with heads of 128"),
         ("layer", f"{units.show(c.layer_launch + c.layer_gap, 'seconds', digits=3)} of launch overhead, forward"),

@@ -1,11 +1,10 @@
 """Training on generated answers on a terminal: a table of the splits of the devices, and the bytes of each role."""
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from meshwise.plan.rl.plan import PHASES, RolloutPlan, Split
 from meshwise.ui.views.plan import setting
-from meshwise.ui.views.tables import Column, Table, bullets, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, bullets, heading, paragraphs, wrapped
 from meshwise.units import GIB
 
 
@@ -13,15 +12,9 @@ def rollout_view(plan: RolloutPlan, width: int) -> RenderableType:
     """Return everything that `plan --objective grpo` prints except the commands."""
     ask, best = plan.ask, plan.best
     answers = f"{ask.batch:,} prompts of {ask.prompt:,} tokens, {ask.answers} answers each of {ask.seq - ask.prompt:,}"
-    return Group(
-        *heading([f"{ask.model} on {ask.on}: {answers}", setting(ask, plan.framework)], width),
-        Text(),
-        Table(_columns(), plan.splits).fitted(width),
-        Text(),
-        *bullets(_sentences(best), width),
-        Text(),
-        *(wrapped(f"note: {note}", width, indent="  ") for note in plan.notes),
-    )
+    title = heading([f"{ask.model} on {ask.on}: {answers}", setting(ask, plan.framework)], width)
+    notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
+    return paragraphs(title, [Table(_columns(), plan.splits).fitted(width)], bullets(_sentences(best), width), notes)
 
 
 def _columns() -> list[Column[Split]]:

@@ -137,12 +137,9 @@ def _serve_score(score: Score, width: int) -> RenderableType:
 
 def _serve_table(name: str, columns: dict[str, Score]) -> Table[Sequence[str]]:
     shown = (
-        ("mape", "error, mean", "%"),
-        ("p95", "  95% are within", "%"),
-        ("bias", "  bias", "+%"),
-        ("coverage", "  in their 90% interval", "%"),
-        ("spearman", "  rank correlation", ""),
-    )
+        ("mape", "error, mean", "%"), ("p95", "  95% are within", "%"), ("bias", "  bias", "+%"),
+        ("coverage", "  in their 90% interval", "%"), ("spearman", "  rank correlation", ""),
+    )  # fmt: skip
     rows = [
         (f"{part} {words}" if key == "mape" else words, *(_cell(score[part].get(key), show) for score in columns.values()))
         for part in ("decode", "prefill")

@@ -25,18 +25,13 @@ SEVERAL = 5
 def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     """Return everything that `serve` prints except the commands, which must not be wrapped."""
     parts: list[RenderableType] = [
-        *heading(header(plan), width),
-        Text(),
-        table(plan).fitted(width),
-        *(wrapped(line, width) for line in below_table(plan)),
-        Text(),
-    ]
+        *heading(header(plan), width), Text(), table(plan).fitted(width),
+        *(wrapped(line, width) for line in below_table(plan)), Text(),
+    ]  # fmt: skip
     parts += [
-        *device_bars(plan.best, str(plan.cluster["unit"]), width),
-        Text(),
-        *time_bars(plan.choices[: SEVERAL if verbose else 1], width),
-        Text(),
-    ]
+        *device_bars(plan.best, str(plan.cluster["unit"]), width), Text(),
+        *time_bars(plan.choices[: SEVERAL if verbose else 1], width), Text(),
+    ]  # fmt: skip
     parts += [wrapped(line, width) for line in plan.reasons] if verbose else bullets(_highlights(plan), width)
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
     about = calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose)
@@ -72,12 +67,10 @@ def table(plan: ServePlan) -> Table[ServeChoice]:
 
         return Column(title, cell, rank=rank, key=seconds)
 
+    rate = "tok/s each" if several else "tokens/s"
     columns: list[Column[ServeChoice]] = [
         Column("layout", lambda c: c.name, text=True),
-        Column(
-            f"{'tok/s each' if several else 'tokens/s'} (90%)",
-            lambda c: f"{tokens(c.per_user)} ({tokens(c.low)}-{tokens(c.high)})",
-        ),
+        Column(f"{rate} (90%)", lambda c: f"{tokens(c.per_user)} ({tokens(c.low)}-{tokens(c.high)})"),
         Column("all, with prompts", lambda c: tokens(c.throughput), rank=2 if several else 5, short_title="all tok/s"),
     ]
     if several:
@@ -90,13 +83,9 @@ def table(plan: ServePlan) -> Table[ServeChoice]:
     if ask.tpot:
         columns.append(time("per token p95", "tpot", "p95", 3))
     columns.append(time("request" if not several else "request p95", "e2e", "p50" if not several else "p95", 3))
-    columns.extend(
-        [
-            Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=11),
-            Column("GiB free", lambda c: gib(c.spare), rank=7),
-            Column("at once", lambda c: f"{c.most_users:,}", rank=6),
-        ]
-    )
+    columns.append(Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=11))
+    columns.append(Column("GiB free", lambda c: gib(c.spare), rank=7))
+    columns.append(Column("at once", lambda c: f"{c.most_users:,}", rank=6))
     if any(c.dollars_per_million is not None for c in plan.choices):
         columns.append(Column("$/1M out", lambda c: dollars(c.dollars_per_million_out), rank=5))
         columns.append(Column("$/1M in", lambda c: dollars(c.dollars_per_million_in), rank=8))
@@ -170,9 +159,6 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
     for c, label in zip(choices, labels, strict=True):
         lines.append(bars.bar(SERVE_TIME, c.time, max(totals), bar_width).append(label, style="not dim"))
     several = [c.time for c in choices]
-    return [
-        *lines,
-        bars.legend(SERVE_TIME, several[0], max(totals), width, bar_width=bar_width)
-        if alone
-        else bars.letters(SERVE_TIME, several, width),
-    ]
+    if alone:
+        return [*lines, bars.legend(SERVE_TIME, several[0], max(totals), width, bar_width=bar_width)]
+    return [*lines, bars.letters(SERVE_TIME, several, width)]

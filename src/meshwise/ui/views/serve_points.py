@@ -3,15 +3,14 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from meshwise import units
 from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.serve.words import length_words, load_words, target_words, tokens
 from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.serve import dollars, gib
-from meshwise.ui.views.tables import Column, Table, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 
 if TYPE_CHECKING:
     from meshwise.plan.serve.vary import ServePoint, ServePoints
@@ -25,15 +24,12 @@ def points_view(points: "ServePoints", width: int) -> RenderableType:
     notes = dict.fromkeys(note for point in points for note in point.notes)
     ask = points.ask
     about = f"{load_words(ask)}, {length_words(ask)}"
-    return Group(
-        *heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
-        Text(),
-        Table(_point_columns(points, several), points.points).fitted(width),
-        Text(),
-        _chart(points, several, width),
-        Text(),
-        *(wrapped(line, width) for line in points.lessons),
-        *(wrapped(f"note: {note}", width, indent="  ") for note in notes),
+    lessons = [wrapped(line, width) for line in points.lessons]
+    return paragraphs(
+        heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
+        [Table(_point_columns(points, several), points.points).fitted(width)],
+        [_chart(points, several, width)],
+        [*lessons, *(wrapped(f"note: {note}", width, indent="  ") for note in notes)],
     )
 
 
@@ -91,14 +87,11 @@ def cheapest_view(points: "ServePoints", width: int) -> RenderableType:
         "$/1M output tokens", lambda c: c.dollars_per_million_out or 0.0, lambda c: dollars(c.dollars_per_million_out)
     )  # fmt: skip
     found = [point for point in points if point.choice]
-    return Group(
-        *heading([f"{ask.model}: the fewest devices of each chip, the cheapest first", about], width),
-        Text(),
-        cheapest_table(points).fitted(width),
-        Text(),
-        chart(points.axes, [(point.labels, point.choice, "") for point in found], [rent, million], width),
-        Text(),
-        wrapped(price_note(points), width),
+    return paragraphs(
+        heading([f"{ask.model}: the fewest devices of each chip, the cheapest first", about], width),
+        [cheapest_table(points).fitted(width)],
+        [chart(points.axes, [(point.labels, point.choice, "") for point in found], [rent, million], width)],
+        [wrapped(price_note(points), width)],
     )
 
 

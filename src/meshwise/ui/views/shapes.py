@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from meshwise import units
@@ -11,7 +11,7 @@ from meshwise.plan.shapes.answer import LIKE, Shapes
 from meshwise.plan.shapes.search import Row
 from meshwise.plan.train.choice import Choice
 from meshwise.ui.views.plan import setting
-from meshwise.ui.views.tables import Column, Table, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 from meshwise.units import GIB
 
 
@@ -23,16 +23,12 @@ def shapes_view(shapes: Shapes, width: int) -> RenderableType:
     ]
     ask = shapes.ask
     size = f"near {units.show(ask.params, 'count')} parameters, " if ask.params else ""
-    return Group(
-        *heading([f"shapes {size}like {ask.like or LIKE}, on {ask.on}", setting(ask, shapes.framework)], width),
-        Text(),
-        Table(_columns(), shapes.shapes).fitted(width),
-        Text(),
-        Text("faults of each shape, with their cost in percent of its seconds per parameter", style="bold"),
-        *faults,
-        Text(),
-        Text(f"{shapes.candidates:,} pairs of shape and layout searched, over {shapes.searched:,} shapes."),
-        *([wrapped(shapes.rule, width)] if shapes.rule else []),
+    searched = f"{shapes.candidates:,} pairs of shape and layout searched, over {shapes.searched:,} shapes."
+    return paragraphs(
+        heading([f"shapes {size}like {ask.like or LIKE}, on {ask.on}", setting(ask, shapes.framework)], width),
+        [Table(_columns(), shapes.shapes).fitted(width)],
+        [Text("faults of each shape, with their cost in percent of its seconds per parameter", style="bold"), *faults],
+        [Text(searched), *([wrapped(shapes.rule, width)] if shapes.rule else [])],
     )
 
 

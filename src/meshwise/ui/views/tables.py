@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -166,13 +166,9 @@ class Table(Generic[Shown]):
 
 
 def grid(
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    words: Iterable[int] = (0,),
-    *,
-    edged: bool = False,
+    titles: Sequence[str], rows: Sequence[Sequence[str]], words: Iterable[int] = (0,), *, edged: bool = False,
     style: Callable[[Sequence[str]], str] = lambda row: "",
-) -> Table[Sequence[str]]:
+) -> Table[Sequence[str]]:  # fmt: skip
     """Return the table of texts that are there already. `words`: numbers of the columns that are aligned to the left."""
     left = set(words)
     columns = [Column[Sequence[str]](title, itemgetter(i), text=i in left) for i, title in enumerate(titles)]
@@ -211,6 +207,11 @@ def wrapped(line: str, width: int, head: str = "", indent: str = "", style: str 
 def heading(lines: Sequence[str], width: int) -> list[Text]:
     """Return the first line in bold, the others plain."""
     return [wrapped(line, width, style="" if i else "bold") for i, line in enumerate(lines)]
+
+
+def paragraphs(*parts: Iterable[RenderableType]) -> Group:
+    """Return the parts with an empty line between each two."""
+    return Group(*(line for i, part in enumerate(parts) for line in ([Text()] * (i > 0) + [*part])))
 
 
 def sentences_view(sentences: Sequence[str], width: int) -> Group:

@@ -1,4 +1,5 @@
-"""The view of a tuning: its runs beside their predictions, the layout that it ends with, and what one more run might gain."""
+"""The view of a tuning: its runs beside their predictions, the layout that it ends with, and what one more run might gain; and that of a
+replay."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -6,18 +7,18 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 
 from meshwise import units
-from meshwise.ui.views.tables import Column, Table, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, grid, heading, wrapped
 from meshwise.units import GIB
 
 if TYPE_CHECKING:
     from meshwise.tune.loop.result import Tuned, TunedRun
+    from meshwise.tune.replay.replay import Replay
 
 
 def tune_view(tuned: "Tuned", width: int) -> RenderableType:
     """Return the table of runs, the best candidate with its interval, and what was written."""
-    runs, candidates = (
-        f"{count:,} {word}{'s' * (count != 1)}" for count, word in ((len(tuned.runs), "run"), (tuned.candidates, "candidate"))
-    )
+    counts = ((len(tuned.runs), "run"), (tuned.candidates, "candidate"))
+    runs, candidates = (f"{count:,} {word}{'s' * (count != 1)}" for count, word in counts)
     head = [f"{tuned.title}: {runs} of {candidates}"]
     below = [*_best(tuned), f"stopped: {tuned.stopped}", *tuned.lines]
     table = [_table(tuned.runs).fitted(width)] if tuned.runs else []
@@ -48,6 +49,21 @@ def _table(runs: "Sequence[TunedRun]") -> "Table[TunedRun]":
         Column("expected GiB", lambda run: _gib(run.predicted_memory), 2),
     ]
     return Table(columns, runs).without_empty_columns()
+
+
+def replay_view(result: "Replay", width: int) -> RenderableType:
+    """Return the mean regret over groups by number of runs, for each way to choose, and notes."""
+    titles = ["time lost after", *(f"{number} run{'s' * (number > 1)}" for number in result.shown)]
+    rows = [[each.name, *(_percent(each.mean(number)) for number in result.shown)] for each in result.strategies]
+    table = grid(titles, rows, edged=True, style=lambda row: "bold" if row is rows[0] else "")
+    groups = f"{len(result.groups)} group" + "s" * (len(result.groups) > 1)
+    sizes = f"{min(result.sizes)} to {max(result.sizes)} runs"
+    first = f"{result.table}: mean over {groups} of {sizes}; {result.skipped} rows not used"
+    return Group(table.fitted(width), *(wrapped(note, width) for note in (first, *result.notes)))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}" if share >= 0.0005 else "0"
 
 
 def _time(seconds: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from meshwise import units
@@ -13,7 +13,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.vary import Point, TrainPoints
 from meshwise.ui.views.chart import Panel, chart
 from meshwise.ui.views.plan import memory_cell, money, setting
-from meshwise.ui.views.tables import Column, Table, heading, wrapped
+from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 from meshwise.units import GIB
 
 
@@ -24,17 +24,8 @@ def points_view(points: TrainPoints, width: int) -> RenderableType:
     why = [Text("why the layout changes", style="bold"), *reasons] if reasons else []
     why += [Text("The same layout wins at every point.")] if several and not reasons else []
     table = Table(_columns(points.ask, points.axes, points.points), points.points).fitted(width)
-    return Group(
-        *heading(_header(points.ask, " and ".join(points.axes), points.points), width),
-        Text(),
-        table,
-        Text(),
-        _chart(points.axes, points.points, width),
-        Text(),
-        *why,
-        Text(),
-        *_notes(points.points, width),
-    )
+    title = heading(_header(points.ask, " and ".join(points.axes), points.points), width)
+    return paragraphs(title, [table], [_chart(points.axes, points.points, width)], why, _notes(points.points, width))
 
 
 def _header(ask: TrainAsk, varied: str, points: Sequence[Point]) -> list[str]:
@@ -122,17 +113,12 @@ def cheapest_view(cheapest: Cheapest, width: int) -> RenderableType:
         f"Cheapest{limit}: {best.ask.on}, {money(best.choice)}, {best.choice.total_days or 0:,.1f} days, {best.choice.name}."
     )
     marks = {i: "cheapest" if point is best else "" if point.meets(ask.within) else "too late" for i, point in enumerate(counts)}
-    return Group(
-        *heading(_header(ask, "chip and nodes", cheapest.tried), width),
-        Text(),
-        wrapped(sentence, width, style="bold"),
-        Text(),
-        Table(_columns(ask, ("chip", "nodes"), per_chip), per_chip).fitted(width),
-        Text(),
-        Text(f"Node counts of {best.values['chip']} that were tried and fit:"),
-        Text(),
-        _chart(("nodes",), counts, width, marks),
-        Text(),
-        *([] if ask.on else [wrapped(f"Chips: {CONSIDERED}; --vary chip=... names others.", width)]),
-        *_notes(cheapest.tried, width, cheapest.unpriced),
+    chips = [] if ask.on else [wrapped(f"Chips: {CONSIDERED}; --vary chip=... names others.", width)]
+    return paragraphs(
+        heading(_header(ask, "chip and nodes", cheapest.tried), width),
+        [wrapped(sentence, width, style="bold")],
+        [Table(_columns(ask, ("chip", "nodes"), per_chip), per_chip).fitted(width)],
+        [Text(f"Node counts of {best.values['chip']} that were tried and fit:")],
+        [_chart(("nodes",), counts, width, marks)],
+        [*chips, *_notes(cheapest.tried, width, cheapest.unpriced)],
     )

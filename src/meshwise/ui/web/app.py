@@ -156,17 +156,11 @@ def _shown(
     except UserError as error:
         message, status = str(error), _status(error)
     values: dict[str, Any] = {
-        "page": page,
-        "pages": PAGES,
-        "query": query,
-        "missing": missing if missing and any(value for _, value in query) else [],
-        "reply": reply,
-        "message": message,
-        "state": STATES.get(status, "answer" if reply else "empty"),
-        "named": web.site.named,
-        "path": f"/{page.name}",
+        "page": page, "pages": PAGES, "query": query,
+        "missing": missing if missing and any(value for _, value in query) else [], "reply": reply, "message": message,
+        "state": STATES.get(status, "answer" if reply else "empty"), "named": web.site.named, "path": f"/{page.name}",
         "static": False,
-    }
+    }  # fmt: skip
     if alone:  # the page shows the error; a browser's console need not
         return _html(render.render("fragment.html", **values))
     return _html(render.render("page.html", groups=page.form(query), **values), status)

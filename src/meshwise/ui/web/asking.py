@@ -144,16 +144,10 @@ def _input(cls: type[Ask], name: str, about: About, value: str) -> Input:
         kind = "search"
     needed = not field_of(cls, name).kw_only
     return Input(
-        name=name,
-        label="model" if needed else flag_of(name, about).removeprefix("--").replace("-", " "),
-        help=about.help,
-        kind=kind,
-        value=value,
-        placeholder=shown,
-        options=options,
-        catalogue=about.complete if kind == "search" else "",
+        name=name, label="model" if needed else flag_of(name, about).removeprefix("--").replace("-", " "), help=about.help,
+        kind=kind, value=value, placeholder=shown, options=options, catalogue=about.complete if kind == "search" else "",
         flag=flag_of(name, about) if not needed else "",
-    )
+    )  # fmt: skip
 
 
 def suggestions(cls: type[Ask], name: str, about: About) -> tuple[str, ...]:

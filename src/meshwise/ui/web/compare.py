@@ -71,13 +71,9 @@ def compare_trained(mine: Choice, other: Choice) -> Comparison:
     )
     sentences = [line.strip() for line in comparison(mine, other, tuple(differences(mine, other)))]
     return Comparison(
-        (mine.name, other.name),
-        sentences,
-        (times[0], times[1]),
-        (memories[0], memories[1]),
-        _lines("tt", mine.time, other.time),
-        "s",
-    )
+        (mine.name, other.name), sentences, (times[0], times[1]), (memories[0], memories[1]),
+        _lines("tt", mine.time, other.time), "s",
+    )  # fmt: skip
 
 
 def compare_served(mine: ServeChoice, other: ServeChoice) -> Comparison:

@@ -64,14 +64,9 @@ class Bar:
 
 
 def bar(
-    scale: str,
-    values: Mapping[str, float],
-    full: float,
-    show: Callable[[float], str],
-    label: str,
-    total: str = "",
+    scale: str, values: Mapping[str, float], full: float, show: Callable[[float], str], label: str, total: str = "",
     kind: object = "gpu",
-) -> Bar:
+) -> Bar:  # fmt: skip
     """Return the bar of some values by part; a value of `full` is as wide as the drawing. `kind` of chip: only GPUs have CUDA."""
     pieces, x, whole = list[Piece](), 0.0, sum(values.values())
     for part in on_chip(SCALES[scale], kind):

@@ -26,30 +26,18 @@ LONGEST_QUERY = 8192
 """Characters of a query string, at most."""
 COOKIE = "meshwise"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-PLOT_STYLES = (
-    "'sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww='",
-    "'sha256-rCZUQsEQJf1DmnfnMZmlj08XC7qbIZySA6bEtitbQ00='",
-)
+PLOT_STYLES = ("'sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww='", "'sha256-rCZUQsEQJf1DmnfnMZmlj08XC7qbIZySA6bEtitbQ00='")
 """Hashes of the style elements that Observable Plot writes into its figures and legends; tests/ui/web fails where they change."""
 POLICY = "; ".join(
     (
-        "default-src 'none'",
-        "script-src 'self'",
-        f"style-src 'self' {' '.join(PLOT_STYLES)}",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
+        "default-src 'none'", "script-src 'self'", f"style-src 'self' {' '.join(PLOT_STYLES)}", "img-src 'self' data:",
+        "connect-src 'self'", "form-action 'self'", "base-uri 'none'", "frame-ancestors 'none'",
     )
-)
+)  # fmt: skip
 HEADERS = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
+    "content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
+}  # fmt: skip
 
 
 class TooLarge(Exception):

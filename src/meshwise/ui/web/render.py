@@ -18,13 +18,9 @@ STATIC = FOLDER / "static"
 @cache
 def environment() -> Environment:
     made = Environment(
-        loader=FileSystemLoader(FOLDER / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
+        loader=FileSystemLoader(FOLDER / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, auto_reload=False,
+    )  # fmt: skip
     made.filters.update(data=data)  # pyright: ignore[reportUnknownMemberType]
     made.globals.update(version=VERSION)  # pyright: ignore[reportUnknownMemberType]
     return made

@@ -82,14 +82,8 @@ def document(title: str, template: str, values: Mapping[str, Any]) -> str:
     script = asset(SCRIPT)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return render(
-        "report.html",
-        title=title,
-        content=template,
-        reply=Reply(values),
-        styles=Markup("\n".join(map(asset, STYLES))),
+        "report.html", title=title, content=template, reply=Reply(values), styles=Markup("\n".join(map(asset, STYLES))),
         script=Markup(script),
-        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:",
-        static=True,
-        query=[],
-        path="",
-    )
+        policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:", static=True,
+        query=[], path="",
+    )  # fmt: skip

@@ -102,13 +102,7 @@ class _Leader:
         replanned = replan.for_nodes(self.ready, len(generation.members))
         if self.nodes.current.members:
             gone = [rank for rank in self.nodes.current.members if rank not in generation.members]
-            lost = (
-                f"{self.nodes.names(gone)} is lost: "
-                if len(gone) == 1
-                else f"{self.nodes.names(gone)} are lost: "
-                if gone
-                else ""
-            )
+            lost = f"{self.nodes.names(gone)} {'is' if len(gone) == 1 else 'are'} lost: " if gone else ""
             count = len(generation.members)
             self.say(f"{lost}going on with {count} node{'s' * (count > 1)}, {replanned.words}")
         hosts = _hosts(generation, self.nodes.hosts.rank, self.nodes.hosts)

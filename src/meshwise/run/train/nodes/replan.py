@@ -6,14 +6,12 @@ from dataclasses import dataclass, replace
 
 from meshwise.catalogue import here
 from meshwise.errors import UserError
-from meshwise.plan.train.choice import choice
-from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
+from meshwise.run.train.report.failure import SEARCHED
 from meshwise.run.train.report.memory import layout_of
+from meshwise.runs.compare import layouts
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
-SEARCHED = 64
-"""Layouts to look at: the trainer may not be able to run the fastest ones."""
 NODES = re.compile(r"\d+(?=x\d+x)|(?<=:)\d+$", re.ASCII)
 """The number of nodes in '3x8xh200@400Gbps' and 'jean-zay:48'."""
 
@@ -66,11 +64,8 @@ def _planned(smaller: Launch, devices: int) -> Iterator[Layout]:
     question = smaller.question()
     if question.cluster.devices != devices:  # a cluster file that states its own number of nodes
         return
-    result = search(question, top=SEARCHED)
-    for i in range(len(result.layouts)):
-        row = choice(question, result.layouts, result.cost, i).layout
-        if row["offload"] == "none" and row["ep"] == 1:
-            yield layout_of(row)
+    runnable = layouts(question, lambda one: one.layout["offload"] == "none" and one.layout["ep"] == 1, tried=SEARCHED)
+    yield from (layout_of(one.layout) for one in runnable)
 
 
 def _shrunk(layout: Layout, devices: int) -> Iterator[Layout]:

@@ -1,23 +1,22 @@
 """The planner's prediction for a run, part by part, and the layouts that it would try next."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any
 
 from meshwise.cost.parts import TRAIN_WORDS
-from meshwise.cost.train.question import Question
-from meshwise.plan.train.choice import TIE, Choice, choice, differences
+from meshwise.plan.train.choice import TIE, Choice, differences
 from meshwise.plan.train.own_run import finetune_words
-from meshwise.plan.train.search import Found, search
+from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.report.memory import layout_of
+from meshwise.runs.compare import MAX_TRIED, layouts
+from meshwise.runs.table import run_of
 from meshwise.workers.trainer.contract.rows import PREDICTED
 from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 
-SEARCHED = 32
-"""Number of layouts to search for: the trainer may not be able to run some of them."""
 SHOWN = 3
 """Faster layouts that the report shows."""
 GENERIC = "cpu"
@@ -53,38 +52,28 @@ class Forecast:
 def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
     """Return the planner's forecast for a run. `earlier`: rows of the runs before it in the same folder."""
     q, here = ready.question(), ready.predicted()
-    result = search(q, top=SEARCHED)
+    found = search(q, top=MAX_TRIED)
     generic = q.chip.key == GENERIC
     ratios = scales(earlier, ready.settings) if generic else []
-    faster = [row for row in _runnable(q, result, ready.settings) if row.step < here.step * (1 - TIE)]
-    larger, twice = (
-        replace(q, work=replace(q.work, batch=2 * ready.settings.batch)),
-        replace(ready.settings, batch=2 * ready.settings.batch),
-    )
+    faster = [one for one in layouts(q, _keeps_rules(ready.settings), found=found) if one.step < here.step * (1 - TIE)]
+    batch = 2 * ready.settings.batch
+    larger = layouts(replace(q, work=replace(q.work, batch=batch)), _keeps_rules(replace(ready.settings, batch=batch)))
     return Forecast(
-        here=here,
-        scale=median(ratios) if ratios else 1.0,
-        fitted=len(ratios),
-        kind=q.chip.kind,
-        generic=generic,
-        evaluated=result.evaluated,
-        better=tuple(_distinct(faster))[:SHOWN],
-        doubled=next(_runnable(larger, search(larger, top=SEARCHED), twice), None),
-    )
+        here=here, scale=median(ratios) if ratios else 1.0, fitted=len(ratios), kind=q.chip.kind, generic=generic,
+        evaluated=found.evaluated, better=tuple(_distinct(faster))[:SHOWN], doubled=next(larger, None),
+    )  # fmt: skip
 
 
 def scales(rows: list[dict[str, Any]], settings: Settings) -> list[float]:
     """Return measured over predicted seconds of earlier runs with as many processes, which share the cores, and the same --compile."""
-    same = {"gpu": settings.device, "n_gpus": settings.layout.devices, "compiled": "yes" if settings.compile else "no"}
-    kept = [row for row in rows if row.get(PREDICTED[0]) and row.get("sec_per_iter") and same.items() <= row.items()]
-    return [float(row["sec_per_iter"]) / float(row[PREDICTED[0]]) for row in kept]
+    same = (settings.device, settings.layout.devices, "yes" if settings.compile else "no")
+    predicted = [(run_of(row), row) for row in rows if row.get(PREDICTED[0])]
+    alike = [(run, row) for run, row in predicted if (run.text("chip"), run.whole("devices"), row.get("compiled")) == same]
+    return [run.number("seconds") / float(row[PREDICTED[0]]) for run, row in alike if run.stated("seconds")]
 
 
-def _runnable(q: Question, result: Found, settings: Settings) -> Iterator[Choice]:
-    """Yield the layouts that a search found, fastest first, without those that break the trainer's rules."""
-    for i in range(len(result.layouts)):
-        if not broken_rules(replace(settings, layout=layout_of(result.layouts.row(i)))):
-            yield choice(q, result.layouts, result.cost, i)
+def _keeps_rules(settings: Settings) -> Callable[[Choice], bool]:
+    return lambda one: not broken_rules(replace(settings, layout=layout_of(one.layout)))
 
 
 def _distinct(choices: list[Choice]) -> Iterator[Choice]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from meshwise.cost.parts import TRAIN_WORDS
 from meshwise.run.train.report.advice import Forecast
+from meshwise.runs.run import Run
+from meshwise.runs.table import run_of
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import (
     EVALUATIONS,
@@ -26,15 +28,16 @@ from meshwise.workers.trainer.contract.settings import Settings
 
 PASSES = ("forward", "backward", "passes")
 PHASES = {
-    "forward": "forward",
-    "backward": "backward",
-    "passes": "pipelined passes",
-    "data": "reading data",
-    "reduce": "gradient norm and clipping",
-    "optimizer": "optimizer",
-}
+    "forward": "forward", "backward": "backward", "passes": "pipelined passes", "data": "reading data",
+    "reduce": "gradient norm and clipping", "optimizer": "optimizer",
+}  # fmt: skip
 ONCE = ("optimizer", "offload", "fixed")
 """Parts of a prediction outside of the forward and backward passes."""
+FILES = (
+    "config.json", "environment.json", "steps.jsonl", "evaluations.jsonl", "kernels.json", "ranks.json", "measurement.jsonl", "report.md",
+    "weights", "adapter", "lengths", "tensorboard",
+)  # fmt: skip
+"""Files and folders that a run may leave, in the order in which the report names them."""
 EVEN = 1.05
 """Ranks count as evenly loaded up to this ratio of largest to mean."""
 
@@ -127,12 +130,9 @@ def parts(measured: Measured, forecast: Forecast | None) -> list[Part]:
 
 
 KERNEL_PARTS: dict[str, tuple[str, ...]] = {
-    "products": ("matmul", "recompute"),
-    "attention": ("attention",),
-    "other": ("elementwise",),
-    "optimizer": ("optimizer",),
+    "products": ("matmul", "recompute"), "attention": ("attention",), "other": ("elementwise",), "optimizer": ("optimizer",),
     "idle": ("launch", "fixed"),
-}
+}  # fmt: skip
 """Parts of a profiled step, and the predicted parts that they correspond to; all other predicted parts are communication."""
 KERNEL_WORDS = {"products": "matrix products", "other": "norms and activations"}
 
@@ -215,45 +215,37 @@ class Rival:
 
 def scaling(measured: Measured) -> tuple[list[Scaling], Rival | None]:
     """Compare tokens per second and device with runs on fewer or more devices in the same folder, and with those on as many."""
-    mine = measured.row
-    alike = [row for row in measured.earlier if row.get("outcome") == "ok" and all(row.get(key) == mine.get(key) for key in SAME)]
+    own, mine = measured.row, run_of(measured.row)
+    alike = [row for row in measured.earlier if row.get("outcome") == "ok" and all(row.get(key) == own.get(key) for key in SAME)]
+    runs = [run_of(row) for row in alike]
     found: list[Scaling] = []
     for weak in (False, True):
-        same = sorted((row for row in alike if _load(row, weak) == _load(mine, weak)), key=_rate)
-        best = {int(row["n_gpus"]): row for row in same}
-        best.pop(int(mine["n_gpus"]), None)
-        for _, row in sorted(best.items()):
-            few, many = sorted((row, mine), key=lambda row: int(row["n_gpus"]))
-            found.append(Scaling(weak, _load(many, weak), int(few["n_gpus"]), int(many["n_gpus"]), _rate(many) / _rate(few)))
-    peers = [row for row in alike if all(row.get(key) == mine.get(key) for key in ("n_gpus", "global_batch_seqs"))]
-    top = max(peers, key=_rate, default=None)
-    return found, Rival(top, len(peers), _rate(mine) / _rate(top) - 1) if top else None
+        same = sorted((run for run in runs if _load(run, weak) == _load(mine, weak)), key=_rate)
+        best = {_devices(run): run for run in same}
+        best.pop(_devices(mine), None)
+        for _, run in sorted(best.items()):
+            few, many = sorted((run, mine), key=_devices)
+            found.append(Scaling(weak, _load(many, weak), _devices(few), _devices(many), _rate(many) / _rate(few)))
+    size = (_devices(mine), mine.whole("batch"))
+    peers = [(_rate(run), row) for run, row in zip(runs, alike, strict=True) if (_devices(run), run.whole("batch")) == size]
+    rate, top = max(peers, key=lambda peer: peer[0], default=(0.0, None))
+    return found, Rival(top, len(peers), _rate(mine) / rate - 1) if top else None
 
 
-def _load(row: dict[str, Any], per_device: bool) -> float:
-    return int(row["global_batch_seqs"]) / (int(row["n_gpus"]) if per_device else 1)
+def _devices(run: Run) -> int:
+    return run.whole("devices")
 
 
-def _rate(row: dict[str, Any]) -> float:
-    return float(row["tokens_per_sec_per_gpu"])
+def _load(run: Run, per_device: bool) -> float:
+    return run.whole("batch") / (_devices(run) if per_device else 1)
+
+
+def _rate(run: Run) -> float:
+    return run.number("tokens_per_second_per_device")
 
 
 def files_in(folder: Path) -> str:
     """Return one line that lists the files in the run folder."""
-    names = (
-        "config.json",
-        "environment.json",
-        "steps.jsonl",
-        "evaluations.jsonl",
-        "kernels.json",
-        "ranks.json",
-        "measurement.jsonl",
-        "report.md",
-        "weights",
-        "adapter",
-        "lengths",
-        "tensorboard",
-    )
-    existing = [name for name in names if (folder / name).exists()]
+    existing = [name for name in FILES if (folder / name).exists()]
     existing += sorted(path.name for pattern in ("trace-*.json", "memory-*.pickle") for path in folder.glob(pattern))
     return f"saved in {folder}: {', '.join(existing)}"

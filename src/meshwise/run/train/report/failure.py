@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from meshwise.catalogue import files
 from meshwise.errors import UserError
-from meshwise.plan.train.choice import Choice, choice
-from meshwise.plan.train.search import search
+from meshwise.plan.train.choice import Choice
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.report.memory import capacity, layout_of, parts
+from meshwise.runs.compare import layouts
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
@@ -18,6 +18,8 @@ MARGIN = 0.9
 """Largest share of the memory that ran out that a suggested layout may need."""
 LOST = ("killed", "gone", "lost", "hang")
 """Kinds of failure that the training program did not cause."""
+SEARCHED = 64
+"""Layouts to look at: the trainer may not be able to run the fastest ones."""
 CUTS = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 
 
@@ -45,18 +47,13 @@ def memory_lines(ready: Launch) -> list[str]:
     held, have = parts(ready, now), capacity(ready, now)
     total = sum(held.values())
     each = ", ".join(f"{name} {size / GIB:.2f}" for name, size in held.items())
-    share = (
-        f" for each of {ready.processes_here} processes on this machine"
-        if ready.settings.device == "cpu" and ready.processes_here > 1
-        else ""
-    )
+    shared = ready.settings.device == "cpu" and ready.processes_here > 1
+    share = f" for each of {ready.processes_here} processes on this machine" if shared else ""
     lines = [f"predicted per device: {each} GiB; {total / GIB:.2f} GiB of {have / GIB:.2f} GiB{share}"]
     near = nearest(ready, MARGIN * min(total, have))
     if near is None:
-        return [
-            *lines,
-            "no layout on these devices is predicted to need clearly less: use more devices, a smaller --batch or --seq",
-        ]
+        none = "no layout on these devices is predicted to need clearly less: use more devices, a smaller --batch or --seq"
+        return [*lines, none]
     words = _options(ready.settings.layout, near)
     needs = sum(parts(ready, near).values()) / GIB
     return [*lines, f"nearest layout that needs less: {words}: {needs:.2f} GiB, {near.step / now.step:.2f} x the time"]
@@ -68,20 +65,15 @@ def nearest(ready: Launch, most: float) -> Choice | None:
     current = ready.settings.layout
     same_cuts = {axis: (getattr(current, axis), getattr(current, axis)) for axis in CUTS}
     for bounds in (same_cuts, {}):
-        result = search(question, bounds=bounds, top=64)
-        rows = [choice(question, result.layouts, result.cost, i) for i in range(len(result.layouts))]
-        fit = [row for row in rows if _runs(ready, row) and sum(parts(ready, row).values()) <= most]
-        if fit:
+        runnable = layouts(question, lambda row: _runs(ready, row), bounds=bounds, tried=SEARCHED)
+        if fit := [row for row in runnable if sum(parts(ready, row).values()) <= most]:
             return min(fit, key=lambda row: (len(_changes(current, row)), row.step))
     return None
 
 
 def _runs(ready: Launch, row: Choice) -> bool:
-    return (
-        row.layout["offload"] == "none"
-        and row.layout["ep"] == 1
-        and not broken_rules(replace(ready.settings, layout=layout_of(row.layout)))
-    )
+    alone = row.layout["offload"] == "none" and row.layout["ep"] == 1
+    return alone and not broken_rules(replace(ready.settings, layout=layout_of(row.layout)))
 
 
 def _changes(current: Layout, row: Choice) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,8 @@ from meshwise.run.train.ask import AXES as LAYOUT_AXES
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import BrokenRules, Launch, prepare
 from meshwise.run.train.report.advice import GENERIC
+from meshwise.runs.run import Run
+from meshwise.runs.table import run_of
 from meshwise.workers.trainer.contract.settings import RECOMPUTE, SCHEDULES
 
 WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "compile": ("no", "yes")}
@@ -49,9 +52,13 @@ class Outcome:
     row: dict[str, Any]
     predicted: Choice | None
 
+    @cached_property
+    def run(self) -> Run:
+        return run_of(self.row)
+
     @property
     def devices(self) -> int:
-        return int(self.row["n_gpus"])
+        return self.run.whole("devices")
 
     @property
     def generic(self) -> bool:
@@ -65,7 +72,7 @@ class Outcome:
     @property
     def rate(self) -> float:
         """Tokens per second over all devices; 0 if it did not run."""
-        return float(self.row["tokens_per_sec_per_gpu"]) * self.devices if self.ran else 0.0
+        return self.run.number("tokens_per_second_per_device") * self.devices if self.ran else 0.0
 
     @property
     def predicted_rate(self) -> float:
@@ -154,11 +161,8 @@ def planned_rank(outcome: Outcome, outcomes: Sequence[Outcome]) -> int | None:
 
 def scale(group: Sequence[Outcome]) -> float:
     """Return the median of measured over predicted seconds on a generic CPU, a factor that does not change the order; else 1."""
-    ratios = [
-        float(outcome.row["sec_per_iter"]) / outcome.predicted.step
-        for outcome in group
-        if outcome.ran and outcome.generic and outcome.predicted
-    ]
+    known = [(outcome.run.number("seconds"), outcome.predicted) for outcome in group if outcome.ran and outcome.generic]
+    ratios = [seconds / predicted.step for seconds, predicted in known if predicted]
     return float(np.median(ratios)) if ratios else 1.0
 
 

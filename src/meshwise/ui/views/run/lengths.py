@@ -36,10 +36,8 @@ def configuration(result: TrainResult, lengths: Lengths) -> Section:
         f"software: torch {environment.get('torch')}, Python {environment.get('python')}",
     )
     rate = f"{measured.tokens:,} / {measured.seconds:.7g} s = {tokens:,.0f} tokens/s"
-    sums = (
-        f"{s.batch} x {s.seq} = {measured.tokens:,} tokens per step; {rate} "
-        f"= {s.layout.devices} x {tokens / s.layout.devices:,.1f}"
-    )
+    each = f"{s.layout.devices} x {tokens / s.layout.devices:,.1f}"
+    sums = f"{s.batch} x {s.seq} = {measured.tokens:,} tokens per step; {rate} = {each}"
     return Section("configuration", lines=(*facts, sums))
 
 
@@ -74,12 +72,9 @@ def losses(measured: Measured) -> Section:
 
 def comparison(lengths: Lengths) -> Section:
     """Return speed and memory at each sequence length."""
-    ordered = sorted(lengths.outcomes, key=lambda outcome: int(outcome.row["seq_len"]))
-    how = (
-        "equal tokens per step at every length"
-        if lengths.same_tokens
-        else "equal sequences per step at every length, so longer ones have more tokens"
-    )
+    ordered = sorted(lengths.outcomes, key=lambda outcome: outcome.run.whole("seq"))
+    longer = "equal sequences per step at every length, so longer ones have more tokens"
+    how = "equal tokens per step at every length" if lengths.same_tokens else longer
     lines = [
         f"{how}; only a few steps each, so losses are not comparable with other runs",
         *(f"not run, {point.name}: {point.refusal}" for point in lengths.refused),
@@ -93,7 +88,7 @@ def _figure(name: str, show: str) -> Callable[[Outcome], str]:
 
 
 def _tokens(outcome: Outcome) -> int:
-    return int(outcome.row["seq_len"]) * int(outcome.row["global_batch_seqs"])
+    return outcome.run.whole("seq") * outcome.run.whole("batch")
 
 
 def _loss(outcome: Outcome) -> str:
@@ -102,8 +97,8 @@ def _loss(outcome: Outcome) -> str:
 
 
 COLUMNS: tuple[Column[Outcome], ...] = (
-    Column("sequence", lambda outcome: f"{int(outcome.row['seq_len']):,}", text=True),
-    Column("batch", lambda outcome: f"{int(outcome.row['global_batch_seqs']):,}"),
+    Column("sequence", lambda outcome: f"{outcome.run.whole('seq'):,}", text=True),
+    Column("batch", lambda outcome: f"{outcome.run.whole('batch'):,}"),
     Column("tokens/step", lambda outcome: f"{_tokens(outcome):,}"),
     Column("s/step", lambda outcome: _figure("sec_per_iter", ".4f")(outcome) or str(outcome.row["outcome"])),
     Column("tokens/s", lambda outcome: f"{outcome.rate:,.0f}" if outcome.ran else ""),

@@ -44,17 +44,11 @@ def sections(result: TrainResult | SweepResult) -> list[Section]:
         return sweep.sections(result)
     measured, forecast = result.measured, result.forecast
     return [
-        *(lengths.sections(result, result.lengths) if result.lengths else ()),
-        headline(measured, forecast),
-        *by_part(measured, forecast),
-        *profiled(measured, forecast),
-        *([memory(measured, forecast)] if forecast else []),
-        *validation(measured),
-        *experts(measured),
-        balanced(measured),
-        scaled(measured),
+        *(lengths.sections(result, result.lengths) if result.lengths else ()), headline(measured, forecast),
+        *by_part(measured, forecast), *profiled(measured, forecast), *([memory(measured, forecast)] if forecast else []),
+        *validation(measured), *experts(measured), balanced(measured), scaled(measured),
         *([next_to_try(measured, forecast)] if forecast else []),
-    ]
+    ]  # fmt: skip
 
 
 def _time(seconds: float) -> str:

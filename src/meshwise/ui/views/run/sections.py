@@ -38,6 +38,5 @@ def _marked(section: Section) -> list[str]:
     parts = [f"## {section.title[:1].upper()}{section.title[1:]}"]
     parts += [section.table.markdown()] if section.table else []
     parts += ["\n".join(f"- {line.strip()}" for line in section.lines)] if section.lines else []
-    return parts + (
-        ["```console\n" + "\n".join(f"$ {command}" for command in section.commands) + "\n```"] if section.commands else []
-    )
+    commands = "\n".join(f"$ {command}" for command in section.commands)
+    return parts + ([f"```console\n{commands}\n```"] if commands else [])

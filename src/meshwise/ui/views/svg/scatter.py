@@ -16,13 +16,9 @@ LEFT, RIGHT, TOP, BOTTOM = 74, 184, 64, 56
 """Room for the labels of the axes, the legend, and the title."""
 BAND = 0.10
 STEPS = (
-    (1,),
-    (1, 3),
-    (1, 2, 5),
-    (1, 1.5, 2, 3, 4, 5, 7),
-    tuple(n / 5 for n in range(5, 50)),
+    (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(n / 5 for n in range(5, 50)),
     tuple(n / 20 for n in range(20, 200)),
-)
+)  # fmt: skip
 """Ticks within a power of ten; the first set that gives TICKS of them is used."""
 TICKS = 4
 

@@ -45,10 +45,4 @@ def score(site: Site, query: Pairs) -> Reply:
     return Reply({"figures": figures}, validation.score)
 
 
-PAGE = Page(
-    name="accuracy",
-    title="Accuracy",
-    about="Predictions against measurements",
-    template="accuracy.html",
-    answer=answer,
-)
+PAGE = Page(name="accuracy", title="Accuracy", about="Predictions against measurements", template="accuracy.html", answer=answer)

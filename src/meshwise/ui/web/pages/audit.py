@@ -22,17 +22,11 @@ TABLES = (".csv", ".jsonl")
 MOST_RUNS = 200
 """Runs in the table, at most; .json has all."""
 EXAMPLES = (
-    Example(
-        "A claim that cannot be",
-        "124M parameters, 7.5 s per step, 40% MFU",
-        "params=124M&seq=128&batch=16%2Fgpu&on=8xh100-sxm&step=7.5s&mfu=40%25",
-    ),
-    Example(
-        "Llama 3 70B on 64 H100s",
-        "is 4.1 s per step normal?",
-        "model=llama-3-70b&seq=8k&batch=128&on=8x8xh100-sxm&step=12s&tp=8&pp=4&mbs=1",
-    ),
-)
+    Example("A claim that cannot be", "124M parameters, 7.5 s per step, 40% MFU",
+            "params=124M&seq=128&batch=16%2Fgpu&on=8xh100-sxm&step=7.5s&mfu=40%25"),
+    Example("Llama 3 70B on 64 H100s", "is 4.1 s per step normal?",
+            "model=llama-3-70b&seq=8k&batch=128&on=8x8xh100-sxm&step=12s&tp=8&pp=4&mbs=1"),
+)  # fmt: skip
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
@@ -90,11 +84,8 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
         "files": audit.files,
         "findings": [
             {
-                "certainty": finding.certainty,
-                "message": finding.message,
-                "arithmetic": finding.arithmetic,
-                "where": views.places(finding.where),
-                "compared": views.places(finding.compared_with),
+                "certainty": finding.certainty, "message": finding.message, "arithmetic": finding.arithmetic,
+                "where": views.places(finding.where), "compared": views.places(finding.compared_with),
             }
             for finding in audit.findings
         ],
@@ -104,16 +95,10 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
         "suggestions": [suggestion.message for suggestion in audit.predictions.suggestions],
         "scores": [scores.values(each, "devices") for each in scored],
         "unscored": unscored,
-    }
+    }  # fmt: skip
 
 
 PAGE = Page(
-    name="audit",
-    title="Audit",
-    about="Check reported results: a log, a table, or figures that somebody states",
-    template="audit.html",
-    answer=answer,
-    form=lambda query: asking.groups(AuditAsk, query),
-    examples=EXAMPLES,
-    uploads=True,
-)
+    name="audit", title="Audit", about="Check reported results: a log, a table, or figures that somebody states",
+    template="audit.html", answer=answer, form=lambda query: asking.groups(AuditAsk, query), examples=EXAMPLES, uploads=True,
+)  # fmt: skip

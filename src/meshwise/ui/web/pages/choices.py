@@ -31,12 +31,9 @@ def plan_of(site: Site, query: Pairs, ask: type[Ask], made: type[Made], plan: Ca
 
 
 def table(
-    shown: Table[Chosen],
-    query: Pairs,
-    interval: Callable[[Chosen], tuple[float, float, float]],
-    bar: Callable[[Chosen], Bar],
-    warning: Callable[[Chosen], str] = lambda choice: "",
-) -> Layouts:
+    shown: Table[Chosen], query: Pairs, interval: Callable[[Chosen], tuple[float, float, float]],
+    bar: Callable[[Chosen], Bar], warning: Callable[[Chosen], str] = lambda choice: "",
+) -> Layouts:  # fmt: skip
     """Return the table of layouts in the asked order, with a bar and an interval (low, value, high) in each row."""
     order, intervals = asking.one(query, "sort"), drawing.whiskers([interval(choice) for choice in shown.rows])
     rows: list[Row] = []

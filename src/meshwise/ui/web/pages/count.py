@@ -65,30 +65,20 @@ def values(counts: Sequence[Count], ask: CountAsk) -> dict[str, Any]:
     budgets = [(tally["model"], views.budget_rows(tally["budget"])) for tally in tallies if "budget" in tally]
     notes = list(dict.fromkeys(note for tally in tallies for note in tally["notes"]))
     return {
-        "names": [tally["model"] for tally in tallies],
-        "sources": [tally["source"] for tally in tallies],
-        "blocks": views.sections(tallies),
-        "budgets": budgets,
-        "on": ask.on,
-        "rooflines": [line for tally in tallies for line in tally.get("budget", {}).get("rooflines", ())],
-        "notes": notes,
+        "names": [tally["model"] for tally in tallies], "sources": [tally["source"] for tally in tallies],
+        "blocks": views.sections(tallies), "budgets": budgets, "on": ask.on,
+        "rooflines": [line for tally in tallies for line in tally.get("budget", {}).get("rooflines", ())], "notes": notes,
         "command": ask.command(),
-    }
+    }  # fmt: skip
 
 
 PAGE = Page(
-    name="count",
-    title="Count",
-    about="Parameters, FLOPs, caches and bytes of models",
-    template="count.html",
-    answer=answer,
-    form=lambda query: asking.groups(CountAsk, query),
-    missing=missing_fields({"model": "a model"}),
+    name="count", title="Count", about="Parameters, FLOPs, caches and bytes of models", template="count.html", answer=answer,
+    form=lambda query: asking.groups(CountAsk, query), missing=missing_fields({"model": "a model"}),
     examples=(
         Example("Llama 3 70B", "parameters by part, FLOPs, caches", "model=llama-3-70b"),
         Example("Three models side by side", "dense, mixture of experts, MLA", "model=llama-3-70b%2C+deepseek-v3%2C+bloom-176b"),
-        Example(
-            "Llama 3 70B on a TPU pod", "its training budget, in one's head", "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M"
-        ),
+        Example("Llama 3 70B on a TPU pod", "its training budget, in one's head",
+                "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M"),
     ),
-)
+)  # fmt: skip

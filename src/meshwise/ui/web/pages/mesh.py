@@ -24,15 +24,11 @@ def answer(site: Site, query: Pairs) -> Reply | None:
     mesh = made.mesh(choice)
     values = {
         "header": [f"{choice.name}", f"{made.ask.model} on {made.ask.on}: row {row + 1} of {len(made.choices)}"],
-        "choices": [(str(i + 1), each.name) for i, each in enumerate(made.choices)],
-        "row": str(row + 1),
-        "mesh": mesh,
-        "groups": groups(mesh),
-        "stages": stages(mesh),
+        "choices": [(str(i + 1), each.name) for i, each in enumerate(made.choices)], "row": str(row + 1), "mesh": mesh,
+        "groups": groups(mesh), "stages": stages(mesh),
         "bars": [plan.memory_bar(choice, "bytes of the fullest device; no other holds more", made.cluster["kind"])],
-        "drawing": drawing(mesh, query),
-        "pager": pager(mesh, query),
-    }
+        "drawing": drawing(mesh, query), "pager": pager(mesh, query),
+    }  # fmt: skip
     return Reply(values, mesh.to_json(), mesh.rows(), f"Mesh: {choice.name}")
 
 
@@ -83,22 +79,14 @@ def stages(mesh: Mesh) -> list[dict[str, Any]]:
     most = max(after - first for first, after in mesh.stages)
     return [
         {
-            "stage": i,
-            "layers": f"{first} to {after - 1}" if after > first else "none",
-            "number": after - first,
+            "stage": i, "layers": f"{first} to {after - 1}" if after > first else "none", "number": after - first,
             "share": 100 * (after - first) / most,
         }
         for i, (first, after) in enumerate(mesh.stages)
-    ]
+    ]  # fmt: skip
 
 
 PAGE = Page(
-    name="mesh",
-    title="Mesh",
-    about="Which device holds what in a layout",
-    template="mesh.html",
-    answer=answer,
-    form=lambda query: asking.groups(TrainAsk, query),
-    missing=missing_fields(plan.REQUIRED),
-    examples=plan.EXAMPLES,
-)
+    name="mesh", title="Mesh", about="Which device holds what in a layout", template="mesh.html", answer=answer,
+    form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED), examples=plan.EXAMPLES,
+)  # fmt: skip

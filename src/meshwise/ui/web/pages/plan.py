@@ -19,15 +19,12 @@ from meshwise.units import GIB
 
 REQUIRED = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}
 EXAMPLES = (
-    Example(
-        "BLOOM on Jean Zay",
-        "176B parameters on 384 A100s, as it was trained",
-        "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&framework=megatron-deepspeed&tokens=366B",
-    ),
+    Example("BLOOM on Jean Zay", "176B parameters on 384 A100s, as it was trained",
+            "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&framework=megatron-deepspeed&tokens=366B"),
     Example("Llama 3 70B on 512 H100s", "15T tokens in batches of 4M", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T"),
     Example("Llama 3 8B on one node", "8 H100s, with FSDP", "model=llama-3-8b&on=8xh100-sxm&batch=512&framework=torchtitan"),
     Example("Llama 3 70B on a TPU pod", "v5p, 16 x 20 x 28 chips", "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M&tokens=15T"),
-)
+)  # fmt: skip
 
 
 PROGRAMS = {"fsdp": "accelerate", "ddp": "accelerate"}
@@ -48,35 +45,24 @@ def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
     chosen, shown_table = selected(query, len(plan.choices)), table(plan, query)
     first, _ = chosen or (0, 0)
     shown = plan.choices[first]
+    memory = memory_bar(shown, "memory of the fullest device", plan.cluster["kind"])
+    row = asking.changed(query, a="", b="", sort="", row=str(first + 1))
     return {
-        "header": views.header(plan),
-        "badges": badges(plan),
-        "tiles": tiles(plan, shown),
-        "tiles_of": shown.name,
-        "bars": [
-            time_bar(shown, shown.step, "time of a step"),
-            memory_bar(shown, "memory of the fullest device", plan.cluster["kind"]),
-        ],
-        "table": shown_table,
-        **choices.links(query, shown_table),
-        "picture": "time of a step by part",
-        "footnotes": views.below_table(plan),
+        "header": views.header(plan), "badges": badges(plan), "tiles": tiles(plan, shown), "tiles_of": shown.name,
+        "bars": [time_bar(shown, shown.step, "time of a step"), memory], "table": shown_table,
+        **choices.links(query, shown_table), "picture": "time of a step by part", "footnotes": views.below_table(plan),
         "comparison": compared(plan, chosen) if chosen else None,
         "dropped_title": f"{plan.evaluated:,} layouts evaluated; dropped before, by rule",
         "dropped": dropped({rule: float(count) for rule, count in plan.rejected.items()}, lambda n: f"{n:,.0f}"),
-        "launches": launches(plan),
-        "drawing": "",
-        "drawing_title": "The step in time",
-        "notes": plan.notes,
+        "launches": launches(plan), "drawing": "", "drawing_title": "The step in time", "notes": plan.notes,
         "command": plan.command,
         "links": {
-            "mesh": f"/mesh?{asking.changed(query, a='', b='', sort='', row=str(first + 1))}",
-            "timeline": f"/timeline?{asking.changed(query, a='', b='', sort='', row=str(first + 1))}",
+            "mesh": f"/mesh?{row}",
+            "timeline": f"/timeline?{row}",
             "what-if": f"/what-if?{asking.changed(query, a='', b='', sort='')}",
         },
-        "why": f"/plan/why?{asking.changed(query, sort='', a='', b='')}",
-        "reasons": (),
-    }
+        "why": f"/plan/why?{asking.changed(query, sort='', a='', b='')}", "reasons": (),
+    }  # fmt: skip
 
 
 def why(site: Site, query: Pairs) -> Reply:
@@ -130,12 +116,9 @@ def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:
 def table(plan: TrainPlan, query: Pairs) -> drawing.Layouts:
     slowest = max(c.step for c in plan.choices)
     return choices.table(
-        views.table(plan),
-        query,
-        lambda c: (c.low, c.step, c.high),
-        lambda c: time_bar(c, slowest, c.name),
+        views.table(plan), query, lambda c: (c.low, c.step, c.high), lambda c: time_bar(c, slowest, c.name),
         lambda c: "may not fit: the 90% memory interval exceeds the device" if c.may_not_fit else "",
-    )
+    )  # fmt: skip
 
 
 def compared(plan: TrainPlan, rows: tuple[int, int]) -> Comparison:
@@ -148,14 +131,8 @@ def launches(plan: TrainPlan) -> list[Launch]:
     program = PROGRAMS.get(question.work.framework.key, question.work.framework.key)
     known = program in programs() and program != "meshwise"
     files = choices.launch_files(plan, program, "slurm" if question.cluster.node_count > 1 else "") if known else []
-    return [
-        *files,
-        Launch(
-            "meshwise",
-            f"{plan.command} --out plan.json\nmeshwise run plan.json --dry-run\nmeshwise run plan.json",
-            "write the plan, look at what would run, train",
-        ),
-    ]
+    own = f"{plan.command} --out plan.json\nmeshwise run plan.json --dry-run\nmeshwise run plan.json"
+    return [*files, Launch("meshwise", own, "write the plan, look at what would run, train")]
 
 
 def row_of(query: Pairs, plan: TrainPlan) -> int:
@@ -167,13 +144,7 @@ def row_of(query: Pairs, plan: TrainPlan) -> int:
 
 
 PAGE = Page(
-    name="plan",
-    title="Plan",
-    about="The fastest layouts to train a model on a cluster",
-    template="answer.html",
-    answer=answer,
-    form=lambda query: asking.groups(TrainAsk, query),
-    missing=missing_fields(REQUIRED),
-    examples=EXAMPLES,
+    name="plan", title="Plan", about="The fastest layouts to train a model on a cluster", template="answer.html",
+    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(REQUIRED), examples=EXAMPLES,
     planned=plan_of,
-)
+)  # fmt: skip

@@ -24,11 +24,9 @@ EVERY = 0.5
 BEAT = 30
 """Looks without news after which a comment keeps the connection open."""
 CHARTS = (
-    ("loss", "loss", ""),
-    ("tokens_per_second", "tokens/s", "tokens_per_second"),
-    ("mfu", "MFU, %", "mfu"),
+    ("loss", "loss", ""), ("tokens_per_second", "tokens/s", "tokens_per_second"), ("mfu", "MFU, %", "mfu"),
     ("memory", "GiB on the fullest device", "memory"),
-)
+)  # fmt: skip
 
 
 def chosen(site: Site, query: Pairs) -> dict[str, Path]:
@@ -57,10 +55,8 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         "benches": [(name, bench.data["model"], bench_views.table(bench.points)) for name, bench in benches],
         "live": any(run.running for run in runs),
     }
-    data = {
-        "runs": [about(run) | {"steps": run.points()} for run in runs],
-        "benches": {name: bench.to_json() for name, bench in benches},
-    }
+    steps = [about(run) | {"steps": run.points()} for run in runs]
+    data = {"runs": steps, "benches": {name: bench.to_json() for name, bench in benches}}
     rows = [{"run": run.name, **point} for run in runs for point in run.points()]
     return Reply(values, data, rows, "Runs")
 
@@ -71,27 +67,19 @@ def about(run: RunFolder) -> dict[str, Any]:
         "running" if run.running else f"stopped: {run.stopped}" if run.stopped else "done" if len(run.steps) else "no steps yet"
     )
     return {
-        "name": run.name,
-        "model": s.name,
-        "devices": s.layout.devices,
-        "gpu": str(s.facts.get("gpu", s.device)),
-        "state": state,
-        "running": run.running,
-        "done": run.steps[-1].step + 1 if run.steps else 0,
-        "steps": s.steps,
-        "predicted": run.predicted,
-        "measured": run.measured,
-    }
+        "name": run.name, "model": s.name, "devices": s.layout.devices, "gpu": str(s.facts.get("gpu", s.device)),
+        "state": state, "running": run.running, "done": run.steps[-1].step + 1 if run.steps else 0, "steps": s.steps,
+        "predicted": run.predicted, "measured": run.measured,
+    }  # fmt: skip
 
 
 def drawing(run: RunFolder) -> dict[str, Any]:
     """Return the curves of a run, and where to listen for more."""
     return {
-        "name": run.name,
-        "running": run.running,
+        "name": run.name, "running": run.running,
         "predicted": {key: _plain(key, value) for key, value in run.predicted.items()},
         "points": [_scaled(point) for point in run.points()],
-    }
+    }  # fmt: skip
 
 
 def _plain(key: str, value: float | None) -> float | None:
@@ -111,10 +99,8 @@ def table(runs: list[RunFolder]) -> Table[RunFolder]:
 
 
 def _layout(run: RunFolder) -> str:
-    layout = run.settings.layout
-    if run.row.get("outcome") == "ok":
-        return row_layout_name(run.row)
-    return f"dp{layout.dp} tp{layout.tp} pp{layout.pp} mbs{layout.mbs}"
+    a = run.settings.layout
+    return row_layout_name(run.row) if run.row.get("outcome") == "ok" else f"dp{a.dp} tp{a.tp} pp{a.pp} mbs{a.mbs}"
 
 
 def _seconds(figures: Figures) -> str:
@@ -153,10 +139,8 @@ async def events(folder: Path) -> AsyncIterator[str]:
         points = run.points(sent)
         if points or not run.running:
             sent, silent = sent + len(points), 0
-            news: dict[str, Any] = {
-                "points": [_scaled(point) for point in points],
-                "about": about(run) | {"measured": {}, "predicted": {}},
-            }
+            told: dict[str, Any] = about(run) | {"measured": {}, "predicted": {}}
+            news = {"points": [_scaled(point) for point in points], "about": told}
             yield f"data: {json.dumps(news, allow_nan=False)}\n\n"
         if not run.running:
             yield "event: end\ndata: {}\n\n"
@@ -168,10 +152,6 @@ async def events(folder: Path) -> AsyncIterator[str]:
 
 
 PAGE = Page(
-    name="runs",
-    title="Runs",
-    about="Runs of meshwise, live and finished, and results of bench",
-    template="runs.html",
-    answer=answer,
-    live=True,
-)
+    name="runs", title="Runs", about="Runs of meshwise, live and finished, and results of bench", template="runs.html",
+    answer=answer, live=True,
+)  # fmt: skip

@@ -11,13 +11,9 @@ from meshwise.ui.views.tables import Column, Table
 from meshwise.ui.web.pages.page import Tile
 
 AXES = {
-    "devices": "devices",
-    "seq": "sequence length",
-    "params": "parameters",
-    "tp": "tensor parallelism",
-    "pp": "pipeline stages",
-    "mbs": "micro-batch",
-}
+    "devices": "devices", "seq": "sequence length", "params": "parameters", "tp": "tensor parallelism",
+    "pp": "pipeline stages", "mbs": "micro-batch",
+}  # fmt: skip
 """Axes of residuals of training runs, by key; serving runs have devices, prompt, context and users."""
 SERVE_AXES = {"devices": "devices", "prompt": "prompt tokens", "context": "context", "users": "concurrent requests"}
 
@@ -34,23 +30,16 @@ def _trained(validation: TrainValidation, axis: str) -> dict[str, Any]:
     score = validation.score
     points = [
         {
-            "measured": case.seconds,
-            "predicted": float(seconds),
-            "low": float(low),
-            "high": float(high),
+            "measured": case.seconds, "predicted": float(seconds), "low": float(low), "high": float(high),
             "group": f"{case.chip.key}, {case.work.framework.key}, {case.work.precision}",
-            "name": f"{case.row_id}: {case.model.name}",
-            **_axes_of(case),
+            "name": f"{case.row_id}: {case.model.name}", **_axes_of(case),
         }
         for case, seconds, low, high in zip(
-            validation.cases,
-            validation.predicted.seconds.tolist(),
-            validation.low.tolist(),
-            validation.high.tolist(),
+            validation.cases, validation.predicted.seconds.tolist(), validation.low.tolist(), validation.high.tolist(),
             strict=True,
         )
         if case.timed and math.isfinite(seconds)
-    ]
+    ]  # fmt: skip
     time, memory = score["time"], score["memory"]
     return _score(validation.table, points, axis, AXES, "seconds per step", _tiles(time, score["timed_rows"], memory)) | {
         "sources": _sources(score.get("sources", ())),
@@ -60,31 +49,22 @@ def _trained(validation: TrainValidation, axis: str) -> dict[str, Any]:
 
 def _axes_of(case: Any) -> dict[str, float]:
     return {
-        "devices": case.cluster.devices,
-        "seq": case.work.seq,
-        "params": float(case.model.params),
-        "tp": case.layout["tp"],
-        "pp": case.layout["pp"],
-        "mbs": max(1, case.layout["mbs"]),
-    }
+        "devices": case.cluster.devices, "seq": case.work.seq, "params": float(case.model.params), "tp": case.layout["tp"],
+        "pp": case.layout["pp"], "mbs": max(1, case.layout["mbs"]),
+    }  # fmt: skip
 
 
 def _served(validation: ServeValidation, axis: str) -> dict[str, Any]:
     score = validation.score
     points = [
         {
-            "measured": case.decode,
-            "predicted": speed.decode,
-            "group": case.chip.key,
-            "name": case.row_id,
-            "devices": len(case.rig.chips),
-            "prompt": max(1, case.work.prompt),
-            "context": max(1, case.work.context),
+            "measured": case.decode, "predicted": speed.decode, "group": case.chip.key, "name": case.row_id,
+            "devices": len(case.rig.chips), "prompt": max(1, case.work.prompt), "context": max(1, case.work.context),
             "users": max(1, case.work.users),
         }
         for case, speed in zip(validation.cases, validation.predicted, strict=True)
         if math.isfinite(case.decode) and math.isfinite(speed.decode)
-    ]
+    ]  # fmt: skip
     tiles = _tiles(score["decode"], len(points), score["memory"])
     return _score(validation.table, points, axis, SERVE_AXES, "output tokens/s", tiles) | {
         "sources": None,

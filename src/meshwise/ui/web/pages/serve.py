@@ -16,43 +16,22 @@ from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import compare_served, selected
 from meshwise.ui.web.pages import choices
-from meshwise.ui.web.pages.page import (
-    Badge,
-    Dropped,
-    Example,
-    Launch,
-    Page,
-    Reply,
-    Site,
-    Tile,
-    calibrated,
-    dropped,
-    missing_fields,
-)
+from meshwise.ui.web.pages.page import Badge, Example, Launch, Page, Reply, Site, Tile, calibrated, dropped, missing_fields
 from meshwise.units import GIB
 
 REQUIRED = {"model": "a model", "on": "devices (on)"}
 CHEAPEST = {"model": "a model"}
 """Fields that are required where the devices are searched."""
 EXAMPLES = (
-    Example(
-        "Llama 3.3 70B on four cards",
-        "Q4_K_M on 4 x RTX 4060 Ti, 16k of context",
-        "model=llama-3.3-70b%3Aq4_k_m&on=4xrtx4060ti-16gb&context=16k",
-    ),
-    Example(
-        "Llama 3.3 70B for 64 users",
-        "8 H100s, first token within 2 s for 95%",
-        "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s%40p95",
-    ),
-    Example(
-        "The cheapest devices for 12 requests/s",
-        "Llama 3.1 8B in fp8, 40 ms a token",
-        "model=llama-3.1-8b%3Afp8&rate=12%2Fs&ttft=1s&tpot=40ms&cheapest=1",
-    ),
+    Example("Llama 3.3 70B on four cards", "Q4_K_M on 4 x RTX 4060 Ti, 16k of context",
+            "model=llama-3.3-70b%3Aq4_k_m&on=4xrtx4060ti-16gb&context=16k"),
+    Example("Llama 3.3 70B for 64 users", "8 H100s, first token within 2 s for 95%",
+            "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s%40p95"),
+    Example("The cheapest devices for 12 requests/s", "Llama 3.1 8B in fp8, 40 ms a token",
+            "model=llama-3.1-8b%3Afp8&rate=12%2Fs&ttft=1s&tpot=40ms&cheapest=1"),
     Example("Llama 3.1 8B on one RTX 4090", "Q8_0, 32k of context", "model=llama-3.1-8b%3Aq8_0&on=1xrtx4090&context=32k"),
     Example("Two hosts over 10 Gbit/s", "Q4_K_M on 2 x (2 x RTX 3090)", "model=llama-3.3-70b%3Aq4_k_m&on=2x(2xrtx3090)%4010Gbps"),
-)
+)  # fmt: skip
 
 
 def plan_of(site: Site, query: Pairs) -> ServePlan:
@@ -101,7 +80,7 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
         "footnotes": views.below_table(plan)[len(plan.misses) > 0 :],  # the first names the misses, which have a table here
         "comparison": compare_served(plan.choices[chosen[0]], plan.choices[chosen[1]]) if chosen else None,
         "dropped_title": "Layouts that do not fit, and what their fullest device lacks",
-        "dropped": misses(plan),
+        "dropped": dropped({miss.name: miss.missing for miss in plan.misses}, lambda value: f"{value / GIB:.1f} GiB"),
         "launches": launches(plan),
         "drawing": "",
         "drawing_title": "The Pareto front: speed of each user against throughput of a device",
@@ -120,9 +99,8 @@ def badges(plan: ServePlan) -> list[Badge]:
     else:
         shown.append(Badge("warn", "partly in host memory", "Some layers stay in host memory, which is several times slower."))
     if not plan.ask.engine:
-        shown.append(
-            Badge("note", f"{plan.engine} assumed", "No engine was given: this is the usual one for the format and chip.")
-        )
+        usual = "No engine was given: this is the usual one for the format and chip."
+        shown.append(Badge("note", f"{plan.engine} assumed", usual))
     if target_words(plan.ask):
         met = plan.best.meets
         shown.append(Badge("good" if met else "warn", "meets the targets" if met else "misses the targets"))
@@ -165,11 +143,8 @@ def time_bar(c: ServeChoice, full: float, label: str) -> drawing.Bar:
 
 def device_bars(c: ServeChoice, unit: str) -> list[drawing.Bar]:
     """Return one bar of memory per device; neighbours that hold the same share one."""
-    bars: list[drawing.Bar] = []
-    for _, group in groupby(c.devices, key=lambda d: (d.layers, d.head, d.weights, d.cache, d.compute, d.capacity)):
-        same = list(group)
-        bars.append(_device_bar(same, unit))
-    return bars
+    groups = groupby(c.devices, key=lambda d: (d.layers, d.head, d.weights, d.cache, d.compute, d.capacity))
+    return [_device_bar(list(group), unit) for _, group in groups]
 
 
 def _device_bar(same: Sequence[Device], unit: str) -> drawing.Bar:
@@ -186,10 +161,6 @@ def table(plan: ServePlan, query: Pairs) -> drawing.Layouts:
     return choices.table(views.table(plan), query, lambda c: (c.low, c.per_user, c.high), lambda c: time_bar(c, slowest, c.name))
 
 
-def misses(plan: ServePlan) -> list[Dropped]:
-    return dropped({miss.name: miss.missing for miss in plan.misses}, lambda value: f"{value / GIB:.1f} GiB")
-
-
 def launches(plan: ServePlan) -> list[Launch]:
     """Return the commands of the engine, and those of meshwise that start and measure it."""
     engines = [Launch(engine, "\n".join(lines)) for engine, lines in plan.commands.items()]
@@ -203,13 +174,6 @@ def missing(query: Pairs) -> list[str]:
 
 
 PAGE = Page(
-    name="serve",
-    title="Serve",
-    about="The best layouts to serve a model on given devices",
-    template="served.html",
-    answer=answer,
-    form=lambda query: asking.groups(ServeAsk, query),
-    missing=missing,
-    examples=EXAMPLES,
-    planned=plan_of,
-)
+    name="serve", title="Serve", about="The best layouts to serve a model on given devices", template="served.html",
+    answer=answer, form=lambda query: asking.groups(ServeAsk, query), missing=missing, examples=EXAMPLES, planned=plan_of,
+)  # fmt: skip

@@ -34,15 +34,11 @@ def answer(site: Site, query: Pairs) -> Reply | None:
     drawn = len(run.start) <= MOST_OPERATIONS
     values = {
         "header": [choice.name, f"{made.ask.model} on {made.ask.on}: row {row + 1} of {len(made.choices)}"],
-        "choices": [(str(i + 1), each.name) for i, each in enumerate(made.choices)],
-        "row": str(row + 1),
-        "tiles": tiles(timeline),
-        "operations": len(run.start),
-        "drawing": drawing(timeline) if drawn else None,
-        "picture": Markup(gantt(timeline, choice.name)),
-        "trace": f"/timeline/trace?{asking.changed(query)}",
+        "choices": [(str(i + 1), each.name) for i, each in enumerate(made.choices)], "row": str(row + 1),
+        "tiles": tiles(timeline), "operations": len(run.start), "drawing": drawing(timeline) if drawn else None,
+        "picture": Markup(gantt(timeline, choice.name)), "trace": f"/timeline/trace?{asking.changed(query)}",
         "bars": [plan.time_bar(choice, choice.step, "time of a step by part")],
-    }
+    }  # fmt: skip
     return Reply(values, trace(timeline), rows(timeline), f"Timeline: {choice.name}")
 
 
@@ -73,21 +69,15 @@ def drawing(timeline: Timeline) -> dict[str, Any]:
     run, colours = timeline.run, {part.name: part for part in TRAIN_TIME}
     each = list(run.rows())
     return {
-        "stages": timeline.stages,
-        "chunks": timeline.chunks,
-        "step": timeline.choice.step,
-        "passes": PASSES,
-        "stage": [row[0] for row in each],
-        "kind": [row[1] for row in each],
-        "chunk": [row[2] for row in each],
-        "microbatch": [row[3] for row in each],
-        "start": [round(value, DIGITS) for value in run.start.tolist()],
+        "stages": timeline.stages, "chunks": timeline.chunks, "step": timeline.choice.step, "passes": PASSES,
+        "stage": [row[0] for row in each], "kind": [row[1] for row in each], "chunk": [row[2] for row in each],
+        "microbatch": [row[3] for row in each], "start": [round(value, DIGITS) for value in run.start.tolist()],
         "end": [round(value, DIGITS) for value in run.end.tolist()],
         "after": [
             {"part": part, "words": colours[part].words, "colour": colours[part].colour, "start": start, "end": end}
             for part, start, end in after(timeline)
         ],
-    }
+    }  # fmt: skip
 
 
 def saved(site: Site, query: Pairs) -> bytes:
@@ -97,12 +87,7 @@ def saved(site: Site, query: Pairs) -> bytes:
 
 
 PAGE = Page(
-    name="timeline",
-    title="Timeline",
-    about="The step of a layout, operation by operation",
-    template="timeline.html",
-    answer=answer,
-    form=lambda query: asking.groups(TrainAsk, query),
-    missing=missing_fields(plan.REQUIRED),
+    name="timeline", title="Timeline", about="The step of a layout, operation by operation", template="timeline.html",
+    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED),
     examples=plan.EXAMPLES,
-)
+)  # fmt: skip

@@ -85,14 +85,9 @@ MOVED = {
 }
 """Axes with a slider."""
 TITLES = {
-    "seq": "sequence length",
-    "gpus": "devices",
-    "users": "users at a time",
-    "rate": "requests per second",
-    "depth": "cached tokens before the prompt",
-    "network": "network of a node",
-    "price": "price of a device",
-}
+    "seq": "sequence length", "gpus": "devices", "users": "users at a time", "rate": "requests per second",
+    "depth": "cached tokens before the prompt", "network": "network of a node", "price": "price of a device",
+}  # fmt: skip
 
 
 def _read_price(text: str, ask: Any) -> float:
@@ -255,14 +250,9 @@ def chart(points: Points[Any, Any], metrics: Sequence[Metric], chosen: str, ask:
 
 def table(points: Points[Any, Any], metrics: Sequence[Metric]) -> Table[Sequence[str]]:
     titles = (*points.axes, "layout", *(metric.title for metric in metrics))
-    rows = tuple(
-        (
-            *point.labels,
-            point.choice.name if point.choice else point.refusal,
-            *(_shown(_of(metric, point.choice)) for metric in metrics),
-        )
-        for point in points
-    )
+    names = [point.choice.name if point.choice else point.refusal for point in points]
+    figures = [[_shown(_of(metric, point.choice)) for metric in metrics] for point in points]
+    rows = [(*point.labels, name, *cells) for point, name, cells in zip(points, names, figures, strict=True)]
     return grid(titles, rows, words=(len(points.axes),))
 
 
@@ -279,23 +269,17 @@ def front(site: Site, query: Pairs) -> Reply:
     made = site.kept.get(("front", ask), lambda: api.front_serve(ask))
     rows = [
         {
-            "users": point.users,
-            "layout": point.name,
-            "each": point.per_user,
-            "all": point.per_device,
-            "because": f"{point.bound} {point.share:.0%}",
-            "front": on_front,
+            "users": point.users, "layout": point.name, "each": point.per_user, "all": point.per_device,
+            "because": f"{point.bound} {point.share:.0%}", "front": on_front,
         }
         for on_front, points in ((False, made.dominated), (True, made.points))
         for point in points
-    ]
+    ]  # fmt: skip
     return Reply({}, {"points": rows}, rows)
 
 
 def form(query: Pairs) -> list[asking.Group]:
-    return asking.groups(
-        ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=("top", "measured", "measured_of", "cheapest")
-    )
+    return asking.groups(ServeAsk if asking.one(query, "of") == SERVING else TrainAsk, query, hidden=HIDDEN)
 
 
 def missing(query: Pairs) -> list[str]:
@@ -303,25 +287,15 @@ def missing(query: Pairs) -> list[str]:
 
 
 PAGE = Page(
-    name="what-if",
-    title="What if",
-    about="What changes with more nodes, a larger batch, another network or chip",
-    template="whatif.html",
-    answer=answer,
-    form=form,
-    missing=missing,
+    name="what-if", title="What if", about="What changes with more nodes, a larger batch, another network or chip",
+    template="whatif.html", answer=answer, form=form, missing=missing,
     examples=(
-        Example(
-            "Llama 3 70B on more nodes",
-            "tokens/s, days and dollars",
-            "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes",
-        ),
-        Example(
-            "Nodes and batch", "a heat map of both", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"
-        ),
-        Example(
-            "More users on eight H100s", "and the front of serving", "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"
-        ),
+        Example("Llama 3 70B on more nodes", "tokens/s, days and dollars",
+                "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes"),
+        Example("Nodes and batch", "a heat map of both",
+                "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"),
+        Example("More users on eight H100s", "and the front of serving",
+                "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"),
         Example("BLOOM on other chips", "A100 or H100", "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&tokens=366B&x=chip"),
     ),
-)
+)  # fmt: skip
