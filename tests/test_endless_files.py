@@ -84,7 +84,7 @@ def test_a_file_larger_than_it_says_is_refused(tmp_path: Path) -> None:
 
 
 def test_damaged_and_hostile_archives_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "LONGEST", 1 << 16)
+    monkeypatch.setattr(documents, "MAX_LINE_BYTES", 1 << 16)
     bomb, damaged = tmp_path / "bomb.jsonl.gz", tmp_path / "damaged.jsonl.gz"
     bomb.write_bytes(gzip.compress(b'{"text": "' + b"x" * (1 << 20)))
     good = bytearray(gzip.compress(b'{"text": "a"}\n' * 500))

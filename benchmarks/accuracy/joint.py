@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwise.calibrate.train.fit import SLOPE_STEP, Point, Problem, newton_step, solve
-from meshwise.calibrate.train.intervals import MEMORY_OFFSET, OFFSET
+from meshwise.calibrate.train.intervals import SOURCE_MEMORY_OFFSET_STD, SOURCE_OFFSET_STD
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration, FittedTo, Level, coefficients
 from meshwise.catalogue.levels import Levels, composed, fabric_of, keys_of
@@ -127,7 +127,8 @@ class JointFit:
             weight=_weights(self.cases, used),
             start=np.append(list(self.cells.values()), np.zeros(offsets)),
             width=np.append(
-                [_KNOWN[name].width for _, _, name in self.cells], np.full(offsets, MEMORY_OFFSET if memory else OFFSET)
+                [_KNOWN[name].width for _, _, name in self.cells],
+                np.full(offsets, SOURCE_MEMORY_OFFSET_STD if memory else SOURCE_OFFSET_STD),
             ),
             most=np.append([np.log(_KNOWN[name].most) for _, _, name in self.cells], np.full(offsets, np.inf)),
             slopes=self.slopes,

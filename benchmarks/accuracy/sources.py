@@ -12,7 +12,7 @@ from meshwise.calibrate.train.fit import Point, Problem
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import Levels, composed, fabric_of
-from meshwise.cost.interval import LEVEL, NORMAL, factors, waiting
+from meshwise.cost.interval import COVERAGE, COVERAGE_STDS, factors, waiting
 from meshwise.cost.layout import Floats
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Batch
@@ -160,8 +160,9 @@ def spread(left: Sequence[LeftOut]) -> dict[str, object]:
         "low": low,
         "high": high,
         "between": max(LEAST_BETWEEN, float(np.std(medians))),
-        "expert_spread": float(np.sqrt(max(0.0, half**2 - usual**2))) / NORMAL,
-        "memory_spread": float(np.mean([np.quantile(np.abs(source.memory_errors), LEVEL) for source in memory])) / NORMAL,
+        "expert_spread": float(np.sqrt(max(0.0, half**2 - usual**2))) / COVERAGE_STDS,
+        "memory_spread": float(np.mean([np.quantile(np.abs(source.memory_errors), COVERAGE) for source in memory]))
+        / COVERAGE_STDS,
     }
 
 
@@ -181,7 +182,7 @@ def _bounds(sources: Sequence[LeftOut], bin_: int | None = None) -> tuple[float,
         return _bounds(sources)
     order = np.argsort(errors)
     position = np.cumsum(np.array(weights)[order]) / np.sum(weights)
-    side = (1 - LEVEL) / 2
+    side = (1 - COVERAGE) / 2
     values = np.array(errors)[order]
     low = values[min(len(values) - 1, int(np.searchsorted(position, side)))]
     high = values[min(len(values) - 1, int(np.searchsorted(position, 1 - side)))]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from meshwise.workers.trainer.ops.experts import ALIGNED
+from meshwise.workers.trainer.ops.experts import EXPERT_ROWS_MULTIPLE
 from meshwise.workers.trainer.ops.grouped_products import Tile, gated_product_by_rows, product_by_rows, product_by_weights
 
 TILES = [
@@ -42,8 +42,8 @@ class Inputs:
     """Rows and weights for one kind of load, and both ways of the six products: forward, rows' gradients and weights' gradients."""
 
     def __init__(self, kind: str) -> None:
-        padded = (loads(kind) + ALIGNED - 1) // ALIGNED * ALIGNED
-        self.ends, self.size = padded.cumsum(0).int().cuda(), CHOICES + EXPERTS * ALIGNED
+        padded = (loads(kind) + EXPERT_ROWS_MULTIPLE - 1) // EXPERT_ROWS_MULTIPLE * EXPERT_ROWS_MULTIPLE
+        self.ends, self.size = padded.cumsum(0).int().cuda(), CHOICES + EXPERTS * EXPERT_ROWS_MULTIPLE
         dice = torch.Generator("cuda").manual_seed(1)
         self.wide, self.narrow = (torch.randn(self.size, n, generator=dice, device="cuda").bfloat16() for n in (HIDDEN, WIDTH))
         self.gate_up = torch.randn(EXPERTS, 2 * WIDTH, HIDDEN, generator=dice, device="cuda").bfloat16() * 0.02

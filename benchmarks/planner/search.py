@@ -18,7 +18,7 @@ from pathlib import Path
 from meshwise.cost.train.step import evaluate
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
-from meshwise.plan.train.search import BLOCK, blocks, search
+from meshwise.plan.train.search import BLOCK_SIZE, blocks, search
 
 BLOOM = TrainAsk(model="bloom-176b", on="jean-zay:48", batch=2048, seq=2048, framework="torchtitan")
 LARGE_ASK = TrainAsk(model="llama-3.1-405b", on="2048x8xh100-sxm", batch=2048, seq=8192, framework="torchtitan")
@@ -68,7 +68,7 @@ def main() -> None:
     walls, sizes = zip(*(run(COMMAND) for _ in range(5)), strict=True)
     large_wall, large_size = run(LARGE)
     print(
-        f"blocks of up to {BLOCK:,} layouts; peak of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
+        f"blocks of up to {BLOCK_SIZE:,} layouts; peak of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB"
     )
     print(f"{'':58} measured        must        aim")
     print(f"{'layouts per second, one core, a whole search (405B)':58} {large:12,.0f} {1_000_000:11,} {5_000_000:10,}")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import minimize
 
-from meshwise.calibrate.train.score import NEAR
+from meshwise.calibrate.train.score import NEAR_BEST_FACTOR
 from meshwise.cost.layout import Floats
 from meshwise.tune.belief.residual import SCALES, Kernel, Scales
 from meshwise.tune.replay.groups import Group, read_groups
@@ -40,7 +40,7 @@ SIMPLEX = -0.4
 def residuals(group: Group) -> tuple[Floats, Floats]:
     """Return the rows of a group that are not slow, and their ln(measured / predicted)."""
     ratio = np.log(group.seconds / group.space.seconds)
-    near = group.seconds <= NEAR * group.seconds.min()
+    near = group.seconds <= NEAR_BEST_FACTOR * group.seconds.min()
     near &= ratio < np.median(ratio[near]) + SLOW
     return np.flatnonzero(near), ratio[near]
 

@@ -24,9 +24,9 @@ DollarsPerSecond = Annotated[float, "dollars/s"]
 
 GIB = 2.0**30
 MIB = 2.0**20
-_LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_LARGE_PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
-_SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
+_SMALL_PREFIXES = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
 # Counts are case-insensitive, so that '70b parameters' and '125m' work: m is always million, never thousandth.
 _COUNT = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
 # A context of '128k' has 131072 tokens in every model's config.
@@ -48,35 +48,35 @@ class Quantity:
 
 
 _TOKENS = {"": 1.0, "tokens": 1.0, "token": 1.0, "params": 1.0, "parameters": 1.0}
-_BITS = 1 / 8
+_BYTES_PER_BIT = 1 / 8
 
 QUANTITIES: dict[str, Quantity] = {
     "count": Quantity("a count", "4M, 15T, 4M tokens", _TOKENS, _COUNT, any_case=True),
     "length": Quantity("a length in tokens", "4096, 4k, 128k", _TOKENS, _LENGTH, any_case=True),
-    "bytes": Quantity("a size in bytes", "80GiB, 80GB", {"B": 1.0, "bit": _BITS}, _LARGE | _BINARY),
+    "bytes": Quantity("a size in bytes", "80GiB, 80GB", {"B": 1.0, "bit": _BYTES_PER_BIT}, _LARGE_PREFIXES | _BINARY),
     "bytes/s": Quantity(
         "a bandwidth",
         "3.35TB/s, 400Gbps",
-        {"B/s": 1.0, "bps": _BITS, "b/s": _BITS, "bit/s": _BITS},
-        _LARGE | _BINARY,
+        {"B/s": 1.0, "bps": _BYTES_PER_BIT, "b/s": _BYTES_PER_BIT, "bit/s": _BYTES_PER_BIT},
+        _LARGE_PREFIXES | _BINARY,
     ),
     "seconds": Quantity(
         "a time",
         "1.5us, 20ms, 7.5s, 30d",
         {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
-        _SMALL,
+        _SMALL_PREFIXES,
         bare=("min", "h", "d"),
     ),
     "FLOP/s": Quantity(
         "a compute rate",
         "989T, 989TFLOP/s",
         {"": 1.0, "FLOP/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "FLOPs/s": 1.0, "OP/s": 1.0, "OPS": 1.0},
-        _LARGE,
+        _LARGE_PREFIXES,
     ),
-    "watts": Quantity("a power", "300W, 1.2kW", {"W": 1.0}, _LARGE),
-    "hertz": Quantity("a frequency", "1.98GHz", {"Hz": 1.0}, _LARGE),
+    "watts": Quantity("a power", "300W, 1.2kW", {"W": 1.0}, _LARGE_PREFIXES),
+    "hertz": Quantity("a frequency", "1.98GHz", {"Hz": 1.0}, _LARGE_PREFIXES),
     "share": Quantity("a share", "40%, 0.4", {"": 1.0, "%": 0.01}, {"": 1.0}),
-    "dollars": Quantity("a price in dollars", "$1599, $30k", {"$": 1.0}, _LARGE),
+    "dollars": Quantity("a price in dollars", "$1599, $30k", {"$": 1.0}, _LARGE_PREFIXES),
     "dollars/s": Quantity("a price per hour", "$2.5/h", {"$/h": 1 / 3600, "$/s": 1.0}, {"": 1.0}),
 }
 
@@ -173,7 +173,7 @@ def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) 
         return _show_seconds(value, digits)
     if quantity == "share":
         return f"{_significant(100 * value, digits)}%"
-    prefixes = _BINARY if binary else {"count": _COUNT, "length": _LENGTH}.get(quantity, _LARGE)
+    prefixes = _BINARY if binary else {"count": _COUNT, "length": _LENGTH}.get(quantity, _LARGE_PREFIXES)
     unit = {"bytes": "B", "bytes/s": "B/s", "watts": "W", "hertz": "Hz", "FLOP/s": "FLOP/s"}.get(quantity, "")
     best = "" if binary else min(prefixes, key=lambda p: prefixes[p])
     for prefix, factor in sorted(prefixes.items(), key=lambda item: item[1]):

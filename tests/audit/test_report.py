@@ -112,7 +112,7 @@ def test_json_is_finite_and_holds_findings_suggestions_and_runs():
 
     audit = audit_of("eight-gpus.md")
     made = json.loads(json.dumps(audit.to_json()), parse_constant=refuse)
-    assert made["format"] == report.FORMAT
+    assert made["format"] == report.FORMAT_VERSION
     assert set(made["findings"][0]) == {"rule", "certainty", "where", "message", "arithmetic", "compared_with", "severity"}
     assert made["next"][0]["message"] == audit.predictions.suggestions[0].message
     assert len(made["runs"]) == len(audit.runs)

@@ -64,7 +64,7 @@ def test_a_micro_batch_that_is_not_stated_is_the_one_that_the_prediction_assumed
 def test_a_suggestion_states_both_predictions_and_the_measurement():
     # recompute that the layout does not need
     one = suggest(figures(texts={"chip": "h100-sxm", "recompute": "full", "sharding": "fsdp"}, **SETUP, mbs=1.0, seconds=20.0))
-    assert one.gain > train.GAIN
+    assert one.gain > train.MIN_SAVING_SHARE
     assert one.gain == pytest.approx(1 - one.proposed_seconds / one.predicted_seconds)
     assert one.message.startswith(
         f"try {one.proposed}: predicted {one.proposed_seconds:.4g} s a step, {one.gain:.0%} less than the "
@@ -75,7 +75,7 @@ def test_a_suggestion_states_both_predictions_and_the_measurement():
 def test_a_layout_near_the_best_is_kept_and_its_excess_is_not_blamed_on_the_layout():
     """A layout cannot be called the best and 1.14 times slower without saying what is compared with what."""
     bare = suggest(figures(**SETUP, seconds=13.0))
-    assert bare.gain < train.GAIN
+    assert bare.gain < train.MIN_SAVING_SHARE
     slow = suggest(figures(**SETUP, seconds=1.14 * bare.predicted_seconds))
     kept = f"keep {slow.layout} (x: line 1, {slow.seconds:.4g} s measured, micro-batch not stated and assumed the fastest)"
     assert slow.message.startswith(f"{kept}: no other layout is predicted to be more than 2% faster than its ")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwise.catalogue import files
 from meshwise.catalogue.chips import Cluster, chips, find_chip
 from meshwise.catalogue.clusters import cluster_files, filter_clusters, find_cluster, with_link
-from meshwise.catalogue.pods import MOST_DEVICES, slices_in_text
+from meshwise.catalogue.pods import MAX_DEVICES, slices_in_text
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every
@@ -351,7 +351,7 @@ def test_any_text_is_a_cluster_or_one_line_of_error(text: str) -> None:
     except UserError as error:
         one_line(error)
     else:
-        assert 1 <= cluster.node_count <= cluster.devices <= MOST_DEVICES
+        assert 1 <= cluster.node_count <= cluster.devices <= MAX_DEVICES
         assert cluster.node_count == 1 or bandwidth(cluster) > 0
         assert cluster.memory > 0
 

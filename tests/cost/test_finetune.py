@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwise.cost.finetune import ALL_LINEAR, FULL, MOST_RANK, Finetune, parse
+from meshwise.cost.finetune import ALL_LINEAR, FULL, MAX_RANK, Finetune, parse
 from meshwise.errors import UserError
 
 MODULE = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,11}", fullmatch=True)
 ADAPTERS = st.builds(
     Finetune,
     st.sampled_from(["lora", "dora", "qlora"]),
-    st.integers(1, MOST_RANK),
+    st.integers(1, MAX_RANK),
     st.lists(MODULE, min_size=1, max_size=4, unique=True).map(tuple) | st.just((ALL_LINEAR,)),
 )
 FROZEN = st.builds(lambda layers: Finetune("freeze", frozen_layers=layers), st.integers(0, 999))

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy.special import lambertw
 
 from meshwise.cost.goodput import (
-    HARDWARE,
-    HOPELESS,
+    HARDWARE_SHARE,
+    MIN_GOODPUT,
     PARTS,
     Goodput,
     daly_interval,
@@ -25,7 +25,7 @@ from meshwise.cost.goodput import (
     worthwhile_spares,
     young_interval,
 )
-from meshwise.cost.reliability import DAY, LLAMA3_MTBF, Reliability
+from meshwise.cost.reliability import DAY_SECONDS, LLAMA3_MTBF_SECONDS, Reliability
 from support.every import check_every
 
 HOUR = 3600.0
@@ -38,10 +38,10 @@ reliabilities = st.builds(
     Reliability,
     mtbf=st.floats(100 * HOUR, 1e7 * HOUR),
     checkpoint_bandwidth=st.none() | st.floats(1e8, 1e13),
-    checkpoint_every=st.none() | st.floats(1, 10 * DAY),
+    checkpoint_every=st.none() | st.floats(1, 10 * DAY_SECONDS),
     async_checkpoint=st.booleans(),
     restart=st.floats(0, HOUR),
-    repair=st.floats(0, 30 * DAY),
+    repair=st.floats(0, 30 * DAY_SECONDS),
     spares=st.integers(0, 60),
     straggler=st.floats(0, 0.2),
 )
@@ -59,7 +59,7 @@ def test_llama_3_on_16384_h100_has_419_interruptions_in_54_days_and_over_90_perc
     g = on(16_384)
     assert g.interruptions_per_day * 54 == pytest.approx(419, rel=0.002)  # the clock of failures stands still while waiting
     assert 0.90 < g.effective + g.stragglers < 0.95  # a slow step is training to the paper
-    assert 50_676 < LLAMA3_MTBF / HOUR < 50_678
+    assert 50_676 < LLAMA3_MTBF_SECONDS / HOUR < 50_678
 
 
 def test_bloom_on_384_a100_is_interrupted_once_or_twice_a_week() -> None:
@@ -78,8 +78,10 @@ def test_megascale_on_12288_gpus_has_over_90_percent_goodput() -> None:
 
 def test_youngs_interval_for_a_minute_every_day() -> None:
     """sqrt(2 x 60 x 86,400) = 3,220 s; Daly's is the pause shorter, and the higher orders longer."""
-    assert young_interval(60, DAY) == pytest.approx(3219.94, abs=0.01)
-    assert daly_interval(60, DAY) == pytest.approx(3219.94 * (1 + math.sqrt(60 / 172_800) / 3 + 60 / 172_800 / 9) - 60, abs=0.01)
+    assert young_interval(60, DAY_SECONDS) == pytest.approx(3219.94, abs=0.01)
+    assert daly_interval(60, DAY_SECONDS) == pytest.approx(
+        3219.94 * (1 + math.sqrt(60 / 172_800) / 3 + 60 / 172_800 / 9) - 60, abs=0.01
+    )
 
 
 @given(st.floats(1e-8, 1.5), st.floats(60, 1e8))
@@ -184,13 +186,13 @@ def test_one_device_loses_next_to_nothing() -> None:
 def test_checkpoints_that_cost_nothing_lose_nothing_but_restarts() -> None:
     g = on(SCALES, Reliability(repair=0, straggler=0), size=0.0)
     assert np.all(g.interval == 0)
-    np.testing.assert_allclose(g.effective, np.exp(-600 * SCALES / LLAMA3_MTBF))
+    np.testing.assert_allclose(g.effective, np.exp(-600 * SCALES / LLAMA3_MTBF_SECONDS))
     np.testing.assert_allclose(g.checkpoints + g.lost_work + g.repair + g.stragglers, 0, atol=1e-12)
 
 
 @pytest.mark.parametrize("mtbf", [1.0, 60.0, 3600.0])
 def test_devices_that_fail_constantly_make_no_progress(mtbf: float) -> None:
-    assert on(100_000, Reliability(mtbf=mtbf)).effective < HOPELESS
+    assert on(100_000, Reliability(mtbf=mtbf)).effective < MIN_GOODPUT
 
 
 def test_devices_that_never_fail_lose_only_to_stragglers() -> None:
@@ -219,7 +221,7 @@ def simulated(g: Goodput, r: Reliability, steady: bool, failures: int = 60_000) 
             whole += cycle
         while away and away[0] <= clock:
             heapq.heappop(away)
-        if chance.random() < HARDWARE:
+        if chance.random() < HARDWARE_SHARE:
             heapq.heappush(away, clock + (r.repair if steady else chance.expovariate(1 / r.repair)))
         while len(away) > f["spares"]:
             clock = heapq.heappop(away)

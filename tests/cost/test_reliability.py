@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meshwise.cost.reliability import LLAMA3_MTBF, Reliability
+from meshwise.cost.reliability import LLAMA3_MTBF_SECONDS, Reliability
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every
@@ -13,7 +13,7 @@ from support.every import check_every
 
 def test_the_default_is_the_rate_that_llama_3_published() -> None:
     """419 unexpected interruptions in 54 days on 16,384 H100: one in 50,677 device-hours (arXiv:2407.21783, 3.3.4)."""
-    assert Reliability().mtbf == LLAMA3_MTBF == pytest.approx(50_677 * 3600, rel=1e-5)
+    assert Reliability().mtbf == LLAMA3_MTBF_SECONDS == pytest.approx(50_677 * 3600, rel=1e-5)
 
 
 def test_a_number_out_of_range_is_refused_in_one_line() -> None:

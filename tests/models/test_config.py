@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.models.config import LARGEST, MOST_LAYERS, Config, as_list
+from meshwise.models.config import MAX_LAYERS, MAX_SIZE, Config, as_list
 from support.command import one_line
 
 HOSTILE = [-1, 2**24 + 1, 10**100, True, 1.0, 1e400, "32", "", [], [1], {}, {"n": 1}, "x\n" * 100]
@@ -41,7 +41,7 @@ def test_a_default_replaces_an_absent_or_null_key_only() -> None:
 @pytest.mark.parametrize("value", [*HOSTILE, 0])
 def test_a_hostile_size_is_refused_by_name(value: object) -> None:
     message = refused(lambda: config(hidden_size=value).whole("hidden_size"), "hidden_size")
-    assert f"expected a whole number from 1 to {LARGEST}" in message
+    assert f"expected a whole number from 1 to {MAX_SIZE}" in message
 
 
 def test_the_key_that_was_wrong_is_named_not_its_synonym() -> None:
@@ -54,8 +54,8 @@ def test_a_missing_key_is_named_with_the_nearest_one_present() -> None:
 
 
 def test_more_layers_than_any_model_has_are_refused() -> None:
-    assert config(n=MOST_LAYERS).layers("n") == MOST_LAYERS
-    refused(lambda: config(n=MOST_LAYERS + 1).layers("n"), "n")
+    assert config(n=MAX_LAYERS).layers("n") == MAX_LAYERS
+    refused(lambda: config(n=MAX_LAYERS + 1).layers("n"), "n")
 
 
 @pytest.mark.parametrize("value", [0, 1, "true", 1.0, [], {}])

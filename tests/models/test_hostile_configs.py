@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.models.config import LARGEST, MOST_LAYERS
+from meshwise.models.config import MAX_LAYERS, MAX_SIZE
 from meshwise.models.count import count, default_seq, flat
 from meshwise.models.families.description import Types, describe
 from meshwise.models.find import find_model, presets, values_of
@@ -46,7 +46,7 @@ STARTS: list[dict[str, Any]] = [
     {"model_type": "gemma3", "vision_config": {}, "text_config": small("gemma3_text")},
 ]
 
-wholes = st.integers() | st.sampled_from([-1, 0, 1, 2, MOST_LAYERS, LARGEST, LARGEST + 1, 2**63, 10**400, -(10**400)])
+wholes = st.integers() | st.sampled_from([-1, 0, 1, 2, MAX_LAYERS, MAX_SIZE, MAX_SIZE + 1, 2**63, 10**400, -(10**400)])
 words = st.text(max_size=20) | st.sampled_from(["full_attention", "mamba", "auto", "mlp", "llama", "[/x]", "\x1b[2J", "a\nb"])
 scalars = st.none() | st.booleans() | wholes | st.floats() | words
 values = st.recursive(

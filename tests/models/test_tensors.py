@@ -11,7 +11,7 @@ from meshwise.errors import UserError
 from meshwise.models.find import find_model
 from meshwise.models.gguf.header import readable
 from meshwise.models.model import families
-from meshwise.models.tensors import INPUT, Slot, architecture, file_order, slots
+from meshwise.models.tensors import EMBEDDING_LAYER, Slot, architecture, file_order, slots
 from support.command import one_line
 from support.every import check_every
 from support.gguf_files import SMALL_FILES
@@ -42,7 +42,7 @@ def test_no_parameter_is_lost_or_counted_twice(gguf: bool) -> None:
         metadata = sum(op.params * op.count for op in model.ops if gguf and op.name == "ffw.xielu")  # not a tensor of a file
         assert sum(slot.elements for slot in found if slot.stored) == model.params - metadata
         assert len({slot.name for slot in found}) == len(found)
-        assert {slot.layer for slot in found} == set(range(INPUT, len(model.layers) + 1))
+        assert {slot.layer for slot in found} == set(range(EMBEDDING_LAYER, len(model.layers) + 1))
 
     check_every(check, ((name,) for name in PRESETS if not gguf or preset(name).model_type in STORED))
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.plan.vary import MOST_POINTS, Axis, Value, parse, variants
+from meshwise.plan.vary import MAX_POINTS, Axis, Value, parse, variants
 from support.command import one_line
 
 Asked = dict[str, Any]
@@ -98,8 +98,8 @@ def test_a_range_has_both_ends_and_never_more_than_doubles(low: int, span: int) 
         (["users=..8"], "a range has two ends"),
         (["users=8,4,8"], "<8> is given twice"),
         (["users=1..8,4"], "<4> is given twice"),
-        (["users=1..100000:1"], f"more than {MOST_POINTS} points"),
-        (["users=1..9:0"], f"more than {MOST_POINTS} points"),
+        (["users=1..100000:1"], f"more than {MAX_POINTS} points"),
+        (["users=1..9:0"], f"more than {MAX_POINTS} points"),
         (["users=1..9:x1"], "'x1' is not a factor above 1"),
         (["users=1..9:xx"], "'xx' is not a factor above 1"),
         (["users=1..9:xinf"], "'xinf' is not a factor above 1"),

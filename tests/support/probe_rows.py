@@ -9,7 +9,7 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
 from meshwise.cost.train.compute import Device, attention, product
 from meshwise.models.op import Op
-from meshwise.workers.probe.kernels import ATTENTION, LARGE
+from meshwise.workers.probe.kernels import ATTENTION, GPU_PRODUCTS
 
 Row = dict[str, Any]
 
@@ -24,7 +24,7 @@ def h200_rows(truth: Calibration, hot: float = 0.9) -> list[Row]:
     about = {"kind": "machine", "device": "cuda", "ranks": 1, "nodes": 1, "name": "NVIDIA H200", "memory": 150e9, "sms": 132}
     rows: list[Row] = [about | {"torch": "2.11", "date": "2026-11-15", "context": 5e8, "cores": 16, "threads": 8}]
     device = Device.of(chip, truth, "bf16")
-    for m, n, k in LARGE:
+    for m, n, k in GPU_PRODUCTS:
         seconds = float(np.ravel(product(device, m, n, k))[0])
         rows.append(row("gemm", seconds, m=m, n=n, k=k, dtype="bf16", flops=2 * m * n * k))
     burst = next(one for one in rows[1:] if (one["m"], one["n"], one["k"]) == (4096, 4096, 4096))

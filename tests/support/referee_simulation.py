@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from meshwise.cost.serve.load.estimate import estimate
-from meshwise.cost.serve.load.requests import NEVER, Limits, Load, Report, gaps, percentiles, weighted
+from meshwise.cost.serve.load.requests import NO_TIMES, Limits, Load, Report, gaps, percentiles, weighted
 from meshwise.cost.serve.passes.speed import Batch, PassCost
 
 BLOCK = 16
@@ -331,10 +331,10 @@ def report_of(done: Simulation) -> Report:
             input_rate=0.0,
             running=0.0,
             waiting=0.0,
-            ttft=NEVER,
-            tpot=NEVER,
-            itl=NEVER,
-            e2e=NEVER,
+            ttft=NO_TIMES,
+            tpot=NO_TIMES,
+            itl=NO_TIMES,
+            e2e=NO_TIMES,
         )
     running, waiting, made = (end - start for end, start in zip(done.steady, done.began_areas, strict=True))
     return Report(

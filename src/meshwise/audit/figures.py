@@ -15,7 +15,7 @@ from meshwise.models.model import Model
 from meshwise.runs import derive
 from meshwise.runs.model import model_of, states_sizes_of
 from meshwise.runs.run import Run
-from meshwise.runs.table import SERVED
+from meshwise.runs.table import SERVE_FIGURES
 
 EXACT, ROUGH = 0.03, 0.10
 """Largest relative difference of two figures that agree; the larger one where a source rounds or writes 'about'."""
@@ -52,7 +52,7 @@ class Figures:
     @cached_property
     def served(self) -> bool:
         """Whether it measures a served model rather than training."""
-        return any(map(self.run.stated, SERVED)) or bool(self.run.text("weights"))
+        return any(map(self.run.stated, SERVE_FIGURES)) or bool(self.run.text("weights"))
 
     @cached_property
     def complete(self) -> Run:

@@ -9,7 +9,7 @@ from typing import Literal
 Certainty = Literal["certain", "likely", "unusual"]
 Severity = Literal["stops", "warns", "notes"]
 CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "unusual")
-SIMILAR = 3
+MIN_FINDINGS_TO_MERGE = 3
 """At least this many findings in one file that differ only in their numbers are merged into one."""
 
 
@@ -42,7 +42,9 @@ def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
         source = finding.where[0].split(": ")[0] if finding.where else ""
         pattern = re.sub(r"[\d.,]+", "#", finding.message)
         groups.setdefault((finding.rule, finding.certainty, source, pattern), []).append(finding)
-    shown = [finding for group in groups.values() for finding in (group if len(group) < SIMILAR else [_merge(group)])]
+    shown = [
+        finding for group in groups.values() for finding in (group if len(group) < MIN_FINDINGS_TO_MERGE else [_merge(group)])
+    ]
     return sorted(shown, key=lambda finding: CERTAINTIES.index(finding.certainty))
 
 

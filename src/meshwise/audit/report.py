@@ -17,13 +17,13 @@ from meshwise.programs.logs import detect
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.reading import Reading, Skips
 from meshwise.runs.run import Run, Stated
-from meshwise.runs.table import SERVED, SIZES
+from meshwise.runs.table import SERVE_FIGURES, SIZES
 
 if TYPE_CHECKING:
     from meshwise.audit.serve import ServePrediction
     from meshwise.audit.train import Suggestion, TrainPrediction
 
-FORMAT = 2
+FORMAT_VERSION = 2
 """Version of the JSON."""
 
 
@@ -70,7 +70,7 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": FORMAT_VERSION,
             "verdict": self.verdict,
             "files": [asdict(file) for file in self.files],
             "findings": [asdict(finding) for finding in self.findings],
@@ -246,7 +246,7 @@ def row_of(
 
 def _served(f: Figures, serve: "ServePrediction | None") -> dict[str, float]:
     """Return the figures of a served model, with the predicted ones beside those that are stated."""
-    stated = {name: f.run.number(name) for name in (*SERVED, "prompt", "output", "users")} | {
+    stated = {name: f.run.number(name) for name in (*SERVE_FIGURES, "prompt", "output", "users")} | {
         "request_rate": f.run.number("rate")
     }
     expected = {name: getattr(serve, name) for name in ("decode", "prefill", "ttft", "tpot") if serve and f.run.stated(name)}

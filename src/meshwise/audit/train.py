@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Certainty, Finding, number, percent
-from meshwise.audit.rules.one_run import LOWEST_MFU, graded
+from meshwise.audit.rules.one_run import MIN_MFU, graded
 from meshwise.cost import axes
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.parts import TRAIN_WORDS as PARTS
@@ -20,16 +20,16 @@ from meshwise.units import GIB
 
 SLOW_ALONE, SLOW_IN_TABLE = 3.0, 30.0
 """Factors slower than predicted that make a finding: for a single run, and for one of a table, whose other rows show it too."""
-FEW = 3
+MAX_RUNS_ALONE = 3
 """Runs up to which a file does not count as a table."""
-FAST = 0.5
-MEMORY = (0.3, 3.0)
+MIN_TIME_RATIO = 0.5
+MEMORY_RATIO_RANGE = (0.3, 3.0)
 """Normal range of measured over predicted memory: the planner errs by 10 to 17%, allocators add some."""
 MAX_DEVICES_SEARCHED = 100_000
 """Devices up to which an audit searches all layouts; use `plan` beyond."""
-GAIN = 0.02
+MIN_SAVING_SHARE = 0.02
 """Smallest predicted saving that makes another layout worth trying."""
-EXPLAINED = 1.05
+NOTED_TIME_RATIO = 1.05
 """Measured over predicted step time above which a suggestion to keep the layout mentions the excess."""
 
 
@@ -74,10 +74,10 @@ def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> I
     for p in predictions:
         if p.case.chip.kind == "cpu":
             continue  # the catalogue only has a generic CPU, which does not describe this machine
-        limit = SLOW_IN_TABLE if counts[p.figures.source] > FEW else SLOW_ALONE
+        limit = SLOW_IN_TABLE if counts[p.figures.source] > MAX_RUNS_ALONE else SLOW_ALONE
         if p.case.timed and p.ratio > limit:
             yield _slow(p, grades.get(p.figures.source, ""))
-        elif p.case.timed and p.ratio < FAST:
+        elif p.case.timed and p.ratio < MIN_TIME_RATIO:
             yield Finding(
                 rule="planner",
                 certainty="unusual",
@@ -85,7 +85,11 @@ def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> I
                 message=f"it is {1 / p.ratio:.1f} times faster than predicted",
                 arithmetic=f"{p.seconds:.4g} s predicted, {p.case.seconds:.4g} s measured",
             )
-        if p.case.has_memory and p.case.layout["mbs"] and not MEMORY[0] < p.case.memory / p.memory < MEMORY[1]:
+        if (
+            p.case.has_memory
+            and p.case.layout["mbs"]
+            and not MEMORY_RATIO_RANGE[0] < p.case.memory / p.memory < MEMORY_RATIO_RANGE[1]
+        ):
             predicted = f"{p.memory / GIB:.1f} GiB predicted for {layout_name(p.case.layout)}"
             yield Finding(
                 rule="memory",
@@ -103,7 +107,7 @@ def _slow(p: TrainPrediction, grade: str) -> Finding:
     hint = ""
     if math.isfinite(tflops) and tflops > 0 and 0.7 < tflops / p.seconds < 1.4:
         hint = "; seconds and TFLOP/s may be swapped"
-    certainty: Certainty = "likely" if p.ratio > SLOW_IN_TABLE or share < LOWEST_MFU else "unusual"
+    certainty: Certainty = "likely" if p.ratio > SLOW_IN_TABLE or share < MIN_MFU else "unusual"
     return Finding(
         rule="planner",
         certainty=certainty,
@@ -153,13 +157,15 @@ class Suggestion:
     @property
     def message(self) -> str:
         measured = f"{self.where}, {self.seconds:.4g} s measured{self.assumed}"
-        if self.gain >= GAIN:
+        if self.gain >= MIN_SAVING_SHARE:
             gain = f"predicted {self.proposed_seconds:.4g} s a step, {self.gain:.0%} less than the {self.predicted_seconds:.4g} s"
             return f"try {self.proposed}: {gain} predicted for {self.layout} ({measured}); {self.why}{self.lacks_memory}"
-        best = f"no other layout is predicted to be more than {GAIN:.0%} faster than its {self.predicted_seconds:.4g} s a step"
+        best = f"no other layout is predicted to be more than {MIN_SAVING_SHARE:.0%} faster than its {self.predicted_seconds:.4g} s a step"
         ratio = self.seconds / self.predicted_seconds
         excess = (
-            f"; the layout does not explain that the measured step takes {ratio:.3g} times as long" if ratio > EXPLAINED else ""
+            f"; the layout does not explain that the measured step takes {ratio:.3g} times as long"
+            if ratio > NOTED_TIME_RATIO
+            else ""
         )
         return f"keep {self.layout} ({measured}): {best}{excess}{self.lacks_memory}"
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from meshwise.errors import UserError, quoted
 
-MOST = 1e18
+MAX_VALUE = 1e18
 """Bytes, FLOPs and sizes are below this."""
 DTYPES = ("bf16", "fp16", "fp32", "tf32", "fp64", "fp8")
 
 
 def _above_zero(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MOST
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_VALUE
 
 
 def _not_below_zero(value: object) -> bool:

@@ -12,7 +12,7 @@ from meshwise.catalogue.records import frame
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.runs.table import Skipped
 
-WORSE = 1.005
+WORSE_ERROR_FACTOR = 1.005
 """Errors of rows left out may grow by this factor before a calibration counts as worse."""
 
 
@@ -103,7 +103,7 @@ class Result(ABC):
         """How much worse rows left out are predicted than before, in words; '' where they are not."""
         for part, key in self.errors:
             now, then = self.left_out[part][key], self.before[part][key]
-            if now is not None and then is not None and now > then * WORSE:
+            if now is not None and then is not None and now > then * WORSE_ERROR_FACTOR:
                 return (
                     f"the mean error of {part} is {100 * now:.1f}% on rows left out of the fit, "
                     f"and {100 * then:.1f}% with {self.before_name}"

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwise.cost.layout import Floats
 
-FEWEST = 3
+MIN_ROWS_TO_RANK = 3
 """Rows from which a rank correlation, or a choice among them, means anything."""
 
 Score = dict[str, Any]
@@ -24,7 +24,7 @@ def mean(values: Sequence[float] | Floats) -> float | None:
 
 def spearman(a: Floats, b: Floats) -> float | None:
     """Return the rank correlation, ties at their mean rank. None where either side is constant, or there are fewer than 3 values."""
-    if len(a) < FEWEST or np.ptp(a) == 0 or np.ptp(b) == 0:
+    if len(a) < MIN_ROWS_TO_RANK or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
 

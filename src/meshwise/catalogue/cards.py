@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from meshwise import units
 from meshwise.catalogue import files
-from meshwise.catalogue.chips import OTHER_MEMORY, Chip, chip_names, find_chip, known_chip, words_in
+from meshwise.catalogue.chips import MEMORY_TOLERANCE, Chip, chip_names, find_chip, known_chip, words_in
 from meshwise.errors import UserError, quoted
 
 
@@ -39,7 +39,7 @@ def chip_in_text(text: str) -> Chip:
             return find_chip(text)
         chip = find_chip(max(inside, key=lambda pair: len(pair[0]))[1])
     memory = re.search(r"(?<![\d.])(\d{1,6})\s*gi?b\b", text.lower().replace("-", " "))
-    if memory and abs(int(memory[1]) * units.GIB / chip.memory - 1) > OTHER_MEMORY and known_chip(text) is None:
+    if memory and abs(int(memory[1]) * units.GIB / chip.memory - 1) > MEMORY_TOLERANCE and known_chip(text) is None:
         chip = replace(chip, memory=int(memory[1]) * units.GIB)
     return chip
 
@@ -48,10 +48,10 @@ def _is_inside(name: str, plain: str, text: str) -> bool:
     """Return whether a squeezed text holds the name of this chip, and not that of another: an RTX 5060 Ti is no RTX 5060.
 
     Names of two or three letters must be words of the text: 'p4d' holds no P4."""
-    if len(name) < SHORTEST_INSIDE:
+    if len(name) < MIN_LETTERS_INSIDE:
         return name in words_in(text)
     return bool(re.search(rf"{re.escape(name)}((?!\d|(?:ti|super|xt|xtx|ada)(?![a-z]))|(?=\d+gi?b))", plain))
 
 
-SHORTEST_INSIDE = 4
+MIN_LETTERS_INSIDE = 4
 """Letters of a chip's name that may be found within a longer word."""

@@ -11,7 +11,7 @@ from meshwise.catalogue import files, records
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.units import Bytes, BytesPerSecond, Count, FlopsPerSecond, Hertz, Seconds, Watts
 
-HERE = "here"
+PROBED_CHIP = "here"
 """The name under which `meshwise probe` stores this machine's chip."""
 Kind = Literal["gpu", "tpu", "npu", "apple", "cpu"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4", "int4"]
@@ -264,7 +264,7 @@ class Cluster:
 
 def part_of_here(processes: int) -> str:
     """Return the name of the chip for one of several processes on this machine's CPU: it has its share of the cores."""
-    return HERE if processes == 1 else f"{HERE}-1of{processes}"
+    return PROBED_CHIP if processes == 1 else f"{PROBED_CHIP}-1of{processes}"
 
 
 def catalogued(chip: Chip) -> Chip | None:
@@ -282,7 +282,7 @@ def latest_rent(prices: tuple[Price, ...]) -> float | None:
 def find_chip(name: str) -> Chip:
     """Return the chip with that name or alias; case and punctuation do not count."""
     chip = known_chip(name)
-    if chip is None and files.squeeze(name) == HERE:
+    if chip is None and files.squeeze(name) == PROBED_CHIP:
         raise UserError("'here' is this machine once it has been measured: run 'meshwise probe' first")
     if chip is None:
         keys = chip_names()
@@ -340,7 +340,7 @@ def _with_memory(name: str) -> Chip | None:
     family = re.sub(r"-\d+gb.*", "", base.key) if base else ""
     listed = [*((base,) if base else ()), *map(find_chip, variants(match[1])), *map(find_chip, variants(family))]
     near = min(listed, key=lambda chip: abs(chip.memory - memory), default=None)
-    if near and abs(near.memory / memory - 1) < OTHER_MEMORY:
+    if near and abs(near.memory / memory - 1) < MEMORY_TOLERANCE:
         return near
     possible = base and (base.kind in ("apple", "cpu") or base.memory / 4 <= memory <= base.memory * 4)
     return replace(base, memory=memory) if base and possible else None
@@ -389,7 +389,7 @@ def host_bandwidth(cluster: Cluster) -> float:
     return SERVER_BANDWIDTH if cluster.chip.network else find_chip(GENERIC_CPU).bandwidth
 
 
-OTHER_MEMORY = 0.1
+MEMORY_TOLERANCE = 0.1
 """A memory in a chip's name that differs by more is another variant of it; less is rounding, or GB for GiB."""
 
 

@@ -28,10 +28,10 @@ from meshwise.catalogue.chips import (
     known_chip,
     variants,
 )
-from meshwise.catalogue.pods import MOST_DEVICES, SLICES, number, one_pod, shape_missing, slices_in_text, torus_of
+from meshwise.catalogue.pods import MAX_DEVICES, SLICES, number, one_pod, shape_missing, slices_in_text, torus_of
 from meshwise.errors import UserError, did_you_mean, quoted
 
-DEEPEST = 4
+MAX_NESTING = 4
 """Deepest nesting of parentheses: sites of sites."""
 
 
@@ -80,8 +80,8 @@ def find_cluster(text: str) -> Cluster:
 
 def _check_size(cluster: Cluster, text: str) -> Cluster:
     """Refuse a cluster with more devices than can be planned."""
-    if cluster.devices > MOST_DEVICES:
-        raise UserError(f"cluster {quoted(text)} has {cluster.devices:,} devices; at most {MOST_DEVICES:,} can be planned")
+    if cluster.devices > MAX_DEVICES:
+        raise UserError(f"cluster {quoted(text)} has {cluster.devices:,} devices; at most {MAX_DEVICES:,} can be planned")
     return cluster
 
 
@@ -91,8 +91,8 @@ def _sites(text: str) -> Cluster | None:
     inside = match[2].lower() if match else ""
     if match is None or not (re.search(r"^\s*\d+\s*x\s*\d+\s*x|[:@]|pods", inside) or _named(inside, text)):
         return None
-    if match[2].count("(") > DEEPEST:
-        raise UserError(f"cluster {quoted(text)}: sites of sites go {DEEPEST + 1} deep at most")
+    if match[2].count("(") > MAX_NESTING:
+        raise UserError(f"cluster {quoted(text)}: sites of sites go {MAX_NESTING + 1} deep at most")
     site = find_cluster(match[2])
     if site.node_count < 2:
         return None

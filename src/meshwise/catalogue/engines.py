@@ -15,7 +15,7 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"
 
 VERSION = re.compile(r"([a-zA-Z][\w.-]*?)[\s@=:-]*=*[\s-]*v?b?\d[\w.+-]*")
 """A name with a version: vllm==0.9, sglang-0.5.1, llama.cpp b4000."""
-LARGE = 70 * 2.0**30
+LARGE_CHIP_BYTES = 70 * 2.0**30
 """Memory from which vLLM and SGLang use larger defaults."""
 
 
@@ -210,7 +210,7 @@ class Runtime:
         return self.large_sequences if self.large_sequences and self._large(chip) else self.sequences
 
     def _large(self, chip: Chip) -> bool:
-        return chip.memory >= LARGE and chip.architecture not in self.small_on
+        return chip.memory >= LARGE_CHIP_BYTES and chip.architecture not in self.small_on
 
     def room(self, chip: Chip) -> float:
         """Return the bytes on one device that weights, KV cache and buffers can fill."""

@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 from meshwise.errors import UserError, quoted
 
 BUILT_IN = Path(__file__).parent.parent / "data"
-LARGEST_FILE = 16 * 2**20
+MAX_FILE_BYTES = 16 * 2**20
 """Bytes. No chip, cluster or config.json comes near this; a larger file was named by mistake."""
-BUFFER = 1 << 18
+READ_BYTES = 1 << 18
 """Bytes that are read at once, and that can be looked at before a file is read."""
 SUFFIXES = {"models": ".json", "measurements": ".csv"}
 """Suffixes of the files in folders that hold no TOML."""
-CLOSE = 0.75
+TYPO_SIMILARITY = 0.75
 """Similarity (difflib's ratio) above which a misspelt name is taken to mean another."""
-RELATED = 0.5
+SUGGESTED_SIMILARITY = 0.5
 """Similarity above which a name with the same leading word is suggested."""
 
 _CACHES: list[Any] = []
@@ -97,26 +97,27 @@ def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[st
 def similar(given: str, names: Iterable[str]) -> list[str]:
     """Return the names that `given` may stand for, closest first; empty if nothing is close.
 
-    An incomplete name stands for all that contain it. A misspelt one stands for the closest with a similarity above CLOSE, else, above
-    RELATED, for the one with the same leading word and the longest common start: 'glm-4.5-air' does not stand for 'llama-4-maverick'."""
+    An incomplete name stands for all that contain it. A misspelt one stands for the closest with a similarity above TYPO_SIMILARITY,
+    else, above SUGGESTED_SIMILARITY, for the one with the same leading word and the longest common start: 'glm-4.5-air' does not stand
+    for 'llama-4-maverick'."""
     plain, word = squeeze(given), leading_word(given)
     matcher = SequenceMatcher(b=plain, autojunk=False)
     scores = {name: _likeness(matcher, squeeze(name)) for name in names}
     start = {name: _common_start(name.lower(), given.lower()) for name in scores}
     ranked = sorted(scores, key=lambda name: (*scores[name], start[name]), reverse=True)
     containing = [name for name in ranked if len(plain) > 1 and plain in squeeze(name)]
-    close = [name for name in ranked if scores[name][0] >= CLOSE]
-    related = [name for name in ranked if scores[name][0] >= RELATED and leading_word(name) == word]
+    close = [name for name in ranked if scores[name][0] >= TYPO_SIMILARITY]
+    related = [name for name in ranked if scores[name][0] >= SUGGESTED_SIMILARITY and leading_word(name) == word]
     return containing or close[:1] or sorted(related, key=lambda name: -start[name])[:1]
 
 
 def _likeness(matcher: "SequenceMatcher[str]", name: str) -> tuple[float, float]:
     """Return difflib's similarity of `name` and the matcher's text, and the share of their letters in any order.
 
-    Similarities below RELATED are not computed, and are 0."""
+    Similarities below SUGGESTED_SIMILARITY are not computed, and are 0."""
     matcher.set_seq1(name)
-    letters = matcher.quick_ratio() if matcher.real_quick_ratio() >= RELATED else 0.0
-    return (matcher.ratio() if letters >= RELATED else 0.0), letters
+    letters = matcher.quick_ratio() if matcher.real_quick_ratio() >= SUGGESTED_SIMILARITY else 0.0
+    return (matcher.ratio() if letters >= SUGGESTED_SIMILARITY else 0.0), letters
 
 
 def _common_start(a: str, b: str) -> int:
@@ -143,7 +144,7 @@ def open_file(path: Path) -> BufferedReader:
         kind = "a folder" if stat.S_ISDIR(mode) else "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "no file"
         raise UserError(f"cannot read {quoted(str(path), 200)}: it is {kind}")
     os.set_blocking(handle, True)
-    return BufferedReader(FileIO(handle), BUFFER)
+    return BufferedReader(FileIO(handle), READ_BYTES)
 
 
 def unreadable(path: Path, error: Exception) -> UserError:
@@ -151,7 +152,7 @@ def unreadable(path: Path, error: Exception) -> UserError:
     return UserError(f"cannot read {quoted(str(path), 200)}: {getattr(error, 'strerror', None) or error}")
 
 
-def bytes_of(path: Path, most: int = LARGEST_FILE) -> bytes:
+def bytes_of(path: Path, most: int = MAX_FILE_BYTES) -> bytes:
     """Read a file of at most `most` bytes, whatever its size is said to be."""
     with open_file(path) as file:
         try:
@@ -163,7 +164,7 @@ def bytes_of(path: Path, most: int = LARGEST_FILE) -> bytes:
     return data
 
 
-def text_of(path: Path, most: int = LARGEST_FILE) -> str:
+def text_of(path: Path, most: int = MAX_FILE_BYTES) -> str:
     """Read a data file of at most `most` bytes as text; a UserError says why it cannot be read."""
     try:
         return io.TextIOWrapper(io.BytesIO(bytes_of(path, most)), encoding="utf-8-sig").read()

@@ -7,13 +7,13 @@ from dataclasses import replace
 from meshwise.catalogue.chips import Chip, Cluster, Node, known_chip
 from meshwise.errors import UserError, quoted
 
-MOST_DEVICES = 10**7
+MAX_DEVICES = 10**7
 
 
 def number(digits: str, text: str) -> int:
     """Parse a number of devices, nodes or chips along an axis."""
     if len(digits) > 8 or not int(digits):
-        raise UserError(f"cluster {quoted(text)}: {quoted(digits)} is not a number of devices from 1 to {MOST_DEVICES:,}")
+        raise UserError(f"cluster {quoted(text)}: {quoted(digits)} is not a number of devices from 1 to {MAX_DEVICES:,}")
     return int(digits)
 
 

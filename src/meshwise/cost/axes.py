@@ -75,7 +75,7 @@ DATA = ("dp_replicate", "dp_shard")
 """Axes of data parallelism: their product is dp."""
 MODEL_CUTS = tuple(axis for axis in CUTS if axis not in DATA)
 """Axes that divide the model or its sequences, not the batch."""
-BOUNDED = ("dp", *NAMES)
+BOUNDABLE_AXES = ("dp", *NAMES)
 """Axes that `--fix` and `--allow` accept."""
 
 
@@ -89,8 +89,10 @@ def parse(text: str) -> dict[str, tuple[int, int]]:
     bounds: dict[str, tuple[int, int]] = {}
     for piece in filter(None, (part.strip() for part in text.split(","))):
         axis, equals, value = (part.strip() for part in piece.partition("="))
-        if axis not in BOUNDED or not equals:
-            raise UserError(f"'{piece}' is not axis=value{nearest(axis, BOUNDED) or '; axes: ' + ', '.join(BOUNDED)}")
+        if axis not in BOUNDABLE_AXES or not equals:
+            raise UserError(
+                f"'{piece}' is not axis=value{nearest(axis, BOUNDABLE_AXES) or '; axes: ' + ', '.join(BOUNDABLE_AXES)}"
+            )
         pair = _range(axis, value, piece)
         if axis in bounds and bounds[axis] != pair:
             raise UserError(f"{axis} is given twice with different values")

@@ -9,7 +9,7 @@ from meshwise.models.op import ALL_LINEAR
 
 Method = Literal["full", "lora", "dora", "qlora", "freeze"]
 METHODS: tuple[Method, ...] = get_args(Method)
-MOST_RANK = 65536
+MAX_RANK = 65536
 EXPECTED = "expected full, lora:RANK[:TARGETS], dora:RANK[:TARGETS], qlora:RANK[:TARGETS] or freeze:LAYERS, such as lora:16:q_proj,v_proj"
 
 
@@ -31,9 +31,9 @@ class Finetune:
     frozen_layers: int = 0
 
     def __post_init__(self) -> None:
-        if self.adapts and not 1 <= self.rank <= MOST_RANK:
+        if self.adapts and not 1 <= self.rank <= MAX_RANK:
             raise UserError(
-                f"{self.method} with rank {self.rank}: expected a whole number from 1 to {MOST_RANK}, such as {self.method}:16"
+                f"{self.method} with rank {self.rank}: expected a whole number from 1 to {MAX_RANK}, such as {self.method}:16"
             )
         if not self.adapts and (self.rank or self.targets):
             raise UserError(f"{self.method} has neither rank nor targets; {EXPECTED}")

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from meshwise.cost.layout import Floats
-from meshwise.cost.reliability import DAY, Reliability
+from meshwise.cost.reliability import DAY_SECONDS, Reliability
 
 Number = float | Floats
 
-LLAMA3_STORAGE = 2e12 / 16_384
+LLAMA3_STORAGE_RATE = 2e12 / 16_384
 """122 MB/s per device: 2 TB/s sustained by the storage, over 16,384 H100 (arXiv:2407.21783, 3.3.1). Assumed to grow with the cluster."""
-HARDWARE = 0.78
+HARDWARE_SHARE = 0.78
 """Share of unexpected interruptions attributed to hardware, which remove a node (arXiv:2407.21783, 3.3.4)."""
-HOPELESS = 0.01
+MIN_GOODPUT = 0.01
 """Goodput below which a run takes over a hundred times as long and counts as not progressing."""
 
 LOSSES = {
@@ -79,7 +79,7 @@ def goodput(
     """
     n = np.asarray(devices, dtype=float)
     between = r.mtbf / n
-    bandwidth = LLAMA3_STORAGE * n if r.checkpoint_bandwidth is None else r.checkpoint_bandwidth + 0 * n
+    bandwidth = LLAMA3_STORAGE_RATE * n if r.checkpoint_bandwidth is None else r.checkpoint_bandwidth + 0 * n
     save, slow = checkpoint_bytes / bandwidth, 1 + r.straggler * expected_maximum(n)
     pause = checkpoint_bytes / n / staging if r.async_checkpoint else save
     lag = save if r.async_checkpoint else 0 * save
@@ -87,7 +87,7 @@ def goodput(
     # A checkpoint is taken between steps, and not before the previous one is written.
     interval = np.maximum(np.maximum(best, lag), step * slow)
     down = r.restart + save
-    load = HARDWARE * r.repair / between
+    load = HARDWARE_SHARE * r.repair / between
     spares = worthwhile_spares(load, np.ceil(n / per_node)) if r.spares is None else r.spares + 0 * n
     waiting = repair_wait(load, spares)
     up = 1 - waiting
@@ -96,7 +96,7 @@ def goodput(
     whole = running * _over_expm1(cycle / between) * np.exp(-lag / between)
     working = np.where(cycle > 0, interval / np.where(cycle > 0, cycle, 1), 1.0)
     return Goodput(
-        interruptions_per_day=DAY / between * up, between=between, checkpoint_bytes=checkpoint_bytes + 0 * n, save=save,
+        interruptions_per_day=DAY_SECONDS / between * up, between=between, checkpoint_bytes=checkpoint_bytes + 0 * n, save=save,
         pause=pause, interval=interval, down=down, spares=spares, effective=whole * working / slow,
         checkpoints=whole * (1 - working), lost_work=running - whole, restarts=up - running, repair=waiting,
         stragglers=whole * working * (1 - 1 / slow),

@@ -6,11 +6,11 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.layout import Floats, Ints
 from meshwise.cost.parts import COMPUTING, TRAIN_PARTS
 
-LEVEL = 0.9
+COVERAGE = 0.9
 """Share of measurements that should lie in an interval."""
-DOUBLING = 0.03
+SPREAD_PER_DOUBLING = 0.03
 """Half-width that an interval gains, in quadrature, per doubling of devices beyond those of the fit. An assumption."""
-NORMAL = 1.6449
+COVERAGE_STDS = 1.6449
 """LEVEL of a normal distribution lies within this many standard deviations of its mean."""
 
 
@@ -24,8 +24,8 @@ def factors(c: Calibration, waits: Floats, devices: Floats, mixed: Floats | bool
     Independent sources of error add in quadrature: the rows left out of the fit, more devices than in the fit, differences between
     machines where the calibration is of others, and experts."""
     which: Ints = np.searchsorted(np.array(c.waiting), waits, side="right")
-    beyond = DOUBLING * np.log2(np.maximum(1.0, devices / c.devices)) if c.devices else np.zeros(len(waits))
-    more = np.hypot(np.hypot(beyond, NORMAL * c.between), NORMAL * c.expert_spread * np.asarray(mixed))
+    beyond = SPREAD_PER_DOUBLING * np.log2(np.maximum(1.0, devices / c.devices)) if c.devices else np.zeros(len(waits))
+    more = np.hypot(np.hypot(beyond, COVERAGE_STDS * c.between), COVERAGE_STDS * c.expert_spread * np.asarray(mixed))
     low, high = (np.hypot(np.array(side)[which], more) for side in (c.low, c.high))
     return np.exp(-low), np.exp(high)
 

@@ -24,7 +24,7 @@ that its name states (bf16: arXiv:2412.19437, section 3.3). GaLore's moments hav
 section 5.1), and a projector of about half a byte per weight; LOMO has neither moments nor a master copy."""
 MASTER_BYTES = 4.0
 """Bytes of the float32 master copy in OPTIMIZER_BYTES."""
-NATIVE = ("adamw", "muon", "sgd-momentum", "galore")
+WEIGHT_DTYPE_OPTIMIZERS = ("adamw", "muon", "sgd-momentum", "galore")
 """Optimizers whose moments have the dtype of the weights: half of the float32 bytes above where weights have 16 bits."""
 PAGED_BYTES = {"adamw-paged": 8.0, "adamw-paged-8bit": 2.0}
 """Bytes of OPTIMIZER_BYTES that a paged optimizer moves to host memory when the device is full (bitsandbytes, CUDA unified memory)."""
@@ -32,8 +32,8 @@ SHORT_MOMENTS = "adamw-bf16"
 FUSED_UPDATE = "lomo"
 """The optimizer that updates each weight as soon as its gradient exists, so that gradients are never all in memory (arXiv:2306.09782)."""
 
-RELIABLE = Reliability()
-MOST_TOKENS = 1e15
+DEFAULT_RELIABILITY = Reliability()
+MAX_BATCH_TOKENS = 1e15
 """Largest batch in tokens."""
 
 
@@ -62,7 +62,7 @@ class Train:
     """Tokens on the busiest device of an expert-parallel group over the mean: routers balance in the long run, not in every layer."""
     reserve: float = 0.04
     """Share of a device's memory that is left free for fragmentation."""
-    reliability: Reliability = RELIABLE
+    reliability: Reliability = DEFAULT_RELIABILITY
 
     @property
     def recipe(self) -> Recipe:
@@ -150,8 +150,8 @@ def parse_batch(text: str, seq: int) -> tuple[int, int]:
         tokens = units.parse(text, "length")
     except UserError:
         raise _not_a_batch(text) from None
-    if tokens > MOST_TOKENS:
-        raise UserError(f"a batch of {quoted(text)} is too large: expected at most {MOST_TOKENS:.0e} tokens")
+    if tokens > MAX_BATCH_TOKENS:
+        raise UserError(f"a batch of {quoted(text)} is too large: expected at most {MAX_BATCH_TOKENS:.0e} tokens")
     if tokens < seq or tokens % seq:
         whole = max(1, round(tokens / seq))
         nearest = f"{whole} sequence{'s are' if whole > 1 else ' is'} {whole * seq:,} tokens"

@@ -5,9 +5,9 @@ from typing import cast
 
 from meshwise.errors import UserError, nearest, quoted
 
-LARGEST = 2**24
+MAX_SIZE = 2**24
 """No width, vocabulary or context of a real model exceeds this, and nothing below it can overflow a table."""
-MOST_LAYERS = 2**14
+MAX_LAYERS = 2**14
 
 
 def as_list(value: object) -> list[object]:
@@ -48,7 +48,7 @@ class Config:
                 return key, self.values[key]
         return keys[0], None
 
-    def whole(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
+    def whole(self, *keys: str, default: int | None = None, least: int = 1, most: int = MAX_SIZE) -> int:
         """Read a whole number from `least` to `most`."""
         key, value = self._first(keys)
         if value is None:
@@ -62,7 +62,7 @@ class Config:
 
     def layers(self, *keys: str) -> int:
         """Read a number of layers."""
-        return self.whole(*keys, most=MOST_LAYERS)
+        return self.whole(*keys, most=MAX_LAYERS)
 
     def flag(self, key: str, default: bool) -> bool:
         """Read true or false."""

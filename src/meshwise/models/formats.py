@@ -11,7 +11,7 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.find import find_preset, from_ollama, from_words
 from meshwise.models.gguf.quantiser import FILE_TYPES, Chooser, size_of
 from meshwise.models.model import Model
-from meshwise.models.tensors import INPUT, Slot, architecture, file_order, slots
+from meshwise.models.tensors import EMBEDDING_LAYER, Slot, architecture, file_order, slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,16 +44,16 @@ class Format:
         return ("vllm", "llama.cpp", "ollama") if self.name in SAME_IN_GGUF else ("vllm",)
 
 
-PLAIN = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
+GGUF_OF_FLOAT = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Formats without quantisation, and the GGUF type that is the same except for norms in F32."""
 
-SAME_IN_GGUF = {**PLAIN, "mxfp4": "MXFP4_MOE"}
+SAME_IN_GGUF = {**GGUF_OF_FLOAT, "mxfp4": "MXFP4_MOE"}
 """Formats that GGUF files hold as they are, and their GGUF types; gpt-oss is published in mxfp4, and its GGUF files keep those blocks."""
 
-WHOLE = frozenset({*PLAIN, *PLAIN.values(), "16-bit", "32-bit"})
+FLOAT_TYPES = frozenset({*GGUF_OF_FLOAT, *GGUF_OF_FLOAT.values(), "16-bit", "32-bit"})
 """Tensor types without quantisation."""
 
-UNIFORM = (
+UNIFORM_FORMATS = (
     Format(name="fp32", words="32-bit floats", bits=32, rest_bits=32, aliases=("float32", "f32")),
     Format(name="bf16", words="16-bit floats", aliases=("bfloat16",)),
     Format(name="fp16", words="16-bit floats", aliases=("float16", "half")),
@@ -73,7 +73,7 @@ UNIFORM = (
     Format(name="mxfp4", words="4-bit floats, an 8-bit exponent per 32", bits=4, group=32, group_bits=8, experts_first=True),
 )  # fmt: skip
 GGUF = tuple(Format(name=name, words="llama.cpp's own choice of types per tensor", gguf=True) for name in FILE_TYPES)
-FORMATS = {fmt.name: fmt for fmt in (*UNIFORM, *GGUF)}
+FORMATS = {fmt.name: fmt for fmt in (*UNIFORM_FORMATS, *GGUF)}
 
 
 def format_names() -> dict[str, str]:
@@ -82,7 +82,7 @@ def format_names() -> dict[str, str]:
     'q4_k' means Q4_K_M, as for llama-quantize."""
     names = {f"gguf-{fmt.name.lower()}": fmt.name for fmt in GGUF}
     names |= {fmt.name.lower(): fmt.name for fmt in GGUF} | {"q3_k": "Q3_K_M", "q4_k": "Q4_K_M", "q5_k": "Q5_K_M"}
-    return names | {name: fmt.name for fmt in UNIFORM for name in (fmt.name, *fmt.aliases)}
+    return names | {name: fmt.name for fmt in UNIFORM_FORMATS for name in (fmt.name, *fmt.aliases)}
 
 
 def find_format(name: str) -> Format:
@@ -151,7 +151,7 @@ class Weight:
 
     @property
     def layer(self) -> int:
-        """Layer number; INPUT for the embedding, the number of layers for the head."""
+        """Layer number; EMBEDDING_LAYER for the embedding, the number of layers for the head."""
         return self.slot.layer
 
     @property
@@ -186,13 +186,13 @@ class Weights:
         """Tensors of each layer; those of the head come last."""
         layers: list[list[Weight]] = [[] for _ in range(self.layers + 1)]
         for weight in self.tensors:
-            if weight.layer != INPUT:
+            if weight.layer != EMBEDDING_LAYER:
                 layers[weight.layer].append(weight)
         return tuple(tuple(layer) for layer in layers)
 
     @cached_property
     def embedding(self) -> tuple[Weight, ...]:
-        return tuple(weight for weight in self.tensors if weight.layer == INPUT)
+        return tuple(weight for weight in self.tensors if weight.layer == EMBEDDING_LAYER)
 
     @cached_property
     def parts(self) -> dict[str, int]:
@@ -201,14 +201,14 @@ class Weights:
         for weight in self.tensors:
             if not weight.slot.stored:
                 continue
-            place = "embedding" if weight.layer == INPUT else "head" if weight.layer == self.layers else "layers"
+            place = "embedding" if weight.layer == EMBEDDING_LAYER else "head" if weight.layer == self.layers else "layers"
             sizes["norms" if "norm" in weight.name else place] += weight.bytes
         return sizes
 
     @cached_property
     def narrow(self) -> float:
         """Fraction of the bytes read for a token that are in types of fewer than 16 bits."""
-        quantised = sum(weight.read for weight in self.tensors if weight.type not in WHOLE)
+        quantised = sum(weight.read for weight in self.tensors if weight.type not in FLOAT_TYPES)
         return quantised / sum(weight.read for weight in self.tensors)
 
     @cached_property
@@ -297,4 +297,4 @@ def _layer(name: str, layers: int) -> int:
     number = name.removeprefix("blk.").partition(".")[0]
     if name.startswith("blk.") and number.isdecimal():
         return min(int(number), layers - 1)
-    return layers if name.startswith("output") else INPUT
+    return layers if name.startswith("output") else EMBEDDING_LAYER

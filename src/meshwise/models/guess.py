@@ -11,7 +11,7 @@ from meshwise.models.model import Model, build
 from meshwise.models.op import Op
 from meshwise.models.tensors import slots
 
-EXPLAINED = 0.9
+MIN_EXPLAINED_SHARE = 0.9
 """The share of the parameters that the nearest type must account for."""
 FAMILIES = frozenset({"dense", "decoder", "moe", "mla", "ssm", "linear_attention", "conv"})
 """Kinds of described types that an unknown one may be like: decoders of text."""
@@ -24,7 +24,7 @@ def nearest(values: Mapping[str, object], tensors: Collection[int], name: str, s
     elements, sizes = sum(tensors), Counter(tensors)
     ranked = ((_matched(model, sizes), -(elements - model.params), model) for model in _fitting(values, elements, name, source))
     matched, _, best = max(ranked, key=lambda entry: (*entry[:2], entry[2].model_type), default=(0, 0, None))
-    if best is None or best.params < EXPLAINED * elements or matched < elements / 2:
+    if best is None or best.params < MIN_EXPLAINED_SHARE * elements or matched < elements / 2:
         return None
     rest = elements - best.params
     other = Op(name="embedding.other", part="ffw", kind="vector", n=rest, k=1, params=rest)

@@ -18,7 +18,7 @@ from meshwise.models.tensors import Slot, architecture
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 ALIGNMENT = 32
-BYTES = 256
+BYTE_TOKENS = 256
 
 FLOATS = {
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
@@ -194,10 +194,10 @@ def _metadata(content: GgufFile) -> dict[str, int | float]:
 def _vocabulary(writer: Any, content: GgufFile) -> None:
     """Write a vocabulary of the model's size: all bytes, so that any text can be encoded, and invented words for the rest."""
     size = content.model.decoder.vocab
-    if size < BYTES + 2:
-        raise UserError(f"a vocabulary of {size} is too small for {BYTES} bytes and two special tokens; use another model")
+    if size < BYTE_TOKENS + 2:
+        raise UserError(f"a vocabulary of {size} is too small for {BYTE_TOKENS} bytes and two special tokens; use another model")
     marks = _marks(content.values, size)
-    letters = [*_byte_letters(), *(_word(i) for i in range(size - BYTES))]
+    letters = [*_byte_letters(), *(_word(i) for i in range(size - BYTE_TOKENS))]
     tokens = [f"<|mark_{marks.index(i)}|>" if i in marks else letter for i, letter in enumerate(letters)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
@@ -215,15 +215,15 @@ def _marks(values: Mapping[str, Any], size: int) -> list[int]:
         value: Any = values.get(key)
         several = cast(list[Any], value) if isinstance(value, list) else [value]
         first = several[0] if several else None
-        marks.append(first if isinstance(first, int) and BYTES <= first < size else usual)
+        marks.append(first if isinstance(first, int) and BYTE_TOKENS <= first < size else usual)
     return marks
 
 
 def _byte_letters() -> list[str]:
     """Return the letter for each byte in byte-level BPE (GPT-2's encoder: printable bytes stand for themselves)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = (chr(256 + i) for i in range(BYTES))
-    return [chr(byte) if byte in shown else next(hidden) for byte in range(BYTES)]
+    hidden = (chr(256 + i) for i in range(BYTE_TOKENS))
+    return [chr(byte) if byte in shown else next(hidden) for byte in range(BYTE_TOKENS)]
 
 
 def _word(number: int) -> str:

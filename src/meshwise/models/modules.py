@@ -16,7 +16,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"attention": ("attention", "linear atte
 """Short words for targets: the parts of a model whose linear layers they name."""
 UNNAMED = "*"
 """The key of types whose linear layers have no names here."""
-GATES = 64
+MAX_GATE_OUTPUTS = 64
 """Outputs up to which a layer counts as a gate or a router, which 'all-linear' may adapt with any rank."""
 
 
@@ -103,7 +103,11 @@ def targeted(model: Model, targets: Iterable[str], rank: int) -> tuple[Module, .
                 f"{model.name} has no module {quoted(target)}{nearest(target, names)}; "
                 f"it has {', '.join(names)}, and {ALL_LINEAR}, {', '.join(GROUPS)} name several"
             )
-        wide = [module for module in found.values() if target not in (ALL_LINEAR, *GROUPS) or min(module.n, module.k) > GATES]
+        wide = [
+            module
+            for module in found.values()
+            if target not in (ALL_LINEAR, *GROUPS) or min(module.n, module.k) > MAX_GATE_OUTPUTS
+        ]
         narrow = min(wide, key=lambda module: min(module.n, module.k), default=None)
         if narrow and rank > (most := min(narrow.n, narrow.k)):
             sides = f"{narrow.name} ({narrow.n} x {narrow.k})"

@@ -13,7 +13,7 @@ from meshwise.catalogue.files import squeeze
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _GGUF_TYPE = re.compile(r"(?:ud[-_])?(iq\d|q\d|tq\d)(_\w+)?$|(?:ud[-_])?(mxfp4)(_moe)?$", re.IGNORECASE)
-_LARGE = {"Q2_K": "Q2_K", "Q3_K": "Q3_K_L", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "Q6_K": "Q6_K", "Q8_K": "Q8_0"}
+_FILE_TYPE_OF_XL = {"Q2_K": "Q2_K", "Q3_K": "Q3_K_L", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M", "Q6_K": "Q6_K", "Q8_K": "Q8_0"}
 """The file type nearest to an '_XL' of Unsloth and others, which keep some tensors in wider types."""
 
 FORMATS = {
@@ -126,5 +126,5 @@ def gguf_type(word: str) -> tuple[str, bool] | None:
     if plain == "MXFP4":
         return "MXFP4_MOE", False
     stem = plain.removesuffix("_XL").removesuffix("_L").removesuffix("_P")
-    nearest = _LARGE.get(stem) or (stem if stem in FILE_TYPES else None)
+    nearest = _FILE_TYPE_OF_XL.get(stem) or (stem if stem in FILE_TYPES else None)
     return (nearest, True) if nearest else None

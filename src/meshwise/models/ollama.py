@@ -12,7 +12,7 @@ from functools import cache
 from meshwise import units
 from meshwise.catalogue.files import squeeze
 
-TOLERANCE = 0.07
+SIZE_TOLERANCE = 0.07
 """Relative difference between a tag's rounded size and the parameters of its model: phi4:14b has 14.7 billion."""
 _COUNT = re.compile(r"\d+(\.\d+)?[bm]")
 _SIZE = re.compile(r"\d+(\.\d+)?[bm]|\d+x\d+b")
@@ -69,7 +69,7 @@ def fitting(tag: Tag, presets: Iterable[str], parameters: Callable[[str], float]
         if sizes or not tag.sized:  # 'phi3:mini' states no size, but all of the other words of phi-3-mini
             fits = all(word in tag.words for word in sizes or rest or [""])
         else:
-            fits = tag.parameters > 0 and abs(parameters(preset) / tag.parameters - 1) < TOLERANCE
+            fits = tag.parameters > 0 and abs(parameters(preset) / tag.parameters - 1) < SIZE_TOLERANCE
         if fits:
             shared = sum(word in tag.words for word in rest)
             scores[preset] = (shared, shared - len(rest))

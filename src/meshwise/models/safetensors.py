@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from meshwise.errors import UserError, quoted
 
-LARGEST_HEADER = 256 * 2**20
+MAX_HEADER_BYTES = 256 * 2**20
 INDEX = "model.safetensors.index.json"
 
 
@@ -43,7 +43,7 @@ def _header(path: Path) -> dict[str, list[int]]:
         with path.open("rb") as file:
             start = file.read(8)
             (length,) = struct.unpack("<Q", start)
-            if length > min(LARGEST_HEADER, os.path.getsize(path)):
+            if length > min(MAX_HEADER_BYTES, os.path.getsize(path)):
                 raise ValueError(f"its header claims {length} bytes")
             table: Any = json.loads(file.read(length))
             if not isinstance(table, dict):

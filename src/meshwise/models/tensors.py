@@ -11,13 +11,13 @@ from meshwise.models.families.blocks import EMBEDDING, HEAD, TENSOR_NAMES
 from meshwise.models.model import Model, family_of
 from meshwise.models.op import Op, Shard
 
-INPUT = -1
+EMBEDDING_LAYER = -1
 """The layer number of the embedding. The head has the number after the last layer."""
 
-PART = 5 * 10**9
+SHARD_BYTES = 5 * 10**9
 """Bytes of a safetensors file in which most models are published."""
 
-PLAIN = Architecture(name="", model_types=())
+NO_CONVERSION = Architecture(name="", model_types=())
 """No conversion: tensors as the layers compute them."""
 
 
@@ -30,7 +30,7 @@ class Slot:
     columns: int
     copies: int = 1
     """Experts, or heads with one matrix each."""
-    layer: int = INPUT
+    layer: int = EMBEDDING_LAYER
     shard: Shard = ""
     share: float = 1.0
     """Fraction of it that one token reads: 1 / vocabulary for the embedding, top_k / experts for the experts."""
@@ -98,7 +98,7 @@ def file_order(slots: Iterable[Slot]) -> list[Slot]:
     filled = 0
     for slot in slots:
         filled += 2 * slot.elements
-        if filled > PART and parts[-1]:
+        if filled > SHARD_BYTES and parts[-1]:
             parts.append([])
             filled = 2 * slot.elements
         parts[-1].append(slot)
@@ -111,7 +111,7 @@ def _block(model: Model, arch: Architecture | None, block: str, times: int) -> l
     if arch:
         ops = _as_converted(arch, ops)
     names = {**_tensor_names(model.model_type), **(arch.names if arch else {})}
-    norms = (arch or PLAIN).norms
+    norms = (arch or NO_CONVERSION).norms
     slots: list[Slot] = []
     for op in ops:
         if op.name == "layer_norm":

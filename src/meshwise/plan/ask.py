@@ -8,7 +8,7 @@ from meshwise.cost import axes, finetune
 from meshwise.cost.axes import Bounds
 from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.precision import PRECISIONS
-from meshwise.cost.reliability import ACCEPTED
+from meshwise.cost.reliability import ACCEPTED_RANGES
 from meshwise.cost.work import OPTIMIZER_BYTES, Train, parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import (
@@ -134,7 +134,7 @@ _TOP = whole(1, 1000)
 _MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS", ordered=True)
 REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, _exact_rate, "RATE", ordered=True, whole=False)
 TARGET: Kind[str | float, str] = Kind(_target, str, "TIME[@p95]")
-_KEPT = number(0, 0.99)
+_ACCEPTED_SHARE = number(0, 0.99)
 ADAPTERS: Kind[str, str] = Kind(_adapters, str, "N:RANK")
 
 
@@ -267,7 +267,7 @@ class TrainAsk(Ask):
     @property
     def failures(self) -> dict[str, Any]:
         """The assumptions about failures that were given, by field of Reliability."""
-        fields = {name: getattr(self, name) for name in (*ACCEPTED, "async_checkpoint")}
+        fields = {name: getattr(self, name) for name in (*ACCEPTED_RANGES, "async_checkpoint")}
         return {name: value for name, value in fields.items() if value is not None and value is not False}
 
 
@@ -332,7 +332,9 @@ class ServeAsk(Ask):
     )
     prefix: float = asked(default=0.0, converter=SHARE, help="Share of the prompt that is found in the cache: 60%.", group=LOAD)
     draft: int = asked(default=0, converter=whole(0, 999), help="Tokens that speculative decoding proposes per step.", group=LOAD)
-    accept: float = asked(default=0.0, converter=_KEPT, help="Share of proposed tokens that are accepted: 0.7.", group=LOAD)
+    accept: float = asked(
+        default=0.0, converter=_ACCEPTED_SHARE, help="Share of proposed tokens that are accepted: 0.7.", group=LOAD
+    )
     lora: str = asked(
         default="", converter=ADAPTERS, help="LoRA adapters that requests choose from: 8:16 is eight of rank 16.", group=LOAD
     )

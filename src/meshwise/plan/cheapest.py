@@ -22,14 +22,14 @@ from meshwise.plan.train.lookup import with_one_framework
 from meshwise.plan.train.vary import Point, answer_point, starting_ask, too_late
 from meshwise.plan.vary import Value, Variant, first_values, parse
 
-MOST_DEVICES = 16384
+MAX_DEVICES = 16384
 """Largest number of devices to try by default: as many as Llama 3 405B was trained on."""
-SMOOTH = (2, 3, 5)
+NODE_COUNT_PRIMES = (2, 3, 5)
 """Prime factors of the node counts to try: models and batches seldom divide by other primes."""
 
-MARGIN = 1.1
+MFU_MARGIN = 1.1
 """Skip a node count that would need an MFU more than this factor above the best seen so far to meet the deadline."""
-CONSIDERED = "GPUs in the catalogue with a rental price, a link, a network and a rate in the requested precision"
+CONSIDERED_GPUS = "GPUs in the catalogue with a rental price, a link, a network and a rate in the requested precision"
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +109,7 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
         )
     keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.on).key] if ask.on else rentable_chips(ask))
     if not keys:
-        raise UserError(f"no chip to try among the {CONSIDERED}, {ask.precision}; name some with --vary chip=...")
+        raise UserError(f"no chip to try among the {CONSIDERED_GPUS}, {ask.precision}; name some with --vary chip=...")
     kinds = [_kind(ask, key) for key in keys]
     priced = [kind for kind in kinds if kind.rent]
     if not priced:
@@ -186,7 +186,7 @@ class Kind:
         first = next((n for n in ladder if found[n].meets(self.ask.within)), ladder[-1])
         around = {*_between(ladder, min(ladder, key=lambda n: self._rank(found[n])), every), *_between(ladder, first, every)}
         needed = self.device_seconds / (self.ask.within or math.inf) / self.size
-        reached = MARGIN * max((point.choice.mfu for point in found.values() if point.choice), default=1.0)
+        reached = MFU_MARGIN * max((point.choice.mfu for point in found.values() if point.choice), default=1.0)
         found |= {nodes: self.at(nodes) for nodes in sorted(around) if nodes * reached >= needed}
         return [found[nodes] for nodes in sorted(found)]
 
@@ -194,11 +194,11 @@ class Kind:
         return _rank(point, self.ask.within) if point.choice else (True, math.inf)
 
     def most_nodes(self, at_most: str) -> int:
-        """Return the upper bound on nodes: --at-most, else the size of a named cluster, else MOST_DEVICES."""
+        """Return the upper bound on nodes: --at-most, else the size of a named cluster, else MAX_DEVICES."""
         if at_most:
             return _at_most(at_most, self.size)
         named = self.question.cluster.node_count
-        return named if named > 1 else max(1, MOST_DEVICES // self.size)
+        return named if named > 1 else max(1, MAX_DEVICES // self.size)
 
     def at(self, nodes: int) -> Point:
         """Return the best layout on this many nodes; for a torus, on a slice with as many chips."""
@@ -235,7 +235,7 @@ def _two_nodes(on: str) -> list[str]:
 def smooth_counts(most: int) -> list[int]:
     """Return the counts up to `most` whose only prime factors are 2, 3 and 5, and `most` itself."""
     counts = {1}
-    for prime in SMOOTH:
+    for prime in NODE_COUNT_PRIMES:
         counts |= {n * prime**k for n in counts for k in range(most.bit_length()) if n * prime**k <= most}
     return sorted({*counts, most})
 

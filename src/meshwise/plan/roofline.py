@@ -11,7 +11,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.comm import Communicators, Fabric
 from meshwise.models.model import Model
 
-IDEAL = Calibration(link=1.0, network=1.0)
+IDEAL_LINKS = Calibration(link=1.0, network=1.0)
 """Links at their full datasheet bandwidth."""
 
 
@@ -48,7 +48,7 @@ def roofline(model: Model, cluster: Cluster, batch_tokens: float, seq: int) -> R
     _, node = cluster.nodes[0]
     chip = node.chips[0][1]
     peak = chip.flops.get("bf16") or chip.flops.get("fp16") or max(chip.flops.values())
-    fabric = Fabric.of(cluster, IDEAL)
+    fabric = Fabric.of(cluster, IDEAL_LINKS)
     pods = cluster.node_count if cluster.torus else 1
     devices = cluster.devices // pods
     whole = Communicators.of(fabric, Layouts.of(dp_shard=devices).as_floats()).shard

@@ -19,8 +19,8 @@ Asked = TypeVar("Asked")
 Chosen = TypeVar("Chosen")
 Question = TypeVar("Question", bound=Ask)
 Value = int | float | str
-MOST_AXES = 2
-MOST_POINTS = 256
+MAX_AXES = 2
+MAX_POINTS = 256
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Variant(Generic[Asked]):
 
 def parse(texts: Sequence[str], axes: Mapping[str, Axis[Asked]], ask: Asked) -> tuple[Varied[Asked], ...]:
     """Parse every `--vary` of a command. `axes` has each axis under its name and its aliases."""
-    if len(texts) > MOST_AXES:
-        raise UserError(f"--vary is given {len(texts)} times; a table has at most {MOST_AXES} axes")
+    if len(texts) > MAX_AXES:
+        raise UserError(f"--vary is given {len(texts)} times; a table has at most {MAX_AXES} axes")
     varied = tuple(_parse_axis(text, axes, ask) for text in texts)
     for i, later in enumerate(varied):
         for earlier in varied[:i]:
@@ -78,8 +78,8 @@ def parse(texts: Sequence[str], axes: Mapping[str, Axis[Asked]], ask: Asked) -> 
                     f"--vary {earlier.axis.name} and --vary {later.axis.name} both set {later.axis.settles}; give only one"
                 )
     points = math.prod(len(along.values) for along in varied)
-    if points > MOST_POINTS:
-        raise UserError(f"--vary makes {points:,} points; at most {MOST_POINTS} are allowed")
+    if points > MAX_POINTS:
+        raise UserError(f"--vary makes {points:,} points; at most {MAX_POINTS} are allowed")
     return varied
 
 
@@ -129,8 +129,8 @@ def _range(piece: str, text: str, axis: Axis[Asked], ask: Asked) -> list[Value]:
     values = [low]
     while (following := values[-1] * factor + addend) < high * (1 - 1e-9):
         values.append(float(round(following)) if axis.whole else following)
-        if len(values) > MOST_POINTS or values[-1] == values[-2]:
-            raise UserError(f"--vary {quoted(text)}: the step is too small, it makes more than {MOST_POINTS} points")
+        if len(values) > MAX_POINTS or values[-1] == values[-2]:
+            raise UserError(f"--vary {quoted(text)}: the step is too small, it makes more than {MAX_POINTS} points")
     values += [high] if high > low else []
     return [int(value) if axis.whole else value for value in values]
 

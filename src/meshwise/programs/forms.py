@@ -51,12 +51,12 @@ def _yaml(table: Mapping[str, Any], indent: str) -> Iterable[str]:
 
 def _scalar(value: Any) -> str:
     """Return a value in JSON, which YAML reads in the same way; plain words without quotes."""
-    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in _RESERVED:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in _RESERVED_WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
-_RESERVED = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
+_RESERVED_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
 
 
 def json_text(pairs: Iterable[tuple[str, Any]]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from meshwise.runs.run import Value
 
-YES = ("true", "yes", "on", "1")
-NO = ("false", "no", "off", "0")
+TRUE_WORDS = ("true", "yes", "on", "1")
+FALSE_WORDS = ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ def _truth(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     text = str(value).strip().lower()
-    if text in YES:
+    if text in TRUE_WORDS:
         return True
-    if text in NO or text in ("none", "null", ""):
+    if text in FALSE_WORDS or text in ("none", "null", ""):
         return False
     raise ValueError(value)
 

@@ -19,7 +19,7 @@ from meshwise.programs.program import Job, Program, Refusal, Setup, find_launche
 from meshwise.units import GIB
 
 CUTS = ("tp", "pp", "cp")
-ROUNDS = 6
+MAX_REFUSALS = 6
 """Refusals in a row: the nearest layout to one may be refused for another reason."""
 
 
@@ -142,7 +142,7 @@ def _row(setup: Setup) -> dict[str, int | str]:
 
 def nearest(program: Program, setup: Setup, refusals: list[Refusal]) -> Setup | None:
     """Return the nearest layout on the same devices that a program can express; None if no layout helps."""
-    for _ in range(ROUNDS):
+    for _ in range(MAX_REFUSALS):
         if not refusals:
             return setup
         if program.kind == "serve" or any(not refusal.instead for refusal in refusals):

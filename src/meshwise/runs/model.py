@@ -18,7 +18,7 @@ HEAD_WIDTH = 128
 """Width of a head where neither the heads nor those of similar rows are stated."""
 SIZES = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "head_dim")
 """Sizes in which a run may differ from the model that it names."""
-NEEDED = ("hidden", "layers", "heads", "vocab")
+REQUIRED_SIZES = ("hidden", "layers", "heads", "vocab")
 """Sizes without which a launch file builds no model."""
 
 

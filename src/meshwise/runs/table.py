@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from meshwise.catalogue import files
-from meshwise.catalogue.chips import HERE
+from meshwise.catalogue.chips import PROBED_CHIP
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.runs.fields import BY_COLUMN, BY_NAME, Column, find_column
 from meshwise.runs.numbers import UNITS, Amount, amount, decimal_mark_of, is_empty, parse_range
@@ -29,11 +29,11 @@ MAX_CELLS_KEPT = 1 << 16
 RATES = ("tokens_per_second_per_device", "tokens_per_second", "samples_per_second", "tflops", "mfu", "hfu")
 TRAINED = ("seconds", *RATES, "memory")
 """Measurements of a training run; the cells of their columns must be numbers above zero, or empty."""
-SERVED = ("decode", "prefill", "each", "ttft", "tpot")
+SERVE_FIGURES = ("decode", "prefill", "each", "ttft", "tpot")
 """Measurements of a served model: tokens/s of all requests, of prompts and of each request; seconds to the first token and per token."""
 SIZES = ("device_weights", "device_cache", "device_compute")
 """Memory of one device by kind."""
-SERVING_FIELDS = frozenset({*SERVED, *SIZES})
+SERVING_FIELDS = frozenset({*SERVE_FIGURES, *SIZES})
 NEEDED = ("devices", "batch", "seq", "chip")
 """Fields without whose columns no row of training runs can be evaluated; any of their cells may be empty where another states the same."""
 UNIT_OF_MEMORY = {"gib": GIB, "gb": 1e9, "mib": MIB, "mb": 1e6}
@@ -68,7 +68,7 @@ def find_table(text: str) -> Path:
         return known[text]
     if path.suffix in (".csv", ".jsonl") or path.is_file():
         return path
-    if text == HERE:
+    if text == PROBED_CHIP:
         raise UserError("this machine was not measured yet: run 'meshwise probe' first")
     raise UserError(
         f"unknown table {quoted(text)}{nearest(text, known)}; give a .csv or .jsonl file or one of {', '.join(known)}"

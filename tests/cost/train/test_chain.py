@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
 from meshwise.cost.train.chain import AROUND, AROUND_BACK, STEP, STEP_BACK, Pass, chain, scratch_bytes
-from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
+from meshwise.cost.train.compute import MIN_KERNEL_SECONDS, Device
 from meshwise.models.find import find_model
 from meshwise.models.op import Op
 
@@ -27,7 +27,7 @@ def state() -> Op:
 def seconds(d: Device, seq: int, sequences: int) -> tuple[float, float]:
     """Less the short kernels around the chain, which are the same for every shape."""
     forward, backward = chain(d, state(), seq, np.array([float(sequences)]), np.ones(1), 12)
-    return forward.item() - AROUND * SHORTEST_KERNEL, backward.item() - AROUND_BACK * SHORTEST_KERNEL
+    return forward.item() - AROUND * MIN_KERNEL_SECONDS, backward.item() - AROUND_BACK * MIN_KERNEL_SECONDS
 
 
 def test_a_chain_has_one_step_per_mini_batch_of_16_tokens_for_any_batch() -> None:

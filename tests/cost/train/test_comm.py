@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Tier
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.comm import HOP, AllToAll, Communicators, Fabric, Group
+from meshwise.cost.train.comm import HOP_SECONDS, AllToAll, Communicators, Fabric, Group
 from support.every import check_every
 from support.train_questions import found_cluster
 
@@ -132,10 +132,10 @@ def test_inside_a_node_latency_grows_with_the_steps_of_the_ring() -> None:
 
 
 def test_a_ring_of_several_ranks_a_node_waits_for_stragglers_in_one_node_only() -> None:
-    """16 ranks, 2 in each of 8 nodes: 8 steps between nodes, 1 with the link's latency, and the 6 others inside nodes take HOP each:
-    15 steps."""
+    """16 ranks, 2 in each of 8 nodes: 8 steps between nodes, 1 with the link's latency, and the 6 others inside nodes take HOP_SECONDS
+    each: 15 steps."""
     slow = replace(JEAN_ZAY, network_latency=1.0, link_latency=0.1)
-    assert group(slow, 16, 4).latency.item() == pytest.approx(8 + 0.1 + (16 - 8 - 2) * HOP)
+    assert group(slow, 16, 4).latency.item() == pytest.approx(8 + 0.1 + (16 - 8 - 2) * HOP_SECONDS)
 
 
 @given(st.integers(2, 2048), st.integers(1, 64), st.floats(0, 1e-3), st.floats(0, 1e-3))

@@ -8,8 +8,8 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
-from meshwise.cost.train.compute import SHORTEST_KERNEL
-from meshwise.cost.train.layer import GRAPH_GAP
+from meshwise.cost.train.compute import MIN_KERNEL_SECONDS
+from meshwise.cost.train.layer import GRAPH_GAP_SHARE
 from meshwise.cost.train.step import evaluate, layer_and_head
 from support.train_questions import (
     cost,
@@ -67,7 +67,7 @@ def test_a_cuda_graph_has_no_cpu_launch_overhead() -> None:
     """On one GPU; several, or a CPU, start every kernel from the host."""
     c = replace(Calibration(), layer_gap=1e-5, layer_launch=5e-3)
     one = cost(question("llama-debug", "1xh100-sxm", "meshwise", c, batch=1, seq=64))[0]
-    assert one["launch"] == pytest.approx(4 * 2 * GRAPH_GAP * c.layer_gap)  # four layers, forward and backward
+    assert one["launch"] == pytest.approx(4 * 2 * GRAPH_GAP_SHARE * c.layer_gap)  # four layers, forward and backward
     assert one["fixed"] == 0
     for cluster, axes in (("2xh100-sxm", {"dp_shard": 2, "zero": 3}), ("1xcpu", {})):
         other = cost(question("llama-debug", cluster, "meshwise", c, batch=2, seq=64), **axes)[0]
@@ -89,7 +89,7 @@ def test_no_norm_is_faster_than_the_shortest_kernel() -> None:
     """Of one token: two norms, two additions, rotary positions and the gate are a kernel each forward, and 1.3 times as much backward."""
     q = question("llama-debug", "1xh100-sxm", "megatron", batch=1, seq=1)
     layers = q.model.decoder.layers
-    assert cost(q)[0]["elementwise"] == pytest.approx(layers * 6 * SHORTEST_KERNEL * 2.3, rel=0.01)
+    assert cost(q)[0]["elementwise"] == pytest.approx(layers * 6 * MIN_KERNEL_SECONDS * 2.3, rel=0.01)
 
 
 def test_the_elementwise_coefficient_only_scales_elementwise_time() -> None:

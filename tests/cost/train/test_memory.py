@@ -12,7 +12,7 @@ from meshwise.catalogue.frameworks import LOSSES, find_framework
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS
-from meshwise.cost.train.memory import GATHERED, host_bytes, stored_per_token
+from meshwise.cost.train.memory import GATHERED_ACTIVATIONS, host_bytes, stored_per_token
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from support.every import check_every
@@ -333,7 +333,7 @@ def test_sequence_parallelism_gathers_three_whole_activations_for_the_layer_at_w
     """Its input, and the gradients of its input and its output, 2 bytes a hidden unit each."""
     q = question("korthikanti-22b", framework=PLAIN, batch=1)
     stored = 48 * kept(q, tp=8, sp=1)
-    assert bytes_of("activations", q, tp=8, sp=1) - stored == pytest.approx(GATHERED * 2 * 2048 * 6144)
+    assert bytes_of("activations", q, tp=8, sp=1) - stored == pytest.approx(GATHERED_ACTIVATIONS * 2 * 2048 * 6144)
 
 
 # Recompute.

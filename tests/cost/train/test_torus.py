@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.comm import CONGESTION, Communicators, Fabric
+from meshwise.cost.train.comm import CONGESTION_PER_DOUBLING, Communicators, Fabric
 from meshwise.cost.train.torus import Mesh, Torus
 from meshwise.plan.train.search import divisors
 from support.every import check_every
@@ -137,9 +137,9 @@ def test_a_single_chip_communicates_in_no_time() -> None:
 
 def test_the_rest_of_the_mesh_is_spread_over_pods() -> None:
     """Four pods of 8,960: copies of the weights are reduced over the data-center network, 6.25 GB/s a chip, of which two doublings of the
-    pods lose a share of CONGESTION each."""
+    pods lose a share of CONGESTION_PER_DOUBLING each."""
     cut = communicators("4 pods of tpu-v5p", dp_replicate=4, dp_shard=2240, tp=4)
-    assert cut.replicate.bandwidth.item() == pytest.approx(DCN / (1 + 2 * CONGESTION))
+    assert cut.replicate.bandwidth.item() == pytest.approx(DCN / (1 + 2 * CONGESTION_PER_DOUBLING))
     assert cut.shard.bandwidth.item() > 4 * ICI
     whole = communicators(
         "4 pods of tpu-v5p", dp_shard=4 * 2240, tp=4
@@ -150,7 +150,7 @@ def test_the_rest_of_the_mesh_is_spread_over_pods() -> None:
 def test_a_group_of_three_in_three_pods_has_a_chips_share_of_the_network_each() -> None:
     """No axis of 4x4x4 has a factor of 3, so the ranks of such a group are in three pods, whatever lies outside it. Three pods are log2(3)
     doublings."""
-    share = pytest.approx(DCN / (1 + math.log2(3) * CONGESTION))
+    share = pytest.approx(DCN / (1 + math.log2(3) * CONGESTION_PER_DOUBLING))
     assert communicators("3xtpu-v5p:4x4x4", dp_replicate=64, dp_shard=3).shard.bandwidth.item() == share
     assert communicators("3xtpu-v5p:4x4x4", dp_shard=64, cp=3).cp.bandwidth.item() == share
 
@@ -163,7 +163,9 @@ def test_the_network_between_pods_loses_bandwidth_with_every_doubling_of_the_sli
     ]
     chip = found_cluster("2 x v5e-256").chip
     assert chip.network is not None
-    assert [chip.network.bandwidth / share for share in shares] == pytest.approx([1 + CONGESTION * n for n in (1, 2, 3, 4, 5)])
+    assert [chip.network.bandwidth / share for share in shares] == pytest.approx(
+        [1 + CONGESTION_PER_DOUBLING * n for n in (1, 2, 3, 4, 5)]
+    )
     inside = {communicators(f"{pods} x v5e-256", dp_replicate=pods, dp_shard=256).shard.bandwidth.item() for pods in (2, 32)}
     assert inside == {communicators("v5e-256", dp_shard=256).shard.bandwidth.item()}
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from meshwise.plan.serve.search import COMFORT, fits_with, largest_context, meets, with_memory, worth
+from meshwise.plan.serve.search import SPARE_BYTES, fits_with, largest_context, meets, with_memory, worth
 from support.serve_questions import found, question, split
 from support.serve_tables import GIB
 
@@ -55,7 +55,7 @@ def test_a_tie_does_not_go_to_a_layout_that_leaves_a_card_nearly_full() -> None:
     answer = found(cluster="4xrtx4060ti-16gb", fix=("split=layer",))
     three = [one for one in answer.options if len(one.layout.cards) == 3]
     assert three
-    assert three[0].spare < COMFORT
+    assert three[0].spare < SPARE_BYTES
     assert len(answer.options[0].layout.cards) == 4
 
 

@@ -75,7 +75,7 @@ def test_the_best_shapes_are_exact_and_few_layouts_are_evaluated(
         return evaluate(q, layouts)
 
     monkeypatch.setattr(shape_search, "evaluate", counted)
-    monkeypatch.setattr(shape_search, "BATCH", 64)
+    monkeypatch.setattr(shape_search, "LAYOUTS_PER_ROUND", 64)
     found = fastest(q, stack, {}, top)
     best = exact.order()[:top]
     assert found.order()[:top].tolist() == best.tolist()
@@ -110,8 +110,8 @@ def test_no_layout_is_below_its_lower_bounds_on_time_and_memory(framework: str, 
 def test_the_result_does_not_depend_on_how_many_are_evaluated_at_once(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q, stack = asked(every=23)
     expected = fastest(q, stack, {}, 3)
-    monkeypatch.setattr("meshwise.plan.train.search.PAIRS", pairs)
-    monkeypatch.setattr("meshwise.plan.train.search.BLOCK", 100)
+    monkeypatch.setattr("meshwise.plan.train.search.BLOCK_PAIRS", pairs)
+    monkeypatch.setattr("meshwise.plan.train.search.BLOCK_SIZE", 100)
     found = fastest(q, stack, {}, 3)
     best = expected.order()[:3]
     assert found.order()[:3].tolist() == best.tolist()

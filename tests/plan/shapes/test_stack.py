@@ -13,7 +13,19 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError
 from meshwise.models.model import Model
-from meshwise.plan.shapes.stack import ASPECT, HEAD_SIZES, NEAR, STEP, Shapes, Stack, base_of, near, one_model, parse, shapes_of
+from meshwise.plan.shapes.stack import (
+    ASPECT,
+    HEAD_SIZES,
+    SIZE_TOLERANCE,
+    WIDTH_STEP,
+    Shapes,
+    Stack,
+    base_of,
+    near,
+    one_model,
+    parse,
+    shapes_of,
+)
 from support.command import one_line
 from support.train_questions import CLUSTERS, FRAMEWORKS, block, found_model, question, rows
 
@@ -116,9 +128,9 @@ def test_shapes_near_a_count_meet_it_and_every_constraint(like: str, exponent: f
     base = base_of(found_model(like), 32_000)
     found = near(base, params)
     d = base.decoder
-    assert np.all(np.abs(Stack(base, found).params / params - 1) <= NEAR * (1 + 1e-12))
-    assert np.all(found.hidden % STEP == 0)
-    assert np.all(found.ffn % STEP == 0)
+    assert np.all(np.abs(Stack(base, found).params / params - 1) <= SIZE_TOLERANCE * (1 + 1e-12))
+    assert np.all(found.hidden % WIDTH_STEP == 0)
+    assert np.all(found.ffn % WIDTH_STEP == 0)
     assert np.all(found.hidden % found.heads == 0)
     assert np.all((found.hidden // found.heads >= HEAD_SIZES[0]) & (found.hidden // found.heads <= HEAD_SIZES[1]))
     assert np.all(found.hidden // found.heads % 8 == 0)
@@ -134,15 +146,15 @@ def test_no_shape_near_a_count_is_missing() -> None:
     found = near(base, params)
     have = set(zip(found.hidden.tolist(), found.layers.tolist(), found.heads.tolist(), found.ffn.tolist(), strict=True))
     expected: set[Any] = set()
-    for hidden, size in itertools.product(range(STEP, 4096, STEP), range(HEAD_SIZES[0], HEAD_SIZES[1] + 1, 8)):
+    for hidden, size in itertools.product(range(WIDTH_STEP, 4096, WIDTH_STEP), range(HEAD_SIZES[0], HEAD_SIZES[1] + 1, 8)):
         if hidden % size:
             continue
         for ratio, layers in itertools.product((0.875, 0.9375, 1.0, 1.0625, 1.125), range(1, hidden // 64 + 1)):
-            ffn = round(4 * hidden * ratio / STEP) * STEP
+            ffn = round(4 * hidden * ratio / WIDTH_STEP) * WIDTH_STEP
             # 4 h^2 of attention with its biases, 2 h f, two norms of a gain and a bias; the tied table and two more norms
             layer = 4 * hidden**2 + 4 * hidden + 2 * hidden * ffn + ffn + hidden + 4 * hidden
             total = layers * layer + 32_000 * hidden + 4 * hidden
-            if abs(total / params - 1) <= NEAR and ASPECT[0] <= hidden / layers <= ASPECT[1]:
+            if abs(total / params - 1) <= SIZE_TOLERANCE and ASPECT[0] <= hidden / layers <= ASPECT[1]:
                 expected.add((hidden, layers, hidden // size, ffn))
     assert have == expected
     assert len(have) > 50

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwise.cost.objective import OBJECTIVES
 from meshwise.errors import UserError
-from meshwise.plan.train.dataset import CHARACTERS, TEMPLATE, Dataset, read
+from meshwise.plan.train.dataset import CHARS_PER_TOKEN, TEMPLATE_TOKENS, Dataset, read
 
 SFT, DPO = OBJECTIVES["sft"], OBJECTIVES["dpo"]
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=60)
@@ -60,7 +60,7 @@ def test_rows_are_counted_by_their_tokens_or_else_by_their_characters(tmp_path: 
     assert read(written(tmp_path, {"tokens": 12}, {"input_ids": [1, 2, 3]}), SFT).lengths.tolist() == [12, 3]
     talk = {"messages": [{"role": "user", "content": "a" * 40}, {"role": "assistant", "content": "b" * 400}]}
     found = read(written(tmp_path, talk), SFT)
-    assert found.lengths.tolist() == [440 / CHARACTERS + 2 * TEMPLATE]
+    assert found.lengths.tolist() == [440 / CHARS_PER_TOKEN + 2 * TEMPLATE_TOKENS]
     assert not found.counted
 
 
@@ -81,7 +81,7 @@ def test_rows_longer_than_the_sequence_are_counted() -> None:
 
 def test_a_pair_is_two_sequences_that_share_their_prompt(tmp_path: Path) -> None:
     row = {"prompt": "p" * 400, "chosen": "c" * 40, "rejected": "r" * 80}
-    assert read(written(tmp_path, row), DPO).lengths.tolist() == [110 + 2 * TEMPLATE, 120 + 2 * TEMPLATE]
+    assert read(written(tmp_path, row), DPO).lengths.tolist() == [110 + 2 * TEMPLATE_TOKENS, 120 + 2 * TEMPLATE_TOKENS]
 
 
 @pytest.mark.parametrize(

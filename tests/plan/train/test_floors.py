@@ -47,7 +47,7 @@ def test_a_search_with_bounds_finds_the_same_layouts(
 ) -> None:
     q = asked(model, cluster, framework)
     plain = search(q, top=3)
-    monkeypatch.setattr(train_search, "LARGE", 1)
+    monkeypatch.setattr(train_search, "MIN_LAYOUTS_FOR_BOUNDS", 1)
     bounded = search(q, top=3)
     assert (bounded.evaluated, bounded.rejected) == (plain.evaluated, plain.rejected)
     assert bounded.cost.step.tolist() == plain.cost.step.tolist()

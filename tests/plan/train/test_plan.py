@@ -18,7 +18,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.find import find_values
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
-from meshwise.plan.train.choice import CHEAP, Choice
+from meshwise.plan.train.choice import CHEAP_RECOMPUTE, Choice
 from meshwise.plan.train.explain import differences
 from meshwise.plan.train.plan import TrainPlan, make, read
 from meshwise.plan.train.search import search
@@ -201,7 +201,7 @@ def test_layouts_that_differ_only_in_how_data_is_sharded_are_counted_as_ties() -
     alike = ",".join(f"{axis}={best.layout[axis]}" for axis in ("tp", "pp"))
     found = search(lookup.question(ask), bounds=parse(alike), top=100)
     same = found.layouts.mbs / found.layouts.cp == int(best.layout["mbs"]) / int(best.layout["cp"])
-    same &= np.isin(found.layouts.recompute, [RECOMPUTE.index(how) for how in ("none", *CHEAP)])
+    same &= np.isin(found.layouts.recompute, [RECOMPUTE.index(how) for how in ("none", *CHEAP_RECOMPUTE)])
     assert best.ties == sum(same & (found.cost.step < best.step * 1.01)) - 1 > 0
 
 

@@ -130,7 +130,7 @@ def test_the_best_are_the_best_however_many_are_asked_for(top: int) -> None:
 def test_the_result_does_not_depend_on_the_size_of_a_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q = question("mixtral-8x7b", "1x8xh200", "torchtitan", batch=8)
     expected = search(q)
-    monkeypatch.setattr(meshwise.plan.train.search, "BLOCK", block)
+    monkeypatch.setattr(meshwise.plan.train.search, "BLOCK_SIZE", block)
     assert table(search(q).layouts) == table(expected.layouts)
     assert search(q).rejected == expected.rejected
 

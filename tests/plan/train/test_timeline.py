@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.plan.train.choice import Choice
-from meshwise.plan.train.timeline import AFTER, DETAILED, STREAMS, WITHIN, as_file, simulate_step, trace
+from meshwise.plan.train.timeline import (
+    INNER_PARTS,
+    MAX_DETAILED_OPERATIONS,
+    PARTS_AFTER_BACKWARD,
+    STREAMS,
+    as_file,
+    simulate_step,
+    trace,
+)
 from support.steps import chosen, eight_stages, steps
 from support.train_questions import question
 
@@ -81,15 +89,15 @@ def test_every_part_of_the_step_is_in_its_place(case: tuple[Question, Choice]) -
     m, time = timeline.microbatches, made.time
     busy = m * timeline.inside.sum(axis=(1, 3))
     slowest = busy[:, busy.sum(axis=0).argmax()]
-    for part, seconds in zip(WITHIN, slowest.tolist(), strict=True):
+    for part, seconds in zip(INNER_PARTS, slowest.tolist(), strict=True):
         if part not in ("p2p", "launch"):
             assert seconds == pytest.approx(time[part], rel=1e-6, abs=1e-9)
         else:
             assert seconds <= time[part] * (1 + 1e-6) + 1e-9
-    assert timeline.after == {part: time[part] for part in AFTER}
+    assert timeline.after == {part: time[part] for part in PARTS_AFTER_BACKWARD}
     idle = timeline.pipeline - slowest.sum()
     assert idle >= time["bubble"] * (1 - 1e-6) - 1e-9
-    assert {*WITHIN, *AFTER, "bubble"} == set(TRAIN_PARTS)
+    assert {*INNER_PARTS, *PARTS_AFTER_BACKWARD, "bubble"} == set(TRAIN_PARTS)
 
 
 def test_stages_are_processes_and_streams_are_threads() -> None:
@@ -124,7 +132,7 @@ def test_a_compressed_trace_is_the_same() -> None:
 
 
 def test_a_long_step_has_no_slices_inside_of_slices() -> None:
-    q = question("llama-3-8b", "8x8xh100-sxm", "torchtitan", batch=DETAILED // 8)
+    q = question("llama-3-8b", "8x8xh100-sxm", "torchtitan", batch=MAX_DETAILED_OPERATIONS // 8)
     names = {event["name"] for event in slices(trace(simulate_step(q, chosen(q, {"pp": 8, "tp": 8}))))}
     assert "F0" in names
     assert "matmul" not in names

@@ -2,13 +2,13 @@
 
 import io
 
-from meshwise.programs.logs.lines import LONGEST, lines, plain
+from meshwise.programs.logs.lines import MAX_LINE_CHARS, lines, plain
 
 
 def test_a_line_without_end_is_cut():
-    stream = io.StringIO("x" * (3 * LONGEST + 17) + "\nnext\n")
+    stream = io.StringIO("x" * (3 * MAX_LINE_CHARS + 17) + "\nnext\n")
     first, second = lines(stream)
-    assert len(first.text) == LONGEST
+    assert len(first.text) == MAX_LINE_CHARS
     assert first.cut
     assert (second.number, second.text) == (2, "next")
 

@@ -12,7 +12,7 @@ import pytest
 
 from meshwise.calibrate.train.probe import Row
 from meshwise.catalogue import calibrations, files, here
-from meshwise.catalogue.chips import HERE, known_chip
+from meshwise.catalogue.chips import PROBED_CHIP, known_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import DoesNotFit
 from meshwise.models import find
@@ -28,7 +28,7 @@ HEARD: list[tuple[str, int]] = []
 @pytest.fixture(scope="module")
 def alone() -> list[Row]:
     HEARD.clear()
-    return measure.measure(Session(HERE, 1, 4.0), "cpu", lambda what, done: HEARD.append((what, done)))
+    return measure.measure(Session(PROBED_CHIP, 1, 4.0), "cpu", lambda what, done: HEARD.append((what, done)))
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,10 @@ def test_two_processes_time_their_collectives(together: list[Row]) -> None:
 
 @pytest.mark.slow
 def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[Row], together: list[Row], home: Path) -> None:
-    store.install(alone, HERE)
+    store.install(alone, PROBED_CHIP)
     store.install(together, "here-1of2")
     files.clear()
-    chip = known_chip(HERE)
+    chip = known_chip(PROBED_CHIP)
     assert chip is not None
     assert chip.kind == "cpu"
     assert here.cluster_text("cpu", 1, 1) == "1x1xhere"
@@ -98,7 +98,7 @@ def test_a_probed_cpu_can_be_planned_on_and_run_on(alone: list[Row], together: l
 @pytest.mark.skipif(bool(here.gpus()), reason="here it would work")
 def test_a_worker_that_dies_reports_the_reason() -> None:
     with pytest.raises(DoesNotFit, match=r"(?i)the probe stopped with exit code 1: .*(cuda|nvidia)"):
-        measure.measure(Session(HERE, 1, 2.0), "cuda", lambda _what, _done: None)
+        measure.measure(Session(PROBED_CHIP, 1, 2.0), "cuda", lambda _what, _done: None)
 
 
 def test_the_program_runs_without_the_rest_of_meshwise() -> None:

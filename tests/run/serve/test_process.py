@@ -57,7 +57,7 @@ def test_an_engine_that_does_not_answer_in_time_is_killed(tmp_path: Path, monkey
     wait = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('loading', flush=True); time.sleep(60)"
     file = server(tmp_path, "llama-server", wait)
     asked = Program(name="llama-server", command=(str(file), "--host", "127.0.0.1", "--port", str(port)), port=port)
-    monkeypatch.setattr(process, "GRACE", 0.3)
+    monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
     with (
         pytest.raises(DoesNotFit, match="did not answer within 1 s; last line of its log: loading"),
         started([asked], print, 1),

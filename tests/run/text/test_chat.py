@@ -13,7 +13,7 @@ from meshwise.errors import UserError
 from meshwise.run.text import chat, tokens
 from meshwise.run.text.rows import Counts, lay_out
 from meshwise.run.text.template import ChatTemplate, TemplateError, find
-from meshwise.workers.trainer.contract.settings import HIDDEN
+from meshwise.workers.trainer.contract.settings import HIDDEN_TOKEN_BIT
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -65,7 +65,7 @@ def rows_of(data: str, given: str, out: Path, **options: Any) -> tuple[np.ndarra
 
 
 def trained_text(stored: np.ndarray[Any, Any], library: Any) -> str:
-    return library.decode([int(token) for token in stored if token < HIDDEN], skip_special_tokens=False)
+    return library.decode([int(token) for token in stored if token < HIDDEN_TOKEN_BIT], skip_special_tokens=False)
 
 
 def test_only_the_messages_of_the_assistant_have_a_loss(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_only_the_messages_of_the_assistant_have_a_loss(tmp_path: Path) -> None:
     stored, filler = rows_of(data, folder, tmp_path / "out", seq=192)
     assert len(stored) == 2 * 192 + 1
     assert trained_text(stored, library) == "four<|im_end|>\nfive<|im_end|>\nfour<|im_end|>\n"
-    whole = [int(token % HIDDEN) for token in stored[:192]]
+    whole = [int(token % HIDDEN_TOKEN_BIT) for token in stored[:192]]
     assert library.decode(whole[: whole.index(filler)], skip_special_tokens=False).startswith(
         "<|im_start|>system\nbe short<|im_end|>"
     )
@@ -97,8 +97,8 @@ def test_generation_blocks_of_a_template_are_the_answers(tmp_path: Path) -> None
 def test_prompts_and_instructions_are_hidden_and_the_end_is_learned(tmp_path: Path) -> None:
     records = {"prompt": "ask: ", "completion": "answer"}, {"instruction": "say", "input": "hello", "output": "hëllo"}
     stored, _ = rows_of(written(tmp_path, *records), "bytes", tmp_path / "out")
-    assert bytes(int(token) for token in stored if token < HIDDEN) == b"answer\0" + "hëllo".encode() + b"\0"
-    assert bytes(int(token % HIDDEN) for token in stored[128:140]) == b"say\n\nhello\n\n"
+    assert bytes(int(token) for token in stored if token < HIDDEN_TOKEN_BIT) == b"answer\0" + "hëllo".encode() + b"\0"
+    assert bytes(int(token % HIDDEN_TOKEN_BIT) for token in stored[128:140]) == b"say\n\nhello\n\n"
 
 
 def test_tokens_are_reused_until_something_changes(tmp_path: Path) -> None:
@@ -122,17 +122,17 @@ def test_every_conversation_is_in_one_row_and_its_first_token_hidden(lengths: li
     for row in rows:
         inside: list[int] = []
         for token in row.tolist():
-            if token % HIDDEN == 7:
-                assert token >= HIDDEN
+            if token % HIDDEN_TOKEN_BIT == 7:
+                assert token >= HIDDEN_TOKEN_BIT
             else:
                 inside.append(token)
-                found.setdefault(token % HIDDEN // 100, []).append(token)
-        owners = [token % HIDDEN // 100 for token in inside]
+                found.setdefault(token % HIDDEN_TOKEN_BIT // 100, []).append(token)
+        owners = [token % HIDDEN_TOKEN_BIT // 100 for token in inside]
         assert owners == sorted(owners, key=owners.index)  # a conversation is not interrupted
         assert pack or len(set(owners)) == 1
     for number, length in enumerate(lengths):
         expected = conversations[number][:seq].tolist()
-        assert found[number + 1] == [expected[0] + HIDDEN, *expected[1:]], length
+        assert found[number + 1] == [expected[0] + HIDDEN_TOKEN_BIT, *expected[1:]], length
     assert counts.cut == sum(length > seq for length in lengths)
 
 

@@ -93,7 +93,7 @@ def test_a_learned_tokenizer_is_cached_and_copied_into_every_run_folder(shards: 
 
 
 def test_the_embedded_text_can_be_read_with_a_learned_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "EMBEDDED", 20_000)
+    monkeypatch.setattr(corpus, "EMBEDDED_BYTES", 20_000)
     first, _ = made("", tmp_path, "bpe:300")
     assert 3000 < first.count < 20_000
     assert Path(first.path).parent == tmp_path / "tokens"
@@ -104,7 +104,7 @@ def test_the_embedded_text_can_be_read_with_a_learned_tokenizer(tmp_path: Path, 
 def test_texts_longer_than_one_batch_of_the_tokenizer_are_complete(
     shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "AT_ONCE", 100)
+    monkeypatch.setattr(corpus, "CHARS_AT_ONCE", 100)
     assert text_of(made(shards, tmp_path / "out")[0]).split("\0") == [*TEXTS, ""]
 
 

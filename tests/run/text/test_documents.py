@@ -57,7 +57,7 @@ def test_a_text_file_comes_whole_however_small_its_pieces(text: str, size: int) 
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(documents, "PIECE", size)
+        patch.setattr(documents, "READ_BYTES", size)
         path = Path(folder, "a.txt")
         path.write_bytes(text.encode())
         assert joined(path) == [text]

@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
 from meshwise.errors import UserError
-from meshwise.run.text.tokenizer import PLAIN, Tokenizer, encoder, find, learn
+from meshwise.run.text.tokenizer import BYTE_TOKENIZER, Tokenizer, encoder, find, learn
 from support.command import one_line
 
 WORDS = [("the river turns and the river shines", True), ("the old river waits for the baker", True)]
@@ -30,7 +30,7 @@ def saved(folder: Path, **beside: Any) -> Path:
 
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_bytes_are_the_text_with_a_zero_after_each_document(texts: list[str]) -> None:
-    tokens = encoder(PLAIN)([(text, True) for text in texts])
+    tokens = encoder(BYTE_TOKENIZER)([(text, True) for text in texts])
     assert bytes(tokens.tolist()).decode().split("\0")[:-1] == texts
 
 
@@ -44,12 +44,12 @@ def test_a_learned_encoding_loses_nothing_and_marks_the_ends(texts: list[str]) -
 def test_a_learned_encoding_is_shorter_than_bytes_and_no_larger_than_asked() -> None:
     # 256 bytes, the end, and what 300 leaves: 43 merges, fewer where the text has no more pairs
     assert 257 < LEARNED.size <= 300
-    assert len(encoder(LEARNED)(WORDS)) < len(encoder(PLAIN)(WORDS)) / 2
+    assert len(encoder(LEARNED)(WORDS)) < len(encoder(BYTE_TOKENIZER)(WORDS)) / 2
     assert learn(find("bpe:300"), WORDS).source == LEARNED.source  # the same each time
 
 
 def test_a_piece_that_does_not_end_a_document_has_no_mark() -> None:
-    assert encoder(PLAIN)([("a", False), ("b", True)]).tolist() == [97, 98, 0]
+    assert encoder(BYTE_TOKENIZER)([("a", False), ("b", True)]).tolist() == [97, 98, 0]
     assert encoder(LEARNED)([("the", False), ("", True)]).tolist()[-1] == 0
 
 
@@ -93,5 +93,11 @@ def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_key_differs_by_tokenizer_and_end_token() -> None:
-    keys = {PLAIN.key, LEARNED.key, find("bpe:300").key, find("bpe:301").key, Tokenizer("x", 300, None, LEARNED.source).key}
+    keys = {
+        BYTE_TOKENIZER.key,
+        LEARNED.key,
+        find("bpe:300").key,
+        find("bpe:301").key,
+        Tokenizer("x", 300, None, LEARNED.source).key,
+    }
     assert len(keys) == 5

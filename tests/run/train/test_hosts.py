@@ -131,7 +131,7 @@ def test_a_rendezvous_on_an_unknown_host_is_refused() -> None:
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a rendezvous where no process listens, with no patience for it."""
-    monkeypatch.setattr(hosts, "SILENCE", 0.0)
+    monkeypatch.setattr(hosts, "QUIET_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"127.0.0.1:{free.getsockname()[1]}"
 

@@ -44,12 +44,12 @@ def test_a_run_waits_for_workers_that_outlive_their_launcher_or_is_refused(
     for worker in workers:
         assert worker.stdout
         assert worker.stdout.readline() == b"works\n"
-    monkeypatch.setattr(lock, "ENDING", 0.3)
+    monkeypatch.setattr(lock, "ENDING_SECONDS", 0.3)
     with pytest.raises(UserError) as refused, lock.lock(tmp_path):
         pass
     assert "workers of an earlier run, such as process " in one_line(refused.value)
-    monkeypatch.setattr(lock, "ENDING", 60)
-    monkeypatch.setattr(lock, "QUIET", 0.0)
+    monkeypatch.setattr(lock, "ENDING_SECONDS", 60)
+    monkeypatch.setattr(lock, "QUIET_SECONDS", 0.0)
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -68,8 +68,8 @@ def test_a_run_waits_for_workers_that_outlive_their_launcher_or_is_refused(
 def test_without_locks_the_heartbeat_of_another_host_tells_whether_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "BEAT", 0.1)
-    monkeypatch.setattr(lock, "LEASE", 0.4)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "LEASE_SECONDS", 0.4)
     file, over = tmp_path / lease.LOCK, threading.Event()
 
     def elsewhere(beat: int) -> None:

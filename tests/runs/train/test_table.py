@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwise.catalogue.files import LARGEST_FILE
+from meshwise.catalogue.files import MAX_FILE_BYTES
 from meshwise.errors import UserError
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.table import MAX_LINE_BYTES, NEEDED
@@ -98,13 +98,13 @@ def test_any_cell_content_is_read_skipped_or_refused_in_one_line(tmp_path: Path,
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_a_table_larger_than_any_other_file_is_read_row_by_row(tmp_path: Path, suffix: str) -> None:
     row = ROW | {"note": "x" * (MAX_LINE_BYTES // 16)}
-    path, number = tmp_path / f"runs{suffix}", 16 * LARGEST_FILE // MAX_LINE_BYTES + 1
+    path, number = tmp_path / f"runs{suffix}", 16 * MAX_FILE_BYTES // MAX_LINE_BYTES + 1
     with path.open("w") as file:
         if suffix == ".csv":
             file.write(",".join(row) + "\n")
         line = ",".join(row.values()) if suffix == ".csv" else json.dumps(row)
         file.writelines(f"{line}\n" for _ in range(number))
-    assert path.stat().st_size > LARGEST_FILE
+    assert path.stat().st_size > MAX_FILE_BYTES
     used, skipped = read_cases(path)
     assert (len(used), skipped) == (number, [])
     assert len({(id(case.layout), id(case.work), id(case.cluster)) for case in used}) == 1, "equal rows must share their objects"

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.tune.belief.choice import gains
-from meshwise.tune.belief.hypotheses import MOST, Evidence, Hypothesis
-from meshwise.tune.belief.posterior import UNKNOWN, Posterior
+from meshwise.tune.belief.hypotheses import MAX_HYPOTHESES, Evidence, Hypothesis
+from meshwise.tune.belief.posterior import COMMON_FACTOR_STD, Posterior
 from meshwise.tune.belief.residual import SCALES, Kernel
-from meshwise.tune.belief.risk import SLOW, risk
+from meshwise.tune.belief.risk import SLOW_MODE, risk
 from support.tune_spaces import ran, space
 
 ROWS = st.lists(st.integers(0, len(space()) - 1), min_size=1, max_size=8, unique=True)
@@ -19,8 +19,8 @@ ROWS = st.lists(st.integers(0, len(space()) - 1), min_size=1, max_size=8, unique
 
 def explained(rows: list[int], values: list[float]) -> tuple[Hypothesis, ...]:
     """Return the hypotheses after runs that took exp(value) times as long as predicted."""
-    kernel = Kernel.of(space(), space().physics, replace(SCALES, offset=UNKNOWN))
-    chances = risk(space().traits, SLOW, [], [])[rows]
+    kernel = Kernel.of(space(), space().physics, replace(SCALES, offset=COMMON_FACTOR_STD))
+    chances = risk(space().traits, SLOW_MODE, [], [])[rows]
     return Evidence(kernel, space().traits, np.array(rows), np.array(values), chances).hypotheses()
 
 
@@ -33,7 +33,7 @@ def test_probabilities_add_up_and_at_least_one_run_is_usual(rows: list[int], see
     weights = [each.weight for each in found]
     assert math.isclose(sum(weights), 1.0)
     assert weights == sorted(weights, reverse=True)
-    assert len(found) <= MOST
+    assert len(found) <= MAX_HYPOTHESES
     assert all(len(each.slow) < len(rows) for each in found)
 
 

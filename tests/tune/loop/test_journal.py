@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.tune.loop.journal import FILE, FORMAT, STATES, Journal, fold, opened
+from meshwise.tune.loop.journal import FILE, FORMAT_VERSION, STATES, Journal, fold, opened
 
 
 def event(kind: str, number: int) -> dict[str, object]:
     chosen = {"setting": "s", "candidate": {"tp": number}, "name": f"tp{number}"} if kind == "chosen" else {}
     measured = {"seconds": 1.0 + number, "failure": ""} if kind == "measured" else {}
-    form = {"format": FORMAT, "id": "s"} if kind == "setting" else {}
+    form = {"format": FORMAT_VERSION, "id": "s"} if kind == "setting" else {}
     return {"event": kind, "run": number, "time": 1.0, **chosen, **measured, **form}
 
 

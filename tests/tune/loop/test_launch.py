@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.run.children import running
-from meshwise.tune.loop.launch import GONE, LOG, End, Job, filled, last_lines, with_markers
+from meshwise.tune.loop.launch import LOG, LOOKS_UNTIL_GONE, End, Job, filled, last_lines, with_markers
 
 PATIENCE = 60.0
 
@@ -130,7 +130,7 @@ def test_a_job_that_slurm_killed_has_ended_once_the_queue_says_so_for_a_while(
     assert job.job == "7"
     assert job.is_gone == (state != "RUNNING")
     assert job.look(600, gone=1) is None, "a controller may be restarted"
-    end = job.look(600, gone=GONE if job.is_gone else 0)
+    end = job.look(600, gone=LOOKS_UNTIL_GONE if job.is_gone else 0)
     assert (end.how if end else None) == how
 
 

@@ -16,7 +16,7 @@ from meshwise import api
 from meshwise.audit.ask import AuditAsk
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import About, defaults, field_of, flag_of, spec
-from meshwise.ui.cli.help import EVERY, OUTPUT, VERBS
+from meshwise.ui.cli.help import ALL_VERBS, OUTPUT, VERBS
 from meshwise.ui.cli.main import app
 from meshwise.ui.cli.options import completer
 from support.command import once
@@ -85,17 +85,17 @@ def test_the_help_of_the_program_names_every_verb_in_a_group_and_fits_a_screen()
         assert all(f"\n  {name:<10}  {sentence}\n" in text for name, (_, sentence) in verbs.items())
     examples = re.findall(r"^  meshwise (.*)$", text, re.MULTILINE)
     assert len(examples) == 3
-    assert all(example.split()[0] in EVERY for example in examples)
+    assert all(example.split()[0] in ALL_VERBS for example in examples)
     assert "--install-completion" in text
 
 
-@pytest.mark.parametrize("verb", EVERY)
+@pytest.mark.parametrize("verb", ALL_VERBS)
 def test_the_help_of_a_verb_fits_a_screen_with_three_examples_that_parse(verb: str) -> None:
     text = help_of(verb)
     assert len(text.splitlines()) <= 45
     assert max(map(len, text.splitlines())) <= 100
     assert text.startswith(f"Usage: meshwise {verb} ")
-    assert EVERY[verb][1] in " ".join(text.split())
+    assert ALL_VERBS[verb][1] in " ".join(text.split())
     examples = examples_of(verb)
     assert len(examples) == 3
     for example in examples:
@@ -119,7 +119,7 @@ def test_examples_without_files_run(verb: str) -> None:
     assert ran
 
 
-@pytest.mark.parametrize("verb", EVERY)
+@pytest.mark.parametrize("verb", ALL_VERBS)
 def test_help_all_lists_every_option_with_its_help(verb: str) -> None:
     text, short = help_of(verb, "--help-all"), help_of(verb)
     flowing = " ".join(text.split())
@@ -133,7 +133,7 @@ def test_help_all_lists_every_option_with_its_help(verb: str) -> None:
     assert "[default" not in text
 
 
-@pytest.mark.parametrize("verb", EVERY)
+@pytest.mark.parametrize("verb", ALL_VERBS)
 def test_every_option_that_takes_a_value_says_of_what_kind(verb: str) -> None:
     found = {flag: param.metavar for flag, param in options(verb).items() if not param.is_flag and flag not in ("--help", "-h")}
     assert [flag for flag, metavar in found.items() if not metavar] == []

@@ -102,7 +102,7 @@ def test_refused_where_a_plan_is_for_more_devices_than_there_are(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan(run, tmp_path / "plan.json", "--fix", "tp=2")
-    monkeypatch.setattr("meshwise.run.train.launch.PROCESSES", 1)
+    monkeypatch.setattr("meshwise.run.train.launch.MAX_PROCESSES_PER_CORE", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     assert "the layout is for 2 devices" in refused(run("run", str(tmp_path / "plan.json"), "--device", "cpu"))
 

@@ -20,7 +20,7 @@ values = st.dictionaries(st.sampled_from(TRAIN_PARTS), st.floats(0, 1e4), min_si
 def test_the_pieces_of_a_bar_lie_side_by_side_and_add_up(parts: dict[str, float], full: float) -> None:
     bar = drawing.bar("tt", parts, full, str, "step")
     widths = sum(piece.width for piece in bar.pieces)
-    dropped = sum(100 * value / full for value in parts.values() if 100 * value / full <= drawing.SMALLEST)
+    dropped = sum(100 * value / full for value in parts.values() if 100 * value / full <= drawing.MIN_PIECE_PERCENT)
     assert widths == pytest.approx(100 * sum(parts.values()) / full - dropped, rel=1e-3, abs=0.02)
     for left, right in zip(bar.pieces, bar.pieces[1:], strict=False):
         assert right.x == pytest.approx(left.x + left.width, abs=2e-3)

@@ -57,7 +57,7 @@ def test_uploads_from_other_sites_are_refused(server: Server) -> None:
 
 def test_large_uploads_are_refused_before_they_are_read(server: Server) -> None:
     assert server.send("POST", "/audit", b"", {"transfer-encoding": "chunked", "content-length": "99999999"}).status in (400, 413)
-    reply = server.upload("big.log", b"x" * (guard.LARGEST_UPLOAD + 1))
+    reply = server.upload("big.log", b"x" * (guard.MAX_BODY_BYTES + 1))
     assert reply.status == 413
     assert "at most 4 MiB" in reply.text
 

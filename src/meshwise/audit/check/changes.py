@@ -11,7 +11,7 @@ from meshwise.programs.program import Key, Program, Setup
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import ENVIRONMENT, Run, Span, Stated, Value
 
-CHANGEABLE = ("layout", "stages", "batch")
+CHANGEABLE_GROUPS = ("layout", "stages", "batch")
 """Groups of facts that a better layout changes; the model, the task and the machine stay."""
 
 
@@ -59,7 +59,7 @@ def changes(programs: Sequence[Program], facts: Run, own: Setup | None, better: 
 
 
 def _changeable(name: str) -> bool:
-    return name not in BY_NAME or BY_NAME[name].group in CHANGEABLE
+    return name not in BY_NAME or BY_NAME[name].group in CHANGEABLE_GROUPS
 
 
 def _of_fact(program: Program, facts: Run, name: str, value: Value | None) -> Iterator[Change]:

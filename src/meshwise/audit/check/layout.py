@@ -6,7 +6,7 @@ from meshwise.cost.axes import AXES, VALUES
 from meshwise.programs.program import Program
 from meshwise.runs.run import Run
 
-STATED = ("dp_replicate", "dp_shard", "mbs", "zero", "recompute")
+REQUIRED_AXES = ("dp_replicate", "dp_shard", "mbs", "zero", "recompute")
 """Axes that must be known; the others are at their least where nothing is said of them."""
 
 
@@ -30,7 +30,7 @@ def row_of(program: Program, facts: Run) -> tuple[dict[str, int | str], list[Mis
         stated = facts.get(axis.name)
         value = stated.value if stated else None
         least = axis.values[0] if axis.values else axis.least
-        if stated is None and axis.name not in STATED:
+        if stated is None and axis.name not in REQUIRED_AXES:
             value = least
         if value is None or (axis.name in VALUES and value not in VALUES[axis.name]):
             missing.append(Missing(axis.name, (stated.note if stated else "") or "not stated", stated.where if stated else ""))

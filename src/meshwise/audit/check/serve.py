@@ -28,11 +28,11 @@ from meshwise.runs.run import Run
 
 AXES = ("tp", "pp", "replicas", "attention_dp")
 GGUF = ("llama.cpp", "ollama")
-ONE_COPY = (*GGUF, "tensorrt-llm", "mlx")
+ENGINES_WITHOUT_REPLICAS = (*GGUF, "tensorrt-llm", "mlx")
 """Engines whose command starts one copy."""
 SET = "--set"
 """The key of a fact that the user answered."""
-CLOSE = 0.01
+TIE_SHARE = 0.01
 """A layout within this share of the best needs no change."""
 
 
@@ -144,7 +144,7 @@ def asked(program: Program, facts: Run, model: Model, on: str, ask: CheckAsk) ->
         engine=program.framework,
         kv={"bf16": "f16"}.get(kv, kv),
         price=ask.price,
-        fix=("replicas=1",) if program.framework in ONE_COPY else (),
+        fix=("replicas=1",) if program.framework in ENGINES_WITHOUT_REPLICAS else (),
     )
 
 
@@ -203,7 +203,7 @@ def _predicted(
         return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
     own = served(own_ask, q, option)
     top = next(iter(search(free).options), None)
-    if top is None or top.layout.name == option.layout.name or worth(free, top) <= worth(q, option) * (1 + CLOSE):
+    if top is None or top.layout.name == option.layout.name or worth(free, top) <= worth(q, option) * (1 + TIE_SHARE):
         return own, None, [], notes
     mine, better = setup.of_layout(q, option.layout), setup.of_layout(free, top.layout)
     words = changes(reading.programs or (reading.program,), facts, mine, better)

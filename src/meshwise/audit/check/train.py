@@ -25,11 +25,11 @@ from meshwise.programs.train import adapters
 from meshwise.runs.compare import layouts as layouts_of
 from meshwise.runs.compare import own_choice
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.model import NEEDED, model_of
+from meshwise.runs.model import REQUIRED_SIZES, model_of
 from meshwise.runs.run import Run
 from meshwise.runs.train.machine import part_of
 
-CLOSE = 0.01
+TIE_SHARE = 0.01
 """A layout within this share of the best needs no change."""
 MAX_TRIED = 40
 """Layouts to look through for one that the program can say."""
@@ -98,9 +98,9 @@ def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
     if named:
         return find.find_model(named), ""
     name = facts.text("model")
-    missing = [size for size in NEEDED if not facts.whole(size)]
+    missing = [size for size in REQUIRED_SIZES if not facts.whole(size)]
     if missing and not find.named(name):
-        if len(missing) < len(NEEDED):
+        if len(missing) < len(REQUIRED_SIZES):
             unknown = [f"{size} ({one.note})" if (one := facts.get(size)) and one.note else size for size in missing]
             verb = "is" if len(missing) == 1 else "are"
             return None, f"its {' and '.join(unknown)} {verb} not known: --set {missing[0]}=..., or --model"
@@ -140,7 +140,7 @@ def _predicted(
         own = own_choice(q, layouts)
     best, better = _best(program, facts, q)
     usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
-    if best is not None and own is not None and usable and best.step > own.step * (1 - CLOSE):
+    if best is not None and own is not None and usable and best.step > own.step * (1 - TIE_SHARE):
         best, better = None, None
     mine = setup_of(facts, q, own) if own is not None else None
     return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())

@@ -17,7 +17,7 @@ from meshwise.units import GIB
 from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 
-LARGEST_LOG = 1 << 28
+MAX_LOG_BYTES = 1 << 28
 """Bytes of a table of runs, at most."""
 PLANNER_PARTS = {
     "matmul": ("matmul", "recompute"),
@@ -87,7 +87,7 @@ def _settings(path: Path) -> Settings:
 def _measured(path: Path) -> dict[str, float]:
     """Read the last row, which belongs to the last run into this folder."""
     try:
-        last = files.text_of(path, LARGEST_LOG).splitlines()[-1]
+        last = files.text_of(path, MAX_LOG_BYTES).splitlines()[-1]
         values = cast(dict[str, object], json.loads(last))
         figures = {name: float(str(values[name])) for name in ("sec_per_iter", "mem_gb")}
         if not all(0 < value < math.inf for value in figures.values()):

@@ -12,8 +12,8 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError
 
 PARTS = ("matmul", "attention", "communication", "optimizer", "elementwise", "idle")
-CHUNK = 1 << 18
-LONGEST = 1 << 22
+READ_CHARS = 1 << 18
+MAX_EVENT_CHARS = 1 << 22
 """Characters of one event; a file with a longer one is not a trace."""
 # Names of cuBLAS, CUTLASS, flash-attention, NCCL and ATen kernels as profilers show them.
 KINDS = (
@@ -59,7 +59,7 @@ def events(stream: TextIO) -> Iterator[dict[str, Any]]:
     """Yield the events of a trace one by one, so that a trace of a gigabyte is never whole in memory."""
     decoder, held = json.JSONDecoder(), ""
     while '"traceEvents"' not in held:
-        more = stream.read(CHUNK)
+        more = stream.read(READ_CHARS)
         if not more:
             raise UserError("it has no 'traceEvents'")
         held = held[-32:] + more
@@ -72,8 +72,8 @@ def events(stream: TextIO) -> Iterator[dict[str, Any]]:
         try:
             event, end = decoder.raw_decode(held)
         except (ValueError, RecursionError):
-            more = stream.read(CHUNK)
-            if not more or len(held) > LONGEST:
+            more = stream.read(READ_CHARS)
+            if not more or len(held) > MAX_EVENT_CHARS:
                 return  # the file is cut off: all whole events have been read
             held += more
             continue

@@ -7,13 +7,13 @@ from itertools import pairwise
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Certainty, Finding, near, number
 
-SAME = 0.02
+REPEAT_TOLERANCE = 0.02
 """Relative difference of two measurements of one setup; for memory, printed in whole GB, three times this."""
-SLOW = 0.12
+EXCESS_TIME_SHARE = 0.12
 """Relative excess of a smaller batch's time over the time that its micro-batches and pipeline bubble give."""
-EFFICIENCY = 0.03
+EFFICIENCY_TOLERANCE = 0.03
 """Largest difference of a stated efficiency from the computed one."""
-MOST_PLACES = 4
+MAX_PLACES = 4
 
 Rule = Callable[[Sequence[Figures]], Iterator[Finding]]
 
@@ -43,7 +43,7 @@ def swapped(runs: Sequence[Figures]) -> Iterator[Finding]:
                 this_pair = f.run.number("seconds"), f.run.number("tflops") / 1e12
                 other_swapped = other.run.number("tflops") / 1e12, other.run.number("seconds")
                 if (
-                    near(*this_pair, SAME)
+                    near(*this_pair, REPEAT_TOLERANCE)
                     or not near(this_pair[0], other_swapped[0], 1e-3)
                     or not near(this_pair[1], other_swapped[1], 1e-3)
                 ):
@@ -78,7 +78,10 @@ def quoted_twice(runs: Sequence[Figures]) -> Iterator[Finding]:
     """One setup has the same results on one day; otherwise a column is wrong, or a setting that differs is not stated."""
     for group in _groups(runs):
         ranges: list[str] = []
-        for name, unit, scale, tolerance in (("seconds", "s", 1.0, SAME), ("memory", "GB", 1e9, 3 * SAME)):
+        for name, unit, scale, tolerance in (
+            ("seconds", "s", 1.0, REPEAT_TOLERANCE),
+            ("memory", "GB", 1e9, 3 * REPEAT_TOLERANCE),
+        ):
             values = [f.run.number(name) for f in group if f.run.stated(name)]
             if len(values) > 1 and not near(min(values), max(values), tolerance):
                 ranges.append(f"{number(min(values) / scale)} to {number(max(values) / scale)} {unit}")
@@ -86,7 +89,7 @@ def quoted_twice(runs: Sequence[Figures]) -> Iterator[Finding]:
             yield Finding(
                 rule="quoted twice",
                 certainty="unusual",
-                where=_places(group[1:MOST_PLACES]),
+                where=_places(group[1:MAX_PLACES]),
                 compared_with=_places(group[:1]),
                 message=f"one setup has different results, {' and '.join(ranges)}: a setting that differs is not stated",
                 arithmetic=f"all stated settings are equal: {_layout(group[0])}",
@@ -105,7 +108,7 @@ def memory_and_micro_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
         stated = sorted((f for f in group if f.run.stated("memory", "mbs")), key=lambda f: f.run.number("mbs"))
         for small, large in pairwise(stated):
             least, most = small.run.number("memory"), large.run.number("memory")
-            if small.run.number("mbs") < large.run.number("mbs") and least > (1 + 2 * SAME) * most:
+            if small.run.number("mbs") < large.run.number("mbs") and least > (1 + 2 * REPEAT_TOLERANCE) * most:
                 smaller, larger = number(small.run.number("mbs")), number(large.run.number("mbs"))
                 work = f"the same layout needs {number(most / 1e9)} GB at micro-batch {larger}, which keeps more activations"
                 yield Finding(
@@ -139,7 +142,7 @@ def smaller_batch(runs: Sequence[Figures]) -> Iterator[Finding]:
                 continue  # with this few slots, the fixed cost of a step is not negligible
             took, other = small.run.number("seconds"), large.run.number("seconds")
             expected = other * slots[0] / slots[1]
-            if took > (1 + SLOW) * expected and took > 0.9 * other:
+            if took > (1 + EXCESS_TIME_SHARE) * expected and took > 0.9 * other:
                 both = (
                     f"a batch of {number(small.batch)} takes {number(took)} s, and one of {number(large.batch)} {number(other)} s"
                 )
@@ -178,7 +181,7 @@ def formula_change(runs: Sequence[Figures]) -> Iterator[Finding]:
                 rule="two formulas",
                 certainty=certainty,
                 where=(source,),
-                compared_with=_places([*fewer[:MOST_PLACES], most[0]]),
+                compared_with=_places([*fewer[:MAX_PLACES], most[0]]),
                 message=f"the TFLOP/s follow two formulas: {counts}; compare times, not TFLOP/s",
                 arithmetic=f"for the run at {largest.run.where} {both}: {more}",
             )
@@ -247,12 +250,14 @@ def stated_efficiency(runs: Sequence[Figures]) -> Iterator[Finding]:
     """A stated scaling efficiency agrees with the rates and devices of its table, relative to the fewest devices."""
     for group in _tables(runs):
         rated = sorted((f for f in group if f.rate > 0 and f.devices > 0), key=lambda f: f.devices)
-        if len(rated) < 2 or (rated[0].run.stated("efficiency") and not near(rated[0].run.number("efficiency"), 1.0, EFFICIENCY)):
+        if len(rated) < 2 or (
+            rated[0].run.stated("efficiency") and not near(rated[0].run.number("efficiency"), 1.0, EFFICIENCY_TOLERANCE)
+        ):
             continue
         base = rated[0]
         for f in rated[1:]:
             stated, gain, more = f.run.number("efficiency"), f.rate / base.rate, f.devices / base.devices
-            if more > 1 and math.isfinite(stated) and abs(stated - gain / more) > EFFICIENCY:
+            if more > 1 and math.isfinite(stated) and abs(stated - gain / more) > EFFICIENCY_TOLERANCE:
                 yield Finding(
                     rule="scaling",
                     certainty="certain",

@@ -8,14 +8,14 @@ from meshwise.audit.finding import Certainty, Finding, near, number, percent
 from meshwise.catalogue import calibrations
 from meshwise.units import GIB
 
-SMALLEST_VOCABULARY = 256
+MIN_VOCABULARY = 256
 """Bytes: no tokenizer has fewer tokens, so the loss of an untrained model is at least ln 256 = 5.5."""
-FIRST_STEPS = 2
+UNTRAINED_STEPS = 2
 """After at most this many updates, a model still has the loss of an untrained one."""
 GEMM_MARGIN = 1.05
-MULTIPLES = 0.02
+RATIO_TOLERANCE = 0.02
 """Relative difference up to which a ratio counts as a whole number, or as the number of devices."""
-LOWEST_MFU = 0.01
+MIN_MFU = 0.01
 """Training of a dense model with an MFU by 6N below this has a fault."""
 
 Rule = Callable[[Figures], Iterator[Finding]]
@@ -30,7 +30,7 @@ def tokens_per_step(f: Figures) -> Iterator[Finding]:
     stated, counted = f.run.number("tokens_per_step"), f.batch * f.run.number("seq")
     if not math.isfinite(stated * counted) or near(stated, counted, f.tolerance("tokens_per_step", "batch")):
         return
-    share = " (one device's share)" if near(stated * f.devices, counted, MULTIPLES) else ""
+    share = " (one device's share)" if near(stated * f.devices, counted, RATIO_TOLERANCE) else ""
     work = f"{number(f.batch)} sequences x {number(f.run.number('seq'))} = {number(counted)}"
     message = f"{number(stated)} tokens a step are stated{share}, but the batch has {number(counted)}"
     yield _finding(f, "tokens per step", "certain", message, work)
@@ -47,15 +47,15 @@ def step_times_rate(f: Figures) -> Iterator[Finding]:
     product = f"{number(rate)} tok/s x {number(seconds)} s = {number(processed)} tokens"
     work = f"{product}, but a step has {number(tokens)}: {ratio:.3g} times as many"
     stated = f.run.number("tokens_per_step")
-    if math.isfinite(stated) and not near(stated, tokens, MULTIPLES):
+    if math.isfinite(stated) and not near(stated, tokens, RATIO_TOLERANCE):
         work += f" ({processed / stated:.3g} times the {number(stated)} stated)"
     if f.dp > 1 and "per_device_batch" not in f.run and abs(math.log(ratio / f.dp)) < abs(math.log(ratio)):
         work += f", or {ratio / f.dp:.3g} times if the batch is per device"
     message = "step time and throughput contradict each other"
     for factor, reason in ((f.devices, "the rate is counted once per device"), (1 / f.devices, "the rate is one device's")):
-        if math.isfinite(factor) and f.devices > 1 and near(ratio, factor, MULTIPLES):
+        if math.isfinite(factor) and f.devices > 1 and near(ratio, factor, RATIO_TOLERANCE):
             message += f": {reason}"
-    if near(ratio, 1000, MULTIPLES) or near(ratio, 1e-3, MULTIPLES):
+    if near(ratio, 1000, RATIO_TOLERANCE) or near(ratio, 1e-3, RATIO_TOLERANCE):
         message += ": one of them is in milliseconds"
     yield _finding(f, "step x throughput", "certain", message, work)
 
@@ -179,9 +179,9 @@ def size_and_shape(f: Figures) -> Iterator[Finding]:
 def first_loss(f: Figures) -> Iterator[Finding]:
     """The loss of an untrained model is ln(vocabulary): all tokens are equally likely."""
     loss, step, vocab = f.run.number("first_loss"), f.run.number("loss_step", 0.0), f.shape.vocab
-    if not math.isfinite(loss) or step > FIRST_STEPS:
+    if not math.isfinite(loss) or step > UNTRAINED_STEPS:
         return
-    tokens = vocab if math.isfinite(vocab) else SMALLEST_VOCABULARY
+    tokens = vocab if math.isfinite(vocab) else MIN_VOCABULARY
     untrained = math.log(tokens)
     assumed = "" if math.isfinite(vocab) else " for a vocabulary of single bytes, the smallest possible"
     known = f"untrained: ln {number(tokens)} = {untrained:.2f}{assumed}"
@@ -240,13 +240,13 @@ def _likely_cause(f: Figures) -> str:
         (f.devices, "they are the sum of all devices"),
         (1 / f.devices, "they were divided by the devices twice"),
     ):
-        if f.devices > 1 and any(near(f.printed_flops, value * factor, MULTIPLES) for value in f.formulas.values()):
+        if f.devices > 1 and any(near(f.printed_flops, value * factor, RATIO_TOLERANCE) for value in f.formulas.values()):
             hint = f": {reason}"
     if hint or not math.isfinite(f.shape.layer_params):
         return hint
     pairs = [(factor, name) for factor in (2, 3, 4, 8, 1 / 2, 1 / 3, 1 / 4, 1 / 8) for name in f.formulas]
     factor, name = min(pairs, key=lambda pair: abs(math.log(f.printed_flops / (f.formulas[pair[1]] * pair[0]))))
-    if not near(f.printed_flops, f.formulas[name] * factor, MULTIPLES):
+    if not near(f.printed_flops, f.formulas[name] * factor, RATIO_TOLERANCE):
         return ""
     times = f"{number(factor)} times" if factor >= 1 else f"1/{number(1 / factor)}"
     return f": they match a batch {times} as large ({name})"
@@ -326,7 +326,7 @@ def served_speed(f: Figures) -> Iterator[Finding]:
 def low_utilization(f: Figures, grade: str) -> Iterator[Finding]:
     """MFU by 6N is not so low that the run has a fault. For runs without a predicted step time; `grade`: how the document grades itself."""
     share = f.model_mfu
-    if not share < LOWEST_MFU or f.served or f.chip is None or f.chip.kind == "cpu":
+    if not share < MIN_MFU or f.served or f.chip is None or f.chip.kind == "cpu":
         return
     reached = f"{f.device_flops.get('6N', math.nan) / 1e12:.3g} TFLOP/s of {f.peak_flops / 1e12:.4g}"
     work = f"6N x {number(f.rate)} tok/s / {number(f.devices)} devices = {reached}" if "6N" in f.device_flops else percent(share)

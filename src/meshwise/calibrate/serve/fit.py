@@ -18,14 +18,14 @@ from meshwise.runs.serve.predict import Prediction, predict, predict_one
 FOLDS = 10
 """Fits of a leave-one-out by rows: every tenth row is left out together."""
 WIDTHS = {name: coefficient.width for name, coefficient in coefficients(ServeCalibration).items() if coefficient.width}
-MOST = {name: coefficient.most for name, coefficient in coefficients(ServeCalibration).items()}
-CARD_WIDTH = 0.6
+UPPER_BOUNDS = {name: coefficient.most for name, coefficient in coefficients(ServeCalibration).items()}
+CARD_WIDTH_FACTOR = 0.6
 """Factor on WIDTHS for the difference between a card and others of its kind."""
-NOISE = 0.04
+NOISE_STD = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
-UNPREDICTED = 10.0
+UNPREDICTED_ERROR_STDS = 10.0
 """Error, in standard deviations, of a row that these coefficients cannot predict."""
-PREFILL_NOISE = 0.12
+PREFILL_NOISE_STD = 0.12
 """Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
 
 
@@ -37,7 +37,7 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
     names = [name for name in WIDTHS if getattr(prior, name)]  # what is zero stays zero: its logarithm has no neighbourhood
     start = np.log([getattr(prior, name) for name in names])
     width = wide * np.array([WIDTHS[name] for name in names])
-    most = np.array([math.log(MOST[name]) for name in names])
+    most = np.array([math.log(UPPER_BOUNDS[name]) for name in names])
 
     def residuals(logs: Floats) -> Floats:
         errors = _errors(timed, _with(prior, names, logs))
@@ -75,9 +75,9 @@ def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats
     for case in cases:
         found = predict_one(case, PassCost(case.demand, lambda _: calibration))
         if case.decode > 0:
-            errors.append(math.log(found.decode / case.decode) / NOISE if found.decode > 0 else UNPREDICTED)
+            errors.append(math.log(found.decode / case.decode) / NOISE_STD if found.decode > 0 else UNPREDICTED_ERROR_STDS)
         if case.prefill > 0 and not case.slow_prompt and case.work.prompt:
-            errors.append(math.log(found.prefill / case.prefill) / PREFILL_NOISE)
+            errors.append(math.log(found.prefill / case.prefill) / PREFILL_NOISE_STD)
     return np.array(errors)
 
 
@@ -93,7 +93,7 @@ def predict_leaving_out(
             rows = [i for i in inside if cases[i].chip.key == chip]
             first = cases[rows[0]]
             common = fit([case for case in rest if comparable(case, first)], priors[rows[0]])
-            card = fit([case for case in rest if case.chip.key == chip and comparable(case, first)], common, CARD_WIDTH)
+            card = fit([case for case in rest if case.chip.key == chip and comparable(case, first)], common, CARD_WIDTH_FACTOR)
             for i, speed in zip(rows, predict([cases[i] for i in rows], card), strict=True):
                 predicted[i] = speed
     return [speed for speed in predicted if speed is not None]

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwise.calibrate.score import mean, quantile
-from meshwise.cost.interval import LEVEL, NORMAL
+from meshwise.cost.interval import COVERAGE, COVERAGE_STDS
 from meshwise.runs.serve.case import ServeCase, comparable
 from meshwise.runs.serve.predict import Prediction
 
-LEAST = 0.01
+MIN_SPREAD = 0.01
 """Smallest spread."""
 
 
@@ -26,7 +26,7 @@ def errors(cases: Sequence[ServeCase], speeds: Sequence[Prediction], part: str) 
 def spread(errors: Sequence[float], prior: float) -> float:
     """Return the standard deviation of the normal distribution whose 90% quantile of absolute errors is that of the rows."""
     sizes = np.abs([error for error in errors if np.isfinite(error)])
-    return max(LEAST, quantile(sizes, LEVEL) / NORMAL) if len(sizes) else prior
+    return max(MIN_SPREAD, quantile(sizes, COVERAGE) / COVERAGE_STDS) if len(sizes) else prior
 
 
 def left_out(cases: Sequence[ServeCase], errors: Sequence[float], groups: Sequence[object], prior: float) -> list[float]:
@@ -42,4 +42,6 @@ def left_out(cases: Sequence[ServeCase], errors: Sequence[float], groups: Sequen
 
 def coverage(errors: Sequence[float], spreads: Sequence[float]) -> float | None:
     """Return the share of rows whose error is within their 90% interval."""
-    return mean([abs(error) <= NORMAL * spread for error, spread in zip(errors, spreads, strict=True) if np.isfinite(error)])
+    return mean(
+        [abs(error) <= COVERAGE_STDS * spread for error, spread in zip(errors, spreads, strict=True) if np.isfinite(error)]
+    )

@@ -52,8 +52,10 @@ def make(
         rows=float(len(cases)),
         sources=(),
         # At least the noise: rows of one machine do not show how far another one with the same card differs.
-        spread=max(fit.NOISE, intervals.spread(intervals.errors(cases, left, "decode"), made.spread)),
-        prefill_spread=max(fit.PREFILL_NOISE, intervals.spread(intervals.errors(cases, left, "prefill"), made.prefill_spread)),
+        spread=max(fit.NOISE_STD, intervals.spread(intervals.errors(cases, left, "decode"), made.spread)),
+        prefill_spread=max(
+            fit.PREFILL_NOISE_STD, intervals.spread(intervals.errors(cases, left, "prefill"), made.prefill_spread)
+        ),
     )
     return ServeCalibrationResult(
         calibration=made,

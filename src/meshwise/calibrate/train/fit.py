@@ -21,24 +21,24 @@ from meshwise.errors import UserError
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Batch, Prediction
 
-MEASURED = 0.35
+PROBED_WIDTH_FACTOR = 0.35
 """Factor on the width of a coefficient that a probe measured on the machine: training differs from timed kernels."""
-LEARNED = 0.6
+FITTED_WIDTH_FACTOR = 0.6
 """Factor on the width of a coefficient that was fitted to other machines or programs of its level: part of what varies is known. Of 1, 0.7,
 0.5, 0.35 and 0.25, values from 0.7 to 0.5 predict sources best after a fit to three of their rows."""
-NOISE = 0.04
+NOISE_STD = 0.04
 """Standard deviation of ln(seconds) between two runs of the same thing."""
-OUTLIER = 0.5
-"""Residuals beyond this many NOISE count linearly, not squared, so that a run that hung does not distort the fit."""
-MOST_ROWS = 200
+OUTLIER_NOISES = 0.5
+"""Residuals beyond this many NOISE_STD count linearly, not squared, so that a run that hung does not distort the fit."""
+MAX_ROWS_WEIGHED = 200
 """Rows beyond this many add no weight to a table: rows of one table share its systematic errors."""
-FOLDS = 100
+MAX_FOLDS = 100
 """Most fits of a leave-one-out; with more groups, several are left out at a time."""
-CLOSE = 1e-5
+MIN_STEP_GAIN_SHARE = 1e-5
 """A step that is expected to lower the loss by less than this share of it is not taken."""
 
-ROUNDS = 10
-GAIN = 1e-3
+MAX_ROUNDS = 10
+MIN_ROUND_GAIN_SHARE = 1e-3
 """Share of the loss that a round with new slopes must remove for another round to follow."""
 DAMPING = 1e-3
 """Damping of the first step of a refit, as a share of the curvature."""
@@ -71,12 +71,12 @@ class Problem:
     def residuals(self, logs: Floats, values: Floats, weight: Floats) -> Floats:
         """Return residuals in standard deviations: of the rows with a weight, then of the coefficients."""
         rows = weight > 0
-        error = (values[rows] - self.measured[rows]) * weight[rows] / NOISE
+        error = (values[rows] - self.measured[rows]) * weight[rows] / NOISE_STD
         return np.concatenate([error, (logs - self.start) / self.width])
 
     def slopes_of_residuals(self, slopes: Floats, weight: Floats) -> Floats:
         rows = weight > 0
-        return np.vstack([slopes[rows] * (weight[rows] / NOISE)[:, None], np.diag(1 / self.width)])
+        return np.vstack([slopes[rows] * (weight[rows] / NOISE_STD)[:, None], np.diag(1 / self.width)])
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _problem(
 def widths_of(prior: Calibration) -> dict[str, float]:
     """Return prior widths of the coefficients that times determine: narrower where a probe measured them, or other machines did."""
     known = _widths("speed") | (_widths("probed") if {"matmul", "memory"} <= set(prior.measured) else {})
-    factors = dict.fromkeys(prior.learned, LEARNED) | dict.fromkeys(prior.measured, MEASURED)
+    factors = dict.fromkeys(prior.learned, FITTED_WIDTH_FACTOR) | dict.fromkeys(prior.measured, PROBED_WIDTH_FACTOR)
     return {name: width * factors.get(name, 1.0) for name, width in known.items()}
 
 
@@ -157,10 +157,10 @@ def _widths(fitted_to: str) -> dict[str, float]:
 
 
 def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
-    """Return 1 for each of these rows, less where a table has more than MOST_ROWS of them."""
+    """Return 1 for each of these rows, less where a table has more than MAX_ROWS_WEIGHED of them."""
     size = Counter(cases[i].table for i in rows)
     weight = np.zeros(len(cases))
-    weight[rows] = [min(1.0, (MOST_ROWS / size[cases[i].table]) ** 0.5) for i in rows]
+    weight[rows] = [min(1.0, (MAX_ROWS_WEIGHED / size[cases[i].table]) ** 0.5) for i in rows]
     return weight
 
 
@@ -172,7 +172,7 @@ def fit(cases: Sequence[Case], prior: Calibration) -> Calibration:
     return calibration
 
 
-def solve(p: Problem, rounds: int = ROUNDS, gain: float = GAIN) -> "Point":
+def solve(p: Problem, rounds: int = MAX_ROUNDS, gain: float = MIN_ROUND_GAIN_SHARE) -> "Point":
     """Minimize the loss, starting at the prior: steps along slopes, with new slopes until a round gains less than `gain` of it."""
     logs = np.minimum(p.start, p.most)
     at, size = Point(logs, p.values(logs), np.zeros(0)), len(logs)
@@ -244,7 +244,7 @@ def _remaining_widths(p: Problem, at: Point) -> list[float]:
 def _folds(groups: Sequence[object]) -> list[Mask]:
     """Return masks of rows to leave out together: one group each, or every hundredth group where there are more."""
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
-    count = min(len(number), FOLDS)
+    count = min(len(number), MAX_FOLDS)
     fold = np.array([number[group] % count for group in groups])
     if len(groups) == 1:
         raise UserError("one row is not enough to score a fit: give two runs or more, at another batch, sequence or model")
@@ -272,7 +272,7 @@ def refit(p: Problem, weight: Floats, at: Point) -> Point:
     for _ in range(40):
         move, expected = newton_step(p.slopes_of_residuals(at.slopes, weight), residuals, p.most - at.logs, at.damping)
         length = float(np.sum((move / p.width) ** 2))
-        if expected < CLOSE * _loss(residuals, size) or not length:  # few rows may already be met exactly
+        if expected < MIN_STEP_GAIN_SHARE * _loss(residuals, size) or not length:  # few rows may already be met exactly
             break
         values = p.values(at.logs + move)
         wrong = values - at.values - at.slopes @ move
@@ -286,8 +286,8 @@ def refit(p: Problem, weight: Floats, at: Point) -> Point:
 
 
 def _outlyingness(residuals: Floats, coefficients: int) -> Floats:
-    """Return 1 + the squared residual in units of OUTLIER; 1 for the last `coefficients`, which are not measurements."""
-    sizes = 1 + (residuals / OUTLIER) ** 2
+    """Return 1 + the squared residual in units of OUTLIER_NOISES; 1 for the last `coefficients`, which are not measurements."""
+    sizes = 1 + (residuals / OUTLIER_NOISES) ** 2
     sizes[-coefficients:] = 1.0
     return sizes
 
@@ -295,7 +295,7 @@ def _outlyingness(residuals: Floats, coefficients: int) -> Floats:
 def _loss(residuals: Floats, coefficients: int) -> float:
     """Return half the sum of squares, linear in outliers: a soft L1."""
     rows, priors = residuals[:-coefficients], residuals[-coefficients:]
-    return float(np.sum(np.sqrt(1 + (rows / OUTLIER) ** 2) - 1) * OUTLIER**2 + np.sum(priors**2) / 2)
+    return float(np.sum(np.sqrt(1 + (rows / OUTLIER_NOISES) ** 2) - 1) * OUTLIER_NOISES**2 + np.sum(priors**2) / 2)
 
 
 def newton_step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tuple[Floats, float]:

@@ -13,20 +13,20 @@ import numpy as np
 
 from meshwise.calibrate.score import quantile
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.cost.interval import LEVEL, NORMAL, factors, waiting
+from meshwise.cost.interval import COVERAGE, COVERAGE_STDS, factors, waiting
 from meshwise.cost.layout import Floats
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Prediction
 
-BIN = 60
+MIN_ROWS_PER_BIN = 60
 """Least rows per bin of waiting shares; with fewer rows there is a single bin."""
-BINS = 5
-FEW = 40
+MAX_BINS = 5
+MIN_ROWS_FOR_TWO_SIDES = 40
 """With fewer rows an interval is symmetric: both sides are the same quantile of absolute errors."""
 
-OFFSET = 0.18
+SOURCE_OFFSET_STD = 0.18
 """Standard deviation of the offset of a source."""
-MEMORY_OFFSET = 0.05
+SOURCE_MEMORY_OFFSET_STD = 0.05
 """The same for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
 
 
@@ -41,14 +41,14 @@ def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats) -> dict
         values |= {"waiting": edges, "low": low, "high": high}
     if measured:
         errors = np.log(predicted.memory[measured] / [cases[i].memory for i in measured])
-        values["memory_spread"] = quantile(np.abs(errors), LEVEL) / NORMAL
+        values["memory_spread"] = quantile(np.abs(errors), COVERAGE) / COVERAGE_STDS
     return values
 
 
 def bins(errors: Floats, waits: Floats) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
     """Return the edges of bins of the waiting share with equal numbers of rows, and in each bin the low and high bound of
     ln(measured / predicted), which include zero."""
-    count = max(1, min(BINS, len(errors) // BIN))
+    count = max(1, min(MAX_BINS, len(errors) // MIN_ROWS_PER_BIN))
     edges = np.unique(np.quantile(waits, np.linspace(0, 1, count + 1))[1:-1])
     which = np.searchsorted(edges, waits, side="right")
     sides = [_bounds(errors[which == i]) if np.any(which == i) else _bounds(errors) for i in range(len(edges) + 1)]
@@ -56,10 +56,10 @@ def bins(errors: Floats, waits: Floats) -> tuple[tuple[float, ...], tuple[float,
 
 
 def _bounds(errors: Floats) -> tuple[float, float]:
-    if len(errors) < FEW:
-        size = quantile(np.abs(errors), LEVEL)
+    if len(errors) < MIN_ROWS_FOR_TWO_SIDES:
+        size = quantile(np.abs(errors), COVERAGE)
         return -size, size
-    side = (1 + LEVEL) / 2
+    side = (1 + COVERAGE) / 2
     return -quantile(-errors, side), quantile(errors, side)
 
 

@@ -16,16 +16,16 @@ from meshwise.calibrate.train.probe import Machine
 from meshwise.calibrate.train.score import near_best, score
 from meshwise.catalogue import files, levels
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.catalogue.chips import HERE, catalogued
+from meshwise.catalogue.chips import PROBED_CHIP, catalogued
 from meshwise.errors import UserError
 from meshwise.runs.table import find_table
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Batch, predict
 from meshwise.runs.train.settle import read_cases
 
-UNDETERMINED = 0.9
+UNDETERMINED_SHARE = 0.9
 """A coefficient whose uncertainty stays at this share of its prior's, or more, keeps its prior."""
-TOLERATED = 0.002
+TOLERATED_ERROR = 0.002
 """Mean error by which keeping priors may be worse than the fit."""
 
 
@@ -50,7 +50,7 @@ class TrainCalibrationResult(Result):
     @property
     def kept(self) -> tuple[str, ...]:
         """Coefficients that the rows do not determine."""
-        return tuple(name for name, share in self.widths.items() if share >= UNDETERMINED)
+        return tuple(name for name, share in self.widths.items() if share >= UNDETERMINED_SHARE)
 
     @property
     def note(self) -> str:
@@ -77,7 +77,7 @@ def data_of(names: Sequence[str], chips: Sequence[str] = ()) -> Data:
     for name in names:
         path = stored.get(name) or find_table(name)
         if probe.is_probe(path):
-            machines.append(probe.machine(probe.read(path), name if name in stored else HERE))
+            machines.append(probe.machine(probe.read(path), name if name in stored else PROBED_CHIP))
         else:
             cases += read_cases(path)[0]
     if len(machines) > 1:
@@ -162,7 +162,7 @@ def _groups(cases: Sequence[Case], leave_out: LeaveOut) -> list[object]:
 
 def _with_priors(cases: Sequence[Case], fitted: Fitted, prior: Calibration) -> Calibration:
     """Return the fit with the prior for coefficients that the rows do not determine, unless that raises the error."""
-    undetermined = {name: getattr(prior, name) for name, share in fitted.widths.items() if share >= UNDETERMINED}
+    undetermined = {name: getattr(prior, name) for name, share in fitted.widths.items() if share >= UNDETERMINED_SHARE}
     made = replace(fitted.calibration, **undetermined)
     rows = near_best(cases)
     measured = np.array([cases[i].seconds for i in rows])
@@ -170,7 +170,7 @@ def _with_priors(cases: Sequence[Case], fitted: Fitted, prior: Calibration) -> C
         float(np.mean(np.abs(predict(cases, c).seconds[rows] / measured - 1))) if rows else 0.0
         for c in (made, fitted.calibration)
     ]
-    return made if errors[0] <= errors[1] + TOLERATED else fitted.calibration
+    return made if errors[0] <= errors[1] + TOLERATED_ERROR else fitted.calibration
 
 
 def _before(cases: Sequence[Case], machine: Machine | None, tables: Sequence[str]) -> tuple[str, Score]:

@@ -13,11 +13,11 @@ from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStu
 
 from meshwise.catalogue import files
 from meshwise.catalogue.calibrations import Calibration, prior_of
-from meshwise.catalogue.chips import HERE, Chip, Cluster, Link, Node, Source, known_chip
+from meshwise.catalogue.chips import PROBED_CHIP, Chip, Cluster, Link, Node, Source, known_chip
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.compute import Device, attention, product
-from meshwise.cost.train.layer import GRAPH_GAP
+from meshwise.cost.train.layer import GRAPH_GAP_SHARE
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import layer_and_head
 from meshwise.cost.work import Train
@@ -27,13 +27,13 @@ from meshwise.models.op import Op
 from meshwise.runs.table import Text
 
 Row = dict[str, Any]
-KERNELS_OF_A_LAYER = 32
+KERNELS_PER_LAYER = 32
 """Kernels in one pass through a compiled layer: 770 to 855 in the 24 passes of a step of 125M (docs/reports/ttt-kernels.md)."""
-LAUNCHES_OF_A_STEP = 400
+LAUNCHES_PER_STEP = 400
 """Operations that a step launches outside its layers: the batch, the gradient norm, clipping, the optimizer, logging."""
-LARGE = {"gpu": 2**26, "cpu": 2**22}
+MIN_BANDWIDTH_COPY_BYTES = {"gpu": 2**26, "cpu": 2**22}
 """Bytes from which a copy measures memory bandwidth rather than its launch."""
-LEAST = 1e-7
+MIN_SECONDS = 1e-7
 """Seconds of a free operation, above zero because a fit takes logarithms."""
 
 
@@ -87,7 +87,7 @@ def of_kind(rows: Sequence[Row], kind: str, what: str = "") -> list[Row]:
     return [row for row in rows if row["kind"] == kind and (not what or row.get("what") == what)]
 
 
-def machine(rows: Sequence[Row], key: str = HERE) -> Machine:
+def machine(rows: Sequence[Row], key: str = PROBED_CHIP) -> Machine:
     """Fit the rows of a probe: return the chip and its calibration."""
     facts = rows[0]
     if not of_kind(rows, "gemm") or not of_kind(rows, "memory"):
@@ -155,7 +155,7 @@ def _streams(rows: Sequence[Row]) -> list[Row]:
     """Return the copies that are large enough; the largest one of a very short probe."""
     kind = "gpu" if rows[0]["device"] == "cuda" else "cpu"
     copies = of_kind(rows, "memory")
-    return [row for row in copies if row["size"] >= LARGE[kind]] or [max(copies, key=lambda row: row["size"])]
+    return [row for row in copies if row["size"] >= MIN_BANDWIDTH_COPY_BYTES[kind]] or [max(copies, key=lambda row: row["size"])]
 
 
 def _ceiling(rows: Sequence[Row], chip: Chip) -> float:
@@ -168,7 +168,7 @@ def _memory(rows: Sequence[Row], chip: Chip) -> float:
     return min(1.0, statistics.median(row["bytes"] / row["seconds"] for row in _streams(rows)) / chip.bandwidth)
 
 
-MOST_START = 20.0
+MAX_LAUNCH_MICROSECONDS = 20.0
 """Most microseconds that launching one kernel may add to its timing."""
 
 
@@ -189,7 +189,7 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
         return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / measured)
 
     first = np.array([math.log(start.matmul), start.tile, math.log(start.depth), 1.0])
-    bounds = (np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MOST_START]))
+    bounds = (np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MAX_LAUNCH_MICROSECONDS]))
     prior = np.array([0.3, 0.1, 1.0, 5.0])
 
     def residuals(x: Floats) -> Floats:
@@ -200,10 +200,10 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
     )
     fitted = calibration(solved.x)
     error = float(np.median(np.abs(np.expm1(errors(solved.x)))))
-    return replace(fitted, matmul=fitted.matmul * _hot(rows) ** HEATED), {"matrix products": error}
+    return replace(fitted, matmul=fitted.matmul * _hot(rows) ** HEAT_LOSS_SHARE), {"matrix products": error}
 
 
-HEATED = 0.5
+HEAT_LOSS_SHARE = 0.5
 """Share of a continuously running product's loss to heat and the power cap that products in a step lose, since other kernels use less
 power. On an H200 a product by itself loses 15%; those of Llama 1B about 7%, of 125M nothing (docs/reports/loop.md)."""
 
@@ -251,14 +251,14 @@ def _launches(rows: Sequence[Row], chip: Chip, calibration: Calibration) -> Cali
     gaps between kernels; on a CPU launching and computing add up."""
     starts, small = of_kind(rows, "launch", "eager"), of_kind(rows, "block", "both")
     if starts:
-        calibration = replace(calibration, step=LAUNCHES_OF_A_STEP * starts[0]["seconds"])
+        calibration = replace(calibration, step=LAUNCHES_PER_STEP * starts[0]["seconds"])
     block = next((row["seconds"] / 2 for row in small if row["small"]), None)
     if block is None:
         return calibration
     if chip.kind == "cpu":
-        return replace(calibration, layer_launch=LEAST, layer_gap=block, stage_launch=block)
+        return replace(calibration, layer_launch=MIN_SECONDS, layer_gap=block, stage_launch=block)
     graph = of_kind(rows, "launch", "graph")
-    gap = KERNELS_OF_A_LAYER * graph[0]["seconds"] / GRAPH_GAP if graph else calibration.layer_gap
+    gap = KERNELS_PER_LAYER * graph[0]["seconds"] / GRAPH_GAP_SHARE if graph else calibration.layer_gap
     return replace(calibration, layer_launch=block, layer_gap=gap, stage_launch=block)
 
 

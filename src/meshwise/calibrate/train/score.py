@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from meshwise.calibrate.score import FEWEST, Score, mean, spearman
+from meshwise.calibrate.score import MIN_ROWS_TO_RANK, Score, mean, spearman
 from meshwise.cost.layout import Floats
 from meshwise.runs.table import Skipped
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Prediction
 
-NEAR = 2.0
+NEAR_BEST_FACTOR = 2.0
 """Rows within this factor of their group's best count as near it: a planner chooses among these; a slower run may just have been faulty."""
 
 
 def score(cases: Sequence[Case], skipped: Sequence[Skipped], predicted: Prediction) -> Score:
     """Score the predictions for one table, under the keys of `validate --json`."""
     timed = [i for i, case in enumerate(cases) if case.timed]
-    picks = [_pick(cases, predicted, rows) for rows in groups(cases) if len(rows) >= FEWEST]
+    picks = [_pick(cases, predicted, rows) for rows in groups(cases) if len(rows) >= MIN_ROWS_TO_RANK]
     return {
         "rows": len(cases),
         "skipped": len(skipped),
@@ -55,7 +55,7 @@ def near_best(cases: Sequence[Case]) -> list[int]:
     kept: list[int] = []
     for rows in groups(cases):
         best = min(cases[i].seconds for i in rows)
-        kept += [i for i in rows if cases[i].seconds <= NEAR * best]
+        kept += [i for i in rows if cases[i].seconds <= NEAR_BEST_FACTOR * best]
     return sorted(kept)
 
 

@@ -5,14 +5,14 @@ import math
 from meshwise.catalogue.calibrations import ServeCalibration
 from meshwise.catalogue.chips import Chip
 
-SOURCE = 0.04
+SOURCE_STD = 0.04
 """Standard deviation of ln(predicted / measured) between machines with the same chip and engine: drivers, clocks, versions. Spreads of
 calibrations that left whole sources or chips out contain it."""
-EXPERTS = 0.2
+EXPERTS_STD = 0.2
 """For a model with experts, where only dense ones were fitted."""
-UNSURE = 0.3
+UNMEASURED_PART_STD = 0.3
 """For unmeasured parts of a step: all-reduces, other hosts, layers in host memory."""
-UNTESTED = 0.15
+UNTESTED_SPLIT_STD = 0.15
 """For a split of an engine that no row has."""
 
 
@@ -23,10 +23,10 @@ def distance(
     of a prior is that of chips without rows; the spread of a fit to one machine lacks what differs between machines."""
     terms = [
         fitted.prefill_spread if prefill else fitted.spread,
-        SOURCE if fitted.shipped and is_of(fitted, chip) and not fitted.between_sources else 0.0,
-        EXPERTS if experts and not fitted.experts else 0.0,
-        UNSURE * unmeasured,
-        UNTESTED if untested else 0.0,
+        SOURCE_STD if fitted.shipped and is_of(fitted, chip) and not fitted.between_sources else 0.0,
+        EXPERTS_STD if experts and not fitted.experts else 0.0,
+        UNMEASURED_PART_STD * unmeasured,
+        UNTESTED_SPLIT_STD if untested else 0.0,
     ]
     return math.hypot(*terms)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwise.cost.layout import Floats
-from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
+from meshwise.cost.train.compute import MIN_KERNEL_SECONDS, Device
 from meshwise.models.op import Op
 
 STEP, STEP_BACK = 1.43e-6, 2.69e-6
@@ -56,14 +56,14 @@ MLP_AGAIN = Pass(step=6.14e-6, after=9.71e-6)
 MLP_BACKWARD = Pass(step=12.6e-6, after=2.0e-6)
 """TTT-MLP with heads of 64 features, from the profile of a step of the 125M model at 16 x 512 on an H200 (docs/reports/ttt-mlp-kernels.md).
 The backward pass runs the forward chain again instead of keeping its states."""
-TIMED = 4 * 64 * 64
+TIMED_WEIGHTS = 4 * 64 * 64
 """Weights of one layer of the learner that was timed."""
 
 
 def chain(d: Device, op: Op, seq: int, mbs: Floats, tp: Floats, heads: int) -> tuple[Floats, Floats]:
     """Return forward and backward seconds of one layer."""
     forward, backward = (_mlp if op.n > op.k else _linear)(d, op, np.ceil(seq / op.serial), mbs, heads / tp)
-    return forward + AROUND * SHORTEST_KERNEL, backward + AROUND_BACK * SHORTEST_KERNEL
+    return forward + AROUND * MIN_KERNEL_SECONDS, backward + AROUND_BACK * MIN_KERNEL_SECONDS
 
 
 def _linear(d: Device, op: Op, steps: Floats, mbs: Floats, heads: Floats) -> tuple[Floats, Floats]:
@@ -84,7 +84,7 @@ def _linear(d: Device, op: Op, steps: Floats, mbs: Floats, heads: Floats) -> tup
 
 def _mlp(d: Device, op: Op, steps: Floats, mbs: Floats, heads: Floats) -> tuple[Floats, Floats]:
     """Return the seconds of TTT-MLP. Kernels of other widths would take as much longer as their products have more FLOPs."""
-    wider = op.n * op.k / TIMED
+    wider = op.n * op.k / TIMED_WEIGHTS
     forward, again, backward = (p.seconds(d.sms, steps, mbs, heads) * wider for p in (MLP_FORWARD, MLP_AGAIN, MLP_BACKWARD))
     sums = 2 * 4 * 2 * op.n * op.k * mbs * heads / d.bandwidth  # gradients of the first weights, one copy per sequence
     return forward, again + backward + sums

@@ -11,13 +11,13 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.torus import Mesh, Torus
 from meshwise.cost.work import Train
 
-CONGESTION = 0.33
+CONGESTION_PER_DOUBLING = 0.33
 """Loss of bandwidth between pods over the data-center network per doubling of the pods: MaxText's v5e runs of 2 to 32 slices lose as much
 more time as half of the bandwidth would cost."""
 GLOO_SEGMENT, GLOO_SEGMENTS = 2.0**20, 2
 """Bytes of a segment of an all-reduce with gloo, the backend of CPUs, and segments that are on their way at a time: each takes a step's
 latency before it moves (measured over cables of 10 ms, benchmarks/trainer/hosts_with_limits.py)."""
-HOP = 1.5e-6
+HOP_SECONDS = 1.5e-6
 """Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's own model: 0.6 to 3.4 us)."""
 
 
@@ -112,7 +112,7 @@ class Group:
         nodes = np.where(crosses, size / inside, 0.0)
         between = np.minimum(nodes, size - 1)
         rest = np.maximum(0.0, size - between - inside)
-        ring = fabric.network_latency * between + fabric.link_latency * (inside - 1) + HOP * rest
+        ring = fabric.network_latency * between + fabric.link_latency * (inside - 1) + HOP_SECONDS * rest
         tree = fabric.network_latency * _depth(np.maximum(nodes, 1.0)) + fabric.link_latency * (inside - 1)
         ranks = (_inside(tier.devices, size, stride) for tier in fabric.above)
         found = Group(size, bandwidth, ring, tree).across(fabric.above, ranks, fabric.network_latency)
@@ -275,7 +275,7 @@ def _on_torus(fabric: Fabric, torus: Torus, a: Layouts) -> Communicators:
         links = laid.links(first, last)
         bandwidth = np.where(links > 0, torus.link * links, np.inf)  # a rank that is alone in its pod uses no link
         in_pod = Group(laid.size(first, last), bandwidth, *(2 * [fabric.link_latency * laid.hops(first, last)]))
-        return in_pod.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0, CONGESTION)
+        return in_pod.across(fabric.tiers, (laid.inside(first, last, n) for n in pods), 0.0, CONGESTION_PER_DOUBLING)
 
     size, inside = inner.size(1, 1), [inner.inside(1, 1, n) for n in pods]
     near, far = inner.crossing(1, 1) / torus.link, _leaving(fabric.tiers, inside, size)

@@ -12,33 +12,33 @@ from meshwise.cost.tiles import FLASH_HEAD, LARGEST_TILE, TILES
 from meshwise.models.op import Op
 
 SIDES = np.array(TILES, dtype=float).T
-BACKWARD_BYTES = 1.3
+BACKWARD_BYTES_RATIO = 1.3
 """Bytes of an elementwise operation, backward over forward: Korthikanti et al. 2022, Table 4, 11.9 ms minus products and all-reduces."""
 VECTOR_EFFICIENCY = 0.5
 """Share of the fp32 rate reached by a product that cannot use the matrix units."""
-FLASH_BACKWARD = 0.85
+FLASH_BACKWARD_RATE_RATIO = 0.85
 """Rate of flash attention, backward over forward."""
-BIASED = 0.125
+BIASED_RATE_RATIO = 0.125
 """Rate of flash attention with a mask of biases (ALiBi), over that without: on an H200, steps of BLOOM 560M and 1.7B took 89 ms and 0.469 s
 where the kernel without bias would have left 60 ms and 0.315 s."""
-FLEXIBLE = 0.39
+FLEX_RATE_RATIO = 0.39
 """Rate of attention compiled for its rule (FlexAttention) over cuDNN's: a Triton kernel's share of the peak of an H100 over FA3's
 (`frameworks.FLASH_SHARES`). On an H200, 24 layers of BLOOM 560M with 8 x 2048 tokens took 33 ms (docs/reports/trainer-speed.md)."""
 WIDE_HEAD, WIDE = 128, 0.43
 """Size of a head beyond which such a kernel has too few registers for large tiles, and its rate there over that of smaller heads: 26
 layers of Gemma 2 2B, heads of 256, 4 x 2048 tokens, took 56 ms."""
-WIDE_CAPPED = 0.55
+WIDE_CAPPED_RATE_RATIO = 0.55
 """Rate of our own kernels for soft caps and such heads, where a query sees all keys before it, over cuDNN's as counted here
 (workers/trainer/ops/wide_attention.py): the same 26 layers took 22.5 ms."""
-FLASH_TILE = 128
+FLASH_TILE_KEYS = 128
 """Keys per tile of flash attention: at the edge of the causal mask it computes whole tiles and discards half of each."""
-FLASH_BYTES_BACK = 4
+FLASH_BACKWARD_BYTES_RATIO = 4
 """Bytes of flash attention, backward over forward: queries, keys, values, output and its gradient are read, three gradients written, and
 that of the queries is summed in float32. On an H200 a step's time over sequences of 512 to 4096 tokens has 48 to 59 bytes per element of
 the queries that do not grow with the sequence (Llama 125M and 1B, docs/reports/loop.md); 5 times 8 are counted here, and the tile."""
-EVEN = 32
+EVEN_HEADS_MULTIPLE = 32
 """Batch x heads / tp should be a multiple of this. Of 8, 16, 32 and 64, it fits the steps in the BLOOM notes and vTrain's runs best."""
-SHORTEST_KERNEL = 2.8e-6
+MIN_KERNEL_SECONDS = 2.8e-6
 """Seconds of an almost empty kernel: on an H200, AdamW took 1.02 ms for the 110 weights of Llama 125M, one kernel each, whose bytes take
 0.71 (docs/reports/ttt-kernels.md)."""
 DEFAULT_FLOPS, VECTOR_SHARE, DEFAULT_SMS = 1e12, 1 / 16, 100
@@ -128,7 +128,7 @@ def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float 
 
 def memory_bound(d: Device, size: Floats) -> Floats:
     """Return seconds of kernels that only move `size` bytes, at least one shortest kernel. Callers scale the result for unfused kernels."""
-    return np.maximum(size / d.bandwidth, SHORTEST_KERNEL)
+    return np.maximum(size / d.bandwidth, MIN_KERNEL_SECONDS)
 
 
 def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool, cp: Floats | float = 1.0) -> Floats | float:
@@ -137,12 +137,12 @@ def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool, cp: F
     `cp` devices share the queries of a sequence.
     """
     if not flexible:
-        return BIASED if alibi else 1.0
+        return BIASED_RATE_RATIO if alibi else 1.0
     narrowed, wide = alibi or 0 < op.window < seq, np.asarray(op.k) > WIDE_HEAD
     if not narrowed and not capped:
         return 1.0
-    compiled = FLEXIBLE * np.where(wide, WIDE, 1.0)
-    return compiled if narrowed else np.where(wide & (np.asarray(cp) == 1), WIDE_CAPPED, compiled)
+    compiled = FLEX_RATE_RATIO * np.where(wide, WIDE, 1.0)
+    return compiled if narrowed else np.where(wide & (np.asarray(cp) == 1), WIDE_CAPPED_RATE_RATIO, compiled)
 
 
 def attention(
@@ -152,15 +152,15 @@ def attention(
     `rule`: the rate of a flash kernel with the layer's rule over that without (`rule_rate`)."""
     d, sequences, rows = d.in_16_bits(), mbs * heads, seq / cp
     if flash:
-        keys = min(float(seq), op.keys(seq) + FLASH_TILE / 2)
+        keys = min(float(seq), op.keys(seq) + FLASH_TILE_KEYS / 2)
         size = (op.n + op.k) / 2
         flops = 2 * sequences * rows * keys * (op.n + op.k)
         rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5 * rule
         moved = 2 * d.element * sequences * rows * (op.n + op.k) / d.bandwidth
-        return flops / rate + moved, 2.5 * flops / (rate * FLASH_BACKWARD) + FLASH_BYTES_BACK * moved
+        return flops / rate + moved, 2.5 * flops / (rate * FLASH_BACKWARD_RATE_RATIO) + FLASH_BACKWARD_BYTES_RATIO * moved
     products = product(d, rows, seq, op.k, sequences) + product(d, rows, op.n, seq, sequences)
     scores = d.element * sequences * rows * seq / d.bandwidth
     on_matrix_units = (np.mod(op.n, 8) == 0) & (np.mod(op.k, 8) == 0)
-    slower = np.where(on_matrix_units & (np.mod(sequences, EVEN) > 0), d.calibration.uneven, 1.0)
+    slower = np.where(on_matrix_units & (np.mod(sequences, EVEN_HEADS_MULTIPLE) > 0), d.calibration.uneven, 1.0)
     # Softmax reads and writes the scores, so does dropout, and writes its mask; backward likewise, and softmax reads two arrays.
     return slower * (products + 4.5 * scores), slower * (2 * products + 5.5 * scores)

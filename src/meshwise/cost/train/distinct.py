@@ -13,9 +13,9 @@ from meshwise.cost.axes import CUTS, MODEL_CUTS, OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.models.model import Model
 
-SPARSE = 8
+MAX_CODES_PER_LAYOUT = 8
 """Possible codes per layout beyond which sorting the codes is quicker than a lookup table with an entry for each possible code."""
-NEARLY_ALL = 0.75
+MAX_GROUPS_PER_LAYOUT = 0.75
 """Groups per layout beyond which copying results to layouts takes longer than computing them for every layout."""
 ZERO_STAGES = 4
 ACTIVATION_CHOICES = len(RECOMPUTE) * 2 * 2 * 2 * 2
@@ -62,7 +62,7 @@ class Groups:
 
     def if_fewer(self) -> "Groups":
         """Return these groups, or one per layout where there are nearly as many groups as layouts."""
-        return Groups.one_each(len(self.which)) if len(self.rows) > NEARLY_ALL * len(self.which) else self
+        return Groups.one_each(len(self.which)) if len(self.rows) > MAX_GROUPS_PER_LAYOUT * len(self.which) else self
 
     def compose(self, inner: "Groups") -> "Groups":
         """Turn these groups of `inner`'s representatives into groups of the layouts themselves."""
@@ -79,7 +79,7 @@ class Groups:
     @staticmethod
     def _by_code(code: Ints, size: int) -> "Groups":
         """Group layouts by an integer code below `size`."""
-        if size > SPARSE * len(code):
+        if size > MAX_CODES_PER_LAYOUT * len(code):
             _, rows, which = np.unique(code, return_index=True, return_inverse=True)
             return Groups(rows, which)
         row = np.full(size, -1)

@@ -12,16 +12,16 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.recompute import repeated
 from meshwise.models.families.blocks import MIXTURE
 
-GRAPH_GAP = 0.25
+GRAPH_GAP_SHARE = 0.25
 """Share of the gap between kernels that remains when a CUDA graph launches them: on an H200, 1.5 ms of a step of 24 passes through a
 layer, against 2.5e-4 s a pass (docs/reports/trainer-speed.md)."""
 LAYER_PARTS = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep", "launch")
 """Parts of the seconds of one layer."""
-ADAPTER_LAUNCH = 0.12
+ADAPTER_KERNELS_SHARE = 0.12
 """Kernels of one adapter over those of a layer: a cast, two products, a scale and an addition beside about forty. An estimate."""
-OVERLAPPED_EXPERTS = 0.8
+OVERLAPPED_EXPERTS_SHARE = 0.8
 """Share of a layer's compute that hides its all-to-alls where another micro-batch computes meanwhile (DualPipe, batch-level overlap)."""
-HIDDEN_COPIES = 0.3
+EXPOSED_COPIES_SHARE = 0.3
 """Share of the copies of offloaded activations that the layers' compute does not hide. An assumption."""
 
 
@@ -50,7 +50,7 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
         "tp": _tensor_parallel(q, comm, a) / layers * passes_made,
     }
     attention = parts["attention"] + p.core * again.core / layers
-    ep_hidden = np.minimum(wires["ep"], compute * OVERLAPPED_EXPERTS) if q.work.framework.overlaps_experts else np.zeros(1)
+    ep_hidden = np.minimum(wires["ep"], compute * OVERLAPPED_EXPERTS_SHARE) if q.work.framework.overlaps_experts else np.zeros(1)
     cp_hidden = np.minimum(wires["cp"], attention * np.maximum(0.0, 1 - ep_hidden / compute))
     tp_hidden = np.minimum((1 - c.exposed_tp) * wires["tp"], np.maximum(0.0, compute - ep_hidden - cp_hidden))
     for name, hidden in (("cp", cp_hidden), ("ep", ep_hidden), ("tp", tp_hidden)):
@@ -58,9 +58,9 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     busy = sum(parts.values(), np.zeros(1))
     replayed = uses_cuda_graph(q, a)
     mixed = q.model.times.get(MIXTURE, 0) / layers
-    adapters = 1 + ADAPTER_LAUNCH * sum(module.count for module in how.adapted) / layers
+    adapters = 1 + ADAPTER_KERNELS_SHARE * sum(module.count for module in how.adapted) / layers
     started = np.where(replayed, 0.0, (c.layer_launch * adapters + c.expert_launch * mixed) * passes_made)
-    gap = (c.layer_gap + c.expert_gap * mixed) * np.where(replayed, GRAPH_GAP, 1.0)
+    gap = (c.layer_gap + c.expert_gap * mixed) * np.where(replayed, GRAPH_GAP_SHARE, 1.0)
     parts["launch"] = np.maximum(0.0, started - busy) + gap * passes_made
     return {name: parts[name] for name in LAYER_PARTS}, ep_hidden + cp_hidden + tp_hidden
 
@@ -70,7 +70,7 @@ def offloaded_activations(q: Question, a: Layouts) -> Floats:
     if not np.any(a.offload == OFFLOAD.index("activations")):
         return np.zeros(1)
     size = 2 * stored_per_token(q.model, q.work, a) * a.mbs * q.work.seq / a.cp / q.model.decoder.layers
-    return np.where(a.offload == OFFLOAD.index("activations"), HIDDEN_COPIES * size / host_link(q), 0.0)
+    return np.where(a.offload == OFFLOAD.index("activations"), EXPOSED_COPIES_SHARE * size / host_link(q), 0.0)
 
 
 def uses_cuda_graph(q: Question, a: Layouts) -> Ints:

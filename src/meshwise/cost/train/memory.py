@@ -12,13 +12,13 @@ from meshwise.cost.train.chain import scratch_bytes
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import ADAPTER_BYTES, Finetuned, Parameters, finetuned
 from meshwise.cost.train.recompute import Kept, kept
-from meshwise.cost.work import FUSED_UPDATE, MASTER_BYTES, NATIVE, OPTIMIZER_BYTES, PAGED_BYTES, Train
+from meshwise.cost.work import FUSED_UPDATE, MASTER_BYTES, OPTIMIZER_BYTES, PAGED_BYTES, WEIGHT_DTYPE_OPTIMIZERS, Train
 from meshwise.models.model import Model
 from meshwise.models.op import TRAINED_TOWER
 
 TOWER_BYTES = 32.0
 """Bytes of activations per patch and element of width in a layer of a tower, which has GPT's blocks: `ActivationBytes.of`."""
-GATHERED = 3.0
+GATHERED_ACTIVATIONS = 3.0
 """Activations of full width that the layer at work has gathered from its tensor-parallel ranks (sequence parallelism): its input, and in
 the backward pass its input's and its output's gradient."""
 
@@ -190,7 +190,7 @@ class ActivationMemory:
         offloaded = a.offload == OFFLOAD.index("activations")
         first, last = (np.where(offloaded, np.minimum(2.0, count), count) * per_layer for count in (held, layers[1]))
         interleaved = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
-        gathered = GATHERED * 2.0 * model.decoder.hidden * (a.sp > 0)
+        gathered = GATHERED_ACTIVATIONS * 2.0 * model.decoder.hidden * (a.sp > 0)
         beside = _dequantized(model, work) + a.mbs * _tower_bytes(model)
         scratch = max((scratch_bytes(op, model.decoder.heads) for op in model.ops if op.serial), default=0.0)
         return ActivationMemory(first, interleaved, last, rows * (working + gathered) + beside / a.tp, rows * scratch / a.tp)
@@ -264,7 +264,7 @@ def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, 
     if work.optimizer == FUSED_UPDATE:
         return np.zeros_like(gradients), np.zeros_like(gradients)
     pure = f.pure_unsharded & (a.zero == 0)
-    moments = (OPTIMIZER_BYTES[work.optimizer] - MASTER_BYTES) / (2 if work.optimizer in NATIVE else 1)
+    moments = (OPTIMIZER_BYTES[work.optimizer] - MASTER_BYTES) / (2 if work.optimizer in WEIGHT_DTYPE_OPTIMIZERS else 1)
     return np.where(pure, 2.0, gradients), np.where(pure, moments, np.where(split, whole - 2.0, whole))
 
 

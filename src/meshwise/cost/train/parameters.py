@@ -16,7 +16,7 @@ from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 
 NF4_BLOCK, NF4_GROUP = 64, 256
 """Weights that share a scale, and scales that share a second one (double quantization, arXiv:2305.14314, section 3)."""
-NF4_TABLES = 4 * (1 + 16 + 256)
+NF4_TABLE_BYTES = 4 * (1 + 16 + 256)
 """Bytes per matrix: the mean of its scales, the 16 values of nf4 and the 256 of an 8-bit scale, each in float32 (bitsandbytes 0.50,
 functional.quantize_4bit; tests/fixtures/finetune/bitsandbytes.csv)."""
 ADAPTER_BYTES = 4.0
@@ -28,7 +28,7 @@ def nf4_bytes(elements: int) -> int:
     """Return the bytes of one matrix in nf4 with double quantization, as bitsandbytes packs it: half a byte per weight, an 8-bit scale per
     64 weights, a float32 per 256 scales, and tables. Worked: 4096 x 4096 are 8,388,608 + 262,144 + 4,096 + 1,092 bytes."""
     scales = math.ceil(elements / NF4_BLOCK)
-    return math.ceil(elements / 2) + scales + 4 * math.ceil(scales / NF4_GROUP) + NF4_TABLES
+    return math.ceil(elements / 2) + scales + 4 * math.ceil(scales / NF4_GROUP) + NF4_TABLE_BYTES
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES, Device, attention, linear, memory_bound, rule_rate
+from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, rule_rate
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import Finetuned, dequantized_bytes, finetuned
 from meshwise.cost.work import Train
@@ -15,13 +15,13 @@ from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
 from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op, fusable_groups
 
-VOCABULARY_STEP = 128
+VOCABULARY_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by."""
 DORA_BYTES = 10.0
 """Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32."""
-FORWARD_CASTS = 5 / 8
+FORWARD_CASTS_SHARE = 5 / 8
 """Share of the bytes of weights' casts in the forward pass, which also looks for the largest value."""
-JOINED_STEP = 16
+JOINED_OUTPUTS_MULTIPLE = 16
 """Outputs of joined products are padded to a multiple of this (workers/trainer/ops/fused_projections.py)."""
 
 
@@ -98,7 +98,7 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
     for times, ops in _products(model, placed, d.joins):
         outputs = sum((_outputs(op, cut, model) for op in ops), zero)
         if len(ops) > 1:
-            outputs = np.ceil(outputs / JOINED_STEP) * JOINED_STEP
+            outputs = np.ceil(outputs / JOINED_OUTPUTS_MULTIPLE) * JOINED_OUTPUTS_MULTIPLE
         forward, inputs, weights = linear(d, rows, outputs, _inputs(ops[0], cut), ops[0].count / times)
         total.matmul += times * forward
         total.matmul_back += times * (how.inputs * inputs + how.weights * weights)
@@ -128,7 +128,7 @@ def _outputs(op: Op, cut: Cut, model: Model) -> Floats:
     if op.shard == "kv":
         return op.n / np.minimum(cut.tp, model.decoder.kv_heads)
     if op.shard == "vocab":  # every framework pads the vocabulary to a size that matrix units handle well
-        return np.ceil(op.n / cut.tp / VOCABULARY_STEP) * VOCABULARY_STEP
+        return np.ceil(op.n / cut.tp / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
     return op.n / cut.tp if op.shard == "column" else _whole(op.n, cut)
 
 
@@ -158,8 +158,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         if d.cast:
             _add_casts(t, d, op, rows * op.m * each, (n, k), times * work.framework.casts)
             weights = times * each * n * k * work.framework.weight_casts / d.bandwidth
-            t.casts += weights * FORWARD_CASTS
-            t.casts_back += weights * (1 - FORWARD_CASTS)
+            t.casts += weights * FORWARD_CASTS_SHARE
+            t.casts_back += weights * (1 - FORWARD_CASTS_SHARE)
         _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
         heads, f = op.m / cut.tp, work.framework
@@ -251,4 +251,4 @@ def add_adapters(
 
 
 def backward_bytes(forward: Floats) -> Floats:
-    return BACKWARD_BYTES * forward
+    return BACKWARD_BYTES_RATIO * forward

@@ -25,7 +25,7 @@ from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
-from meshwise.cost.train.compute import SHORTEST_KERNEL, Device
+from meshwise.cost.train.compute import MIN_KERNEL_SECONDS, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
 from meshwise.cost.train.layer import head_seconds, host_link, layer_seconds, offloaded_activations, uses_cuda_graph
 from meshwise.cost.train.memory import ActivationMemory, StateMemory, host_bytes, memory, state_bytes, weight_bytes
@@ -36,10 +36,10 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import layers_before, stage_layers
 from meshwise.cost.work import PAGED_BYTES
 
-NAIVE = SCHEDULES.index("naive")
-USUAL_HOST = 4.0
+NAIVE_SCHEDULE = SCHEDULES.index("naive")
+HOST_MEMORY_RATIO = 4.0
 """Memory of a host over that of its devices where nothing else is known: a node of 8 H100 has 2 TB, a machine with one card of 24 GB 96."""
-UPDATED_TOGETHER = 2**16
+MAX_WEIGHTS_UPDATED_TOGETHER = 2**16
 """Weights up to which a tensor is updated in one kernel together with other small tensors (workers/trainer/ops/adamw.py)."""
 SUM_BYTES, OWN_SUM = 10.0, 4
 """Bytes moved to add a 16-bit gradient to its float32 sum, and bytes per gradient above which both exist."""
@@ -100,7 +100,7 @@ def peak(q: Question, layouts: Layouts) -> Floats:
 
 def host_memory(q: Question) -> float:
     """Return the bytes of a host: those that the cluster states, or a usual share of its devices' memory."""
-    return q.cluster.node.host.memory or USUAL_HOST * q.cluster.node.memory
+    return q.cluster.node.host.memory or HOST_MEMORY_RATIO * q.cluster.node.memory
 
 
 def host_needs(q: Question, layouts: Layouts) -> Floats:
@@ -233,8 +233,8 @@ def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes
 def _bubble(q: Question, a: Layouts, times: tuple[PassTimes, PassTimes], m: Floats, stage: Floats, others: Floats) -> Floats:
     """Return the idle time of the slowest stage: the critical path of the schedule minus the stage's own work; interleaved, the other
     stages' time, which the caller divides by vpp (arXiv:2104.04473, 2.2.2); of stages that run one after another, that of all others."""
-    idle = np.where(a.schedule == NAIVE, m, 1.0) * others
-    rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1) & (a.schedule != NAIVE))
+    idle = np.where(a.schedule == NAIVE_SCHEDULE, m, 1.0) * others
+    rows = np.flatnonzero((a.pp > 1) & (a.vpp == 1) & (a.schedule != NAIVE_SCHEDULE))
     if not len(rows):
         return idle
     q, a, microbatches = replace(q, model=q.model.take(rows)), a.take(rows), m[rows]
@@ -251,7 +251,7 @@ def _stage_sends(q: Question, comm: Communicators, a: Layouts) -> Floats:
     copies = np.where(q.work.framework.scatters_stage_bytes | (a.sp > 0), a.tp, 1)
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden / copies
     seconds = 2 * (size / comm.stage.bandwidth + comm.stage.latency)
-    boundaries = np.where(a.schedule == NAIVE, a.pp - 1, 1.0)
+    boundaries = np.where(a.schedule == NAIVE_SCHEDULE, a.pp - 1, 1.0)
     return np.where(a.pp > 1, q.calibration.exposed_stage * seconds * boundaries, 0.0)
 
 
@@ -336,8 +336,10 @@ def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local
 
 def _update_launches(q: Question, a: Layouts) -> Floats:
     """Return the least seconds of the update kernels where weights are split: one kernel per large tensor."""
-    weights = sum(op.count for op in q.model.ops if np.any(op.params > UPDATED_TOGETHER)) * (not q.work.finetune.adapts)
-    return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * SHORTEST_KERNEL, 0.0)
+    weights = sum(op.count for op in q.model.ops if np.any(op.params > MAX_WEIGHTS_UPDATED_TOGETHER)) * (
+        not q.work.finetune.adapts
+    )
+    return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * MIN_KERNEL_SECONDS, 0.0)
 
 
 def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats]) -> dict[str, Floats]:

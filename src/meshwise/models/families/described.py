@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.architecture import Architecture
-from meshwise.models.config import LARGEST, MOST_LAYERS, Config
+from meshwise.models.config import MAX_LAYERS, MAX_SIZE, Config
 from meshwise.models.families.assembly import BUILDERS, Ends, assemble_layers, flag, is_plain
 from meshwise.models.families.blocks import Block, Body, Decoder
 from meshwise.models.families.description import Description, Types, describe
@@ -53,7 +53,7 @@ def read(config: Config) -> Body:
     return replace(body, family="decoder" if family == "dense" and not is_plain(body) else family)
 
 
-PATCHES = 1024
+DEFAULT_PATCHES = 1024
 """Patches of a picture where a tower takes pictures of any size: 448 x 448 in patches of 14 x 14."""
 
 
@@ -67,7 +67,7 @@ def tower_sizes(config: Config) -> tuple[int, int, int, int] | None:
             body = Reader(describe(kind), Config(config.values, config.where, nested=True)).body()
             side, patch = (config.values.get(key) for key in ("image_size", "patch_size"))
             whole = isinstance(side, int) and isinstance(patch, int) and 0 < patch <= side
-            patches = (side // patch) ** 2 if whole and isinstance(side, int) and isinstance(patch, int) else PATCHES
+            patches = (side // patch) ** 2 if whole and isinstance(side, int) and isinstance(patch, int) else DEFAULT_PATCHES
             params = sum(op.params * op.count for _, op in body.ops)
             return params, body.decoder.hidden, body.decoder.layers, patches
     return None
@@ -145,7 +145,7 @@ class Reader:
                 return UserError(f"{where}: '{key}' is {'null' if stated else 'missing'}; expected a whole number{hint}")
         for key, value in found.items():
             if type(value) is int and not value:
-                return UserError(f"{where}: '{key}' is 0; expected a whole number from 1 to {LARGEST}")
+                return UserError(f"{where}: '{key}' is 0; expected a whole number from 1 to {MAX_SIZE}")
         listed = next((key for key, value in found.items() if isinstance(value, list | tuple)), None)
         if isinstance(error, LookupError) and listed:
             return UserError(f"{where}: '{listed}' is {quoted(found[listed])}; expected one entry per layer")
@@ -166,8 +166,8 @@ class Reader:
     def body(self) -> Body:
         """Return the whole model."""
         layers = self["layers"]
-        if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= MOST_LAYERS:
-            raise UserError(f"{self.config.where}: {quoted(layers)} layers; expected a whole number from 1 to {MOST_LAYERS}")
+        if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= MAX_LAYERS:
+            raise UserError(f"{self.config.where}: {quoted(layers)} layers; expected a whole number from 1 to {MAX_LAYERS}")
         self._check()
         stack: list[list[Block]] = []
         windows: list[int] = []

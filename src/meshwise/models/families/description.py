@@ -41,7 +41,7 @@ _LISTS = ("nulls", "lists", "tables", "indices", "autos", "each")
 _WORDS = ("family", "gguf", "refuse", "text", "text_key", "ties")
 ROOT = "_decoder"
 """The file that every other one is like."""
-DEEPEST = 12
+MAX_LIKE_CHAIN = 12
 """No chain of `like` is longer: a longer one is a circle."""
 
 Table = Mapping[str, Any]
@@ -103,7 +103,7 @@ def describe(model_type: str) -> Description:
 def _collect(name: str, chain: dict[str, Table], depth: int) -> None:
     """Add a file after everything that it is like, so that its own tables win. A file that several are like is added once."""
     path = _path(name)
-    if path is None or depth > DEEPEST:
+    if path is None or depth > MAX_LIKE_CHAIN:
         reason = "is like itself" if path else "does not exist"
         raise UserError(f"architectures/{name}.toml {reason}")
     table = files.table_of(path)

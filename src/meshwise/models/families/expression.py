@@ -91,7 +91,7 @@ def count_below(items: Sequence[int], limit: int) -> int:
     return len({item for item in items if item < limit})
 
 
-MOST_PRIMES = 1024
+MAX_PRIMES = 1024
 """Primes that a sum may have: a config that asks for more names no real model, and would take seconds."""
 
 
@@ -103,7 +103,7 @@ def sum_of_primes(start: int, skipped: int, number: int) -> int:
     """Return the sum of `number` consecutive primes, after the first `skipped` of those from `start` on.
 
     Worked: sum_of_primes(10, 1, 2) = 13 + 17, since 11 is skipped."""
-    if not 2 < start < 10**8 or not 0 <= skipped < MOST_PRIMES or not 0 < number < MOST_PRIMES:
+    if not 2 < start < 10**8 or not 0 <= skipped < MAX_PRIMES or not 0 < number < MAX_PRIMES:
         raise ValueError("sizes of hashed tables out of range")
     primes = (value for value in itertools.count(start) if _is_prime(value))
     return sum(itertools.islice(primes, skipped, skipped + number))

@@ -5,7 +5,7 @@ from math import isfinite
 from typing import Any, cast
 
 from meshwise.errors import UserError, nearest, quoted
-from meshwise.models.config import LARGEST, MOST_LAYERS, Config, as_list
+from meshwise.models.config import MAX_LAYERS, MAX_SIZE, Config, as_list
 from meshwise.models.families.description import Description
 
 LAYER_KEYS = frozenset({"num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"})
@@ -65,7 +65,7 @@ class Keys:
             return None if value in (None, "auto") else self._whole(name, value)
         if value is None:
             if name in self.description.tables["sizes"]:
-                raise UserError(f"{where}: '{name}' is null; expected a whole number from 1 to {LARGEST}")
+                raise UserError(f"{where}: '{name}' is null; expected a whole number from 1 to {MAX_SIZE}")
             return value
         if isinstance(expected, bool):
             return self.config.flag(name, expected) if name in self.config.values else bool(value)
@@ -74,15 +74,15 @@ class Keys:
                 raise UserError(f"{where}: '{name}' is {quoted(value)}; expected a word{f' such as {expected}' * bool(expected)}")
             return value
         if isinstance(expected, float):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or not 0 <= value <= LARGEST:
-                raise UserError(f"{where}: '{name}' is {quoted(value)}; expected a number from 0 to {LARGEST}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or not 0 <= value <= MAX_SIZE:
+                raise UserError(f"{where}: '{name}' is {quoted(value)}; expected a number from 0 to {MAX_SIZE}")
             return value
         return self._whole(name, value)
 
     def _whole(self, name: str, value: Any) -> int:
         tables = self.description.tables
         least = 1 if name in tables["sizes"] or name in tables["limits"] else min(0, tables["defaults"].get(name, 0))
-        most = MOST_LAYERS if name in LAYER_KEYS else LARGEST
+        most = MAX_LAYERS if name in LAYER_KEYS else MAX_SIZE
         if name in tables["limits"] and name not in self.limiting:
             self.limiting.add(name)
             most = self.value(tables["limits"][name])
@@ -107,12 +107,12 @@ class Keys:
 
     def _any_list(self, name: str, value: Any) -> tuple[Any, ...]:
         items = as_list(value)
-        if not isinstance(value, list) or len(items) > MOST_LAYERS:
+        if not isinstance(value, list) or len(items) > MAX_LAYERS:
             raise UserError(
-                f"{self.config.where}: '{name}' is {quoted(items or self.plain(name))}; expected a list of at most {MOST_LAYERS}"
+                f"{self.config.where}: '{name}' is {quoted(items or self.plain(name))}; expected a list of at most {MAX_LAYERS}"
             )
-        if any(isinstance(item, int | float) and not 0 <= item <= LARGEST for item in items):
-            raise UserError(f"{self.config.where}: '{name}' is {quoted(items)}; expected numbers from 0 to {LARGEST}")
+        if any(isinstance(item, int | float) and not 0 <= item <= MAX_SIZE for item in items):
+            raise UserError(f"{self.config.where}: '{name}' is {quoted(items)}; expected numbers from 0 to {MAX_SIZE}")
         return tuple(items)
 
     def _table(self, name: str, value: Any) -> Mapping[str, Any] | None:

@@ -10,7 +10,7 @@ from meshwise.models.families.description import Types, describe
 
 KEYS = ("text_config", "llm_config", "language_config", "thinker_config")
 """Tables of a language model, where the outer type is not described."""
-DEEPEST = 4
+MAX_NESTING = 4
 
 _BY_KEYS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"kv_lora_rank", "n_routed_experts"}), "deepseek_v3"),
@@ -37,7 +37,7 @@ def language_model(config: Config, known: Callable[[str], bool]) -> Language:
     """Return the language model of a config: itself, or the one within. `known` says whether a family reads a type."""
     notes: tuple[str, ...] = ()
     beside: tuple[tuple[str, object], ...] = ()
-    for _ in range(DEEPEST):
+    for _ in range(MAX_NESTING):
         inner = _inner(config)
         if inner is None:
             return Language(config, notes, beside)
@@ -51,7 +51,7 @@ def language_model(config: Config, known: Callable[[str], bool]) -> Language:
         config, guess = _typed(outer, config, known)
         config = Config(dict(config.values) | _tied(outer, config), config.where, nested=True)
         notes += (*guess, *note)
-    raise UserError(f"{config.where}: language models within one another to a depth of {DEEPEST}")
+    raise UserError(f"{config.where}: language models within one another to a depth of {MAX_NESTING}")
 
 
 _OTHERS = ("quantization_config", "generation_config", "compression_config")

@@ -13,7 +13,7 @@ from typing import Any
 from meshwise.catalogue.files import similar
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.architecture import Architecture, Metadata, rename
-from meshwise.models.config import LARGEST
+from meshwise.models.config import MAX_SIZE
 from meshwise.models.guess import nearest
 from meshwise.models.model import Model, Tensor, build, families
 
@@ -33,7 +33,7 @@ KEYS = {
 }
 """Metadata that several architectures share, and HF's names for it. A family adds its own in `Architecture.config`."""
 
-LONGEST = 1 << 27
+MAX_HEADER_BYTES = 1 << 27
 """Bytes of a header, at most: a vocabulary of 256,000 tokens and its merges take 15 MB."""
 _ROPE_TABLES = re.compile(r"rope_(freqs|factors_\w+)\.weight")
 
@@ -163,9 +163,9 @@ class _Header:
         if kind != _ARRAY:
             raise ValueError(f"it holds a value of the unknown kind {kind}")
         inner, count = self.number("I"), self.number("Q")
-        if self.at > LONGEST:
-            raise ValueError(f"its header is longer than {LONGEST >> 20} MiB")
-        if count > LARGEST:
+        if self.at > MAX_HEADER_BYTES:
+            raise ValueError(f"its header is longer than {MAX_HEADER_BYTES >> 20} MiB")
+        if count > MAX_SIZE:
             raise ValueError(f"it claims an array of {count} values")
         return [self.value(inner) for _ in range(count)]
 

@@ -28,17 +28,17 @@ FILE_TYPES = {
 }  # fmt: skip
 """File types, and the type of most of their tensors."""
 
-LOWEST = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
+LOWEST_BIT_FILE_TYPES = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
 """File types with separate rules: nearly everything has two bits or fewer, and the most important tensors get more."""
-TWO_AND_A_HALF = frozenset({"IQ2_S", "IQ2_M"})
+TWO_AND_A_HALF_BIT_FILE_TYPES = frozenset({"IQ2_S", "IQ2_M"})
 FLOATS = frozenset({"F32", "F16", "BF16"})
 
-NARROW = {
+TYPE_FOR_ODD_ROWS = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "TQ1_0": "Q4_0", "TQ2_0": "Q4_0",
 }  # fmt: skip
 """Types for rows whose length is not a multiple of 256, by the type chosen first; IQ4_NL for types not listed."""
 
-NEVER = ("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "ssm_conv1d.weight")
+UNQUANTISED_TENSORS = ("_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "ssm_conv1d.weight")
 """Two-dimensional tensors that the converter writes in F32 and the quantiser does not change."""
 
 SEVENTY = frozenset({"llama", "qwen2"})
@@ -83,13 +83,13 @@ class Chooser:
         """Return the type of the next tensor."""
         base = FILE_TYPES[self.file_type]
         flat = slot.rows == 1 and slot.copies == 1
-        if flat or not slot.name.endswith(".weight") or slot.name.endswith(NEVER):
+        if flat or not slot.name.endswith(".weight") or slot.name.endswith(UNQUANTISED_TENSORS):
             return "F32"
         if base in FLOATS:
             return base
         chosen = self._chosen(slot, base)
         if slot.columns % BLOCKS[chosen][0]:
-            chosen = NARROW.get(chosen, "IQ4_NL")
+            chosen = TYPE_FOR_ODD_ROWS.get(chosen, "IQ4_NL")
         return "F16" if slot.columns % BLOCKS[chosen][0] else chosen
 
     def _chosen(self, slot: Slot, base: str) -> str:
@@ -100,7 +100,7 @@ class Chooser:
             return "MXFP4" if slot.copies > 1 else "Q8_0"
         if name == "token_embd.weight":
             return self._embedding(base)
-        if self.file_type in LOWEST:
+        if self.file_type in LOWEST_BIT_FILE_TYPES:
             return self._lowest(name, base)
         if name == "attn_v.weight":
             return self._value(base)
@@ -137,19 +137,19 @@ class Chooser:
     def _output(self, slot: Slot, base: str) -> str:
         if self.file_type == "MXFP4_MOE" or self.architecture == "falcon" or slot.columns % BLOCKS[base][0]:
             return "Q8_0"
-        if self.file_type in LOWEST or self.file_type == "IQ3_XXS":
+        if self.file_type in LOWEST_BIT_FILE_TYPES or self.file_type == "IQ3_XXS":
             return "Q5_K"
         return base if base == "Q8_0" else "Q6_K"
 
     def _embedding(self, base: str) -> str:
-        if self.file_type in TWO_AND_A_HALF or self.file_type == "IQ3_XXS":
+        if self.file_type in TWO_AND_A_HALF_BIT_FILE_TYPES or self.file_type == "IQ3_XXS":
             return "IQ3_S"
-        if self.file_type in LOWEST:
+        if self.file_type in LOWEST_BIT_FILE_TYPES:
             return "Q2_K"
         return "Q4_K" if base in ("TQ1_0", "TQ2_0") else base
 
     def _lowest(self, name: str, base: str) -> str:
-        lifted = "IQ3_S" if self.file_type in TWO_AND_A_HALF else "Q2_K"
+        lifted = "IQ3_S" if self.file_type in TWO_AND_A_HALF_BIT_FILE_TYPES else "Q2_K"
         if name == "attn_v.weight":
             return "Q4_K" if self.grouped or self.experts >= 4 else lifted
         if name == "attn_k.weight" and self.experts == 8:

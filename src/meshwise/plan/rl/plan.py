@@ -14,9 +14,9 @@ from meshwise.plan.rl.roles import Training, part_of, trainings
 from meshwise.plan.rl.rollout import Rollout, generate
 from meshwise.plan.train import fallback, lookup, remedies
 
-TOGETHER = "all devices in turn"
+COLOCATED = "all devices in turn"
 PHASES = ("rollout", "training", "sync")
-UNLINKED = 16e9
+UNLINKED_RATE = 16e9
 """Bytes per second between devices of which no link is known: PCIe 3.0 x16."""
 
 
@@ -48,7 +48,7 @@ class Split:
     @property
     def together(self) -> bool:
         """Whether the same devices train and generate, in turn."""
-        return self.name == TOGETHER
+        return self.name == COLOCATED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, dev
     step = sum(phases.values()) if together else max(rollout.seconds, training.seconds) + sync
     rent = q.cluster.rent
     return Split(
-        name=TOGETHER if together else f"{devices[0]} train, {devices[1]} generate", train_devices=devices[0],
+        name=COLOCATED if together else f"{devices[0]} train, {devices[1]} generate", train_devices=devices[0],
         rollout_devices=devices[1], step=step, phases=phases, answers_per_second=number / step,
         tokens_per_second=number * (ask.seq - ask.prompt) / step,
         memory={**training.roles, "engine weights": rollout.weights, "engine cache": rollout.cache},
@@ -185,4 +185,4 @@ def _sync(q: Question, together: bool) -> float:
     if together and q.cluster.devices == 1:
         return 2 * size / q.chip.bandwidth
     link = q.cluster.node.link if q.cluster.node_count == 1 else q.cluster.network
-    return size / (link.bandwidth if link else UNLINKED)
+    return size / (link.bandwidth if link else UNLINKED_RATE)

@@ -18,11 +18,11 @@ VALUE = Objective("value", forwards=2, vocabulary=False)
 """PPO's value model: trained like the policy, with one output. It reads each answer once when it was generated, and so does the reward
 model, which is as large."""
 STATES = ("weights", "gradients", "optimizer")
-TRIED = 64
+LAYOUTS_SEARCHED = 64
 """Layouts to ask the search for: many are near-ties, and few fit beside the other models."""
-LESS = 0.98
+SMALLER_MEMORY_FACTOR = 0.98
 """A slower training phase is worth trying where it leaves at least 2% more memory to the engine."""
-RESIDENT = ("weights", "optimizer", "context")
+RESIDENT_MEMORY_KINDS = ("weights", "optimizer", "context")
 """Kinds of memory that stay on a device while answers are generated."""
 
 
@@ -63,14 +63,14 @@ def trainings(ask: TrainAsk, q: Question) -> list[Training]:
         found = _fitting(q, {**ask.bounds, "offload": (0, len(OFFLOAD) - 1)})
     kept: list[Training] = []
     for one in sorted(found, key=lambda training: (training.seconds, training.resident)):
-        if not kept or one.resident < kept[-1].resident * LESS:
+        if not kept or one.resident < kept[-1].resident * SMALLER_MEMORY_FACTOR:
             kept.append(one)
     return kept
 
 
 def _fitting(q: Question, bounds: Bounds) -> list[Training]:
     """Return every training phase that fits, with the states of the value and reward model beside those of the policy."""
-    searched = search(q, bounds=bounds, top=TRIED)
+    searched = search(q, bounds=bounds, top=LAYOUTS_SEARCHED)
     layouts, cost = searched.layouts, searched.cost
     if not len(layouts):
         return []
@@ -93,7 +93,7 @@ def _training(layouts: Layouts, cost: Cost, value: Cost | None, reward: float, r
         "policy": sum(kinds[name] for name in STATES) - reference, "reference": reference, "value": sum(own.values()),
         "reward": reward, "activations": kinds["activations"] + kinds["logits"], "other": kinds["context"],
     }  # fmt: skip
-    resident = sum(kinds[name] for name in RESIDENT) + own.get("weights", 0.0) + own.get("optimizer", 0.0) + reward
+    resident = sum(kinds[name] for name in RESIDENT_MEMORY_KINDS) + own.get("weights", 0.0) + own.get("optimizer", 0.0) + reward
     seconds = float(cost.step[i]) + (float(value.step[i]) if value else 0.0)
     return Training(layout=layout_name(layouts.row(i)), seconds=seconds, roles=roles, resident=resident)
 

@@ -6,7 +6,7 @@ from meshwise.cost.serve.load.requests import Load
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.serve.search import Option
 
-MOST_USERS = 1 << 16
+MAX_USERS = 1 << 16
 
 
 def max_rate(q: ServeQuestion, option: Option) -> float:
@@ -33,7 +33,7 @@ def _most_users(q: ServeQuestion, option: Option) -> int:
     if not _meets(q, option, least):
         return 0
     low, high = 1, 2
-    while high < MOST_USERS and _meets(q, option, replace(least, users=high)):
+    while high < MAX_USERS and _meets(q, option, replace(least, users=high)):
         low, high = high, high * 2
     while high - low > max(1, low // 50):
         middle = (low + high) // 2

@@ -17,9 +17,9 @@ from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.plan.vary import Value
 from meshwise.units import GIB
 
-HOST = 8
+DEVICES_PER_HOST = 8
 """Devices of one host: a replica has at most as many, and replicas may be on any number of hosts."""
-MOST_DEVICES = 4096
+MAX_DEVICES = 4096
 
 
 def answer(ask: ServeAsk) -> ServePoints:
@@ -33,7 +33,7 @@ def answer(ask: ServeAsk) -> ServePoints:
         found.append(point)
     if not any(point.choice for point in found):
         reasons = "; ".join(f"{point.labels[0]}: {point.refusal}" for point in found[:3])
-        raise DoesNotFit(f"no {MOST_DEVICES:,} devices of {', '.join(names)} serve this load: {reasons}")
+        raise DoesNotFit(f"no {MAX_DEVICES:,} devices of {', '.join(names)} serve this load: {reasons}")
     found.sort(key=lambda point: (point.choice is None, _hourly(point)))
     return ServePoints(ask=ask, vary=(), axes=("chip", "gpus"), points=tuple(found))
 
@@ -65,7 +65,7 @@ def _fewest(ask: ServeAsk, chip: Chip, model: Model | None) -> tuple[ServePoint,
     try:
         q = _on_one_host(ask, chip, model)
     except UserError as error:
-        return _point(ask, chip, HOST, refusal=str(error)), model
+        return _point(ask, chip, DEVICES_PER_HOST, refusal=str(error)), model
     found = search(q)
     whole = [option for option in found.options if on_cards(option) and not option.pool]
     if not whole:
@@ -78,17 +78,18 @@ def _fewest(ask: ServeAsk, chip: Chip, model: Model | None) -> tuple[ServePoint,
 
 
 def _on_one_host(ask: ServeAsk, chip: Chip, model: Model | None) -> ServeQuestion:
-    """Return the question of one replica on one host: of HOST devices, or of one where the chip is a host of its own (GH200)."""
+    """Return the question of one replica on one host: of DEVICES_PER_HOST devices, or of one where the chip is a host of its own
+    (GH200)."""
     one = replace(ask, fix=(*ask.fix, "replicas=1"))
     try:
-        return lookup.question(replace(one, on=f"{HOST}x{chip.key}"), model)
+        return lookup.question(replace(one, on=f"{DEVICES_PER_HOST}x{chip.key}"), model)
     except UserError as error:
         if "several hosts" not in str(error):
             raise
         return lookup.question(replace(one, on=f"1x{chip.key}"), model)
 
 
-def _point(ask: ServeAsk, chip: Chip, devices: int, host: int = HOST, refusal: str = "") -> ServePoint:
+def _point(ask: ServeAsk, chip: Chip, devices: int, host: int = DEVICES_PER_HOST, refusal: str = "") -> ServePoint:
     """Return a point of the answer without a layout, on this many devices in hosts of `host`."""
     hosts = -(-devices // host)
     on = f"{hosts}x{host}x{chip.key}" if hosts > 1 else f"{devices}x{chip.key}"
@@ -102,7 +103,7 @@ def _smallest(q: ServeQuestion, options: list[Option]) -> Option | None:
     least = {id(option): _least(q, option) for option in options}
     for option in sorted(options, key=lambda option: least[id(option)] * len(option.layout.cards)):
         size = len(option.layout.cards)
-        most = (best.layout.devices if best else MOST_DEVICES) // size
+        most = (best.layout.devices if best else MAX_DEVICES) // size
         found = _with_fewest_copies(q, option, least[id(option)], min(most, q.load.users or most))
         if found and (best is None or (found.layout.devices, -found.throughput) < (best.layout.devices, -best.throughput)):
             best = found
@@ -143,6 +144,6 @@ def _too_slow(q: ServeQuestion, options: list[Option]) -> str:
     alone = [with_speed(light, with_memory(light, option.layout, option), detailed=True) for option in options]
     best = min(alone, key=lambda option: q.targets.missed(option.report) if option.report else math.inf)
     if best.report is None or q.targets.missed(best.report) <= 1:
-        return f"takes more than {MOST_DEVICES:,} devices"
+        return f"takes more than {MAX_DEVICES:,} devices"
     times = [f"{name} {getattr(best.report, name).at(target.quantile):.3g} s" for name, target in q.targets.named.items()]
     return f"too slow for any number: {best.layout.name} alone has {', '.join(times)}"

@@ -7,14 +7,14 @@ from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
 from meshwise.cost.serve.distance import distance, is_of
 from meshwise.cost.serve.layouts import ServeLayout, subcluster
-from meshwise.cost.serve.load.requests import NOTHING, Load, Percentiles
+from meshwise.cost.serve.load.requests import NOTHING_SERVED, Load, Percentiles
 from meshwise.cost.serve.passes.speed import Speed
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
 from meshwise.plan.serve.search import UNQUANTISED, Option, largest_context, meets, with_memory, with_speed
 
-INTERVAL = 1.6449
+INTERVAL_STDS = 1.6449
 """90% of a normal distribution lie within this many standard deviations of the mean."""
 
 
@@ -109,7 +109,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     """Convert an evaluated option into a ServeChoice, with percentiles."""
     option = with_speed(q, option, detailed=True)
     assert option.speed
-    layout, speed, report = option.layout, option.speed, option.report or NOTHING
+    layout, speed, report = option.layout, option.speed, option.report or NOTHING_SERVED
     low, high = interval(q, option)
     rent, watts = _rent(q, layout), _watts(q, layout)
     million = 1e6 / option.throughput if option.throughput else math.inf
@@ -166,7 +166,7 @@ def split_cost(load: Load, total: float, speed: Speed) -> tuple[float | None, fl
 
 def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
     """Return the 90% interval of one request's tokens/s."""
-    spread = math.exp(INTERVAL * spread_of(q, option))
+    spread = math.exp(INTERVAL_STDS * spread_of(q, option))
     return option.per_user / spread, option.per_user * spread
 
 

@@ -25,7 +25,7 @@ NETWORKS = (
     Link(name="100 Gb/s RDMA", bandwidth=12.5e9, latency=2e-6),
 )  # fmt: skip
 """RDMA bypasses the kernel: about 2 us through a switch (from memory of InfiniBand data sheets)."""
-MANY_USERS = 4096
+MAX_USERS_TRIED = 4096
 NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 
@@ -201,7 +201,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     held = "these lengths" if q.runtime.paged else _length(q.work.context)
     yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users} at once at {held}): {rates}."
     fewest = compute_bound(best)
-    if fewest <= MANY_USERS:
+    if fewest <= MAX_USERS_TRIED:
         requests = f"{fewest:,} concurrent requests{'' if fewest <= best.most_users else ', more than fit in memory'}"
         yield f"Decode becomes compute-bound at about {requests}; below that, all share one read of the weights."
 
@@ -213,13 +213,13 @@ def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
 
 
 def compute_bound(option: Option) -> int:
-    """Return the fewest concurrent requests for which matrix products take longer than reading the weights; above MANY_USERS where
+    """Return the fewest concurrent requests for which matrix products take longer than reading the weights; above MAX_USERS_TRIED where
     none is found."""
     copies = option.layout.replicas
     low, high = 0, 1
-    while high <= MANY_USERS and not _computes(option, high):
+    while high <= MAX_USERS_TRIED and not _computes(option, high):
         low, high = high, high * 2
-    while high <= MANY_USERS and high - low > 1:
+    while high <= MAX_USERS_TRIED and high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if _computes(option, middle) else (middle, high)
     return high * copies

@@ -15,7 +15,7 @@ from meshwise.plan.serve.choice import split_cost
 from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Found, Option, search
 
-LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+USERS_TRIED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def _points(q: ServeQuestion, found: Found) -> Iterator[FrontPoint]:
 def _of_option(q: ServeQuestion, option: Option, price: float | None) -> Iterator[FrontPoint]:
     assert option.cost
     devices = option.layout.devices
-    for users in LADDER:
+    for users in USERS_TRIED:
         load = replace(q.load, users=users)
         if users > max(1, option.most_users if q.runtime.paged else q.runtime.sequences):
             return

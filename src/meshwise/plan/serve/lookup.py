@@ -21,13 +21,13 @@ from meshwise.models.formats import FORMATS, SAME_IN_GGUF, Format, Weights, as_g
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 
-MOST_CARDS = 4096
-MOST_DRAFT = 16
+MAX_CARDS = 4096
+MAX_DRAFT_TOKENS = 16
 STRICTNESS = {"mean": 0, "p50": 0, "p95": 1, "p99": 2}
 """Quantiles of targets by how much they demand."""
-USUAL_CONTEXT = 8192
+DEFAULT_CONTEXT_TOKENS = 8192
 """Tokens of one request where no context is given, if the model was trained for as many."""
-NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
+UNITS_OF_FORMAT = {"fp8": "fp8", "nvfp4": "fp4"}
 """Formats whose products need units of their own, and the rate that a chip with these units states."""
 KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
@@ -50,7 +50,7 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     load = load_of(ask)
     needed = _longest(load)
     adapters, _, rank = ask.lora.partition(":")
-    context = ask.context or max(needed, min(USUAL_CONTEXT, model.decoder.context or USUAL_CONTEXT))
+    context = ask.context or max(needed, min(DEFAULT_CONTEXT_TOKENS, model.decoder.context or DEFAULT_CONTEXT_TOKENS))
     work = Serve(
         prompt=round(load.prompt.mean), output=round(load.output.mean), users=max(1, load.users), context=context,
         kv=cache_type(ask.kv, runtime), depth=load.depth, adapters=int(adapters or 0), rank=int(rank or 0),
@@ -68,8 +68,8 @@ def check_load(load: Load, targets: Targets) -> None:
     """Raise UserError for a load or targets that make no sense together."""
     if load.users and load.rate:
         raise UserError("--users and --rate exclude each other: users wait for their answers, a rate does not")
-    if load.draft > MOST_DRAFT:
-        raise UserError(f"--draft {load.draft}: expected at most {MOST_DRAFT} tokens; later ones are hardly ever accepted")
+    if load.draft > MAX_DRAFT_TOKENS:
+        raise UserError(f"--draft {load.draft}: expected at most {MAX_DRAFT_TOKENS} tokens; later ones are hardly ever accepted")
     if load.draft and not 0 < load.accept < 1:
         raise UserError("--draft needs --accept: the share of proposed tokens that are accepted, such as 0.7")
     if load.accept and not load.draft:
@@ -170,8 +170,8 @@ def servable(cluster: Cluster) -> Cluster:
         raise UserError(
             f"no supported engine serves on {', '.join(sorted(unsupported))}; GPUs, Apple chips and CPUs are supported"
         )
-    if cluster.devices > MOST_CARDS:
-        raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MOST_CARDS:,}")
+    if cluster.devices > MAX_CARDS:
+        raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MAX_CARDS:,}")
     return cluster
 
 
@@ -282,7 +282,7 @@ def _check_chips(q: ServeQuestion) -> None:
         raise UserError(
             f"{q.engine.name} runs on chips of {', '.join(q.engine.vendors)} only; --engine vllm or llama.cpp run there"
         )
-    needed = NATIVE.get(q.weights.format)
+    needed = UNITS_OF_FORMAT.get(q.weights.format)
     without = {card.chip.name for card in q.cards if needed and needed not in card.chip.flops}
     if without and q.weights.format in q.engine.native_formats:
         raise UserError(

@@ -11,7 +11,7 @@ from meshwise.cost.serve.passes.links import latency
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.serve.option import Option
 
-BEST = 6
+PAIRS_EVALUATED = 6
 """Pairs of pools that are evaluated at the load, those with the highest rates first."""
 
 
@@ -32,7 +32,7 @@ def pooled_options(q: ServeQuestion, singles: Sequence[Option]) -> Iterator[Opti
                     rate = min(x * rates[id(prompts)][0], y * rates[id(outputs)][1])
                     pairs.append((rate, _pair(q, prompts, outputs, x, y)))
     pairs.sort(key=lambda pair: (-pair[0], pair[1].layout.devices))
-    yield from (option for rate, option in pairs[:BEST] if rate)
+    yield from (option for rate, option in pairs[:PAIRS_EVALUATED] if rate)
 
 
 def _rates(q: ServeQuestion, option: Option) -> tuple[float, float]:

@@ -29,17 +29,17 @@ from meshwise.cost.serve.rig import Rig
 from meshwise.plan.serve.option import Found, Option
 from meshwise.plan.serve.pools import pooled_options
 
-TIE = 0.01
+TIE_SHARE = 0.01
 """Layouts closer than this count as equally fast; the one with fewer devices wins."""
-COMFORT = 2.0**29
+SPARE_BYTES = 2.0**29
 """Bytes that should stay free on a device: a desktop, a longer batch or another build may need them."""
-MANY = 1 << 20
+UNBOUNDED_USERS = 1 << 20
 MOST_SLOTS, ROOMY = 32, 0.9
 """Slots of an engine without pages where requests arrive at a rate, and the share of those that fit."""
-EVEN = "evenly filled"
+EVENLY_FILLED = "evenly filled"
 UNQUANTISED = ("f32", "f16", "bf16")
 """Cache types that llama.cpp's tensor split can cut."""
-STEP = 256
+CONTEXT_STEP = 256
 """Contexts are tried in multiples of this."""
 
 
@@ -47,7 +47,7 @@ def search(q: ServeQuestion) -> Found:
     """Evaluate every layout of the engine, as a single replica and in as many replicas as devices and requests allow."""
     tried: list[Option] = []
     every = chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
-    most = q.work.users if not q.load.rate else MANY
+    most = q.work.users if not q.load.rate else UNBOUNDED_USERS
     for layout in _bounded(q, every):
         first = with_memory(q, layout)
         for copied in (layout, *(with_replicas(layout, q.cards, most) if q.engine.copies else ())):
@@ -191,7 +191,7 @@ def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
     if not first.fits:
         shares = even_shares(sizes, rooms)
         if shares:
-            yield with_memory(q, replace(layout, shares=shares, shared=EVEN))
+            yield with_memory(q, replace(layout, shares=shares, shared=EVENLY_FILLED))
     speeds = [q.cards[i].chip.bandwidth for i in layout.cards]
     if len(set(speeds)) > 1:
         shares = fastest_shares(sizes, rooms, speeds)
@@ -236,7 +236,7 @@ def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Opti
     for i, layer in enumerate(q.weights.by_layer[:number]):
         sizes[i] -= sum(weight.bytes for weight in layer if weight.slot.expert)
     shares = even_shares(sizes, _offered(first)) if len(layout.cards) > 1 else None
-    return with_memory(q, replace(first.layout, shares=shares, shared=EVEN)) if shares else first
+    return with_memory(q, replace(first.layout, shares=shares, shared=EVENLY_FILLED)) if shares else first
 
 
 def _largest(holds: Callable[[int], bool], most: int) -> int:
@@ -263,7 +263,7 @@ def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
     if not ranked:
         return []
     best = ranked[0]
-    least = worth(q, best) * (1 - TIE)
+    least = worth(q, best) * (1 - TIE_SHARE)
     alike = (option for option in ranked if (_roomy(q, option), _missed(q, option)) == (_roomy(q, best), _missed(q, best)))
     near = [option for option in alike if worth(q, option) >= least]
     winner = min(near, key=lambda option: (option.layout.devices, -worth(q, option)))
@@ -272,7 +272,7 @@ def _ranked(q: ServeQuestion, options: Sequence[Option]) -> list[Option]:
 
 def _roomy(q: ServeQuestion, option: Option) -> bool:
     """Return whether memory is left for a desktop or a longer batch; a paged engine takes what it is given."""
-    return q.runtime.paged or option.spare >= COMFORT
+    return q.runtime.paged or option.spare >= SPARE_BYTES
 
 
 def worth(q: ServeQuestion, option: Option) -> float:
@@ -302,4 +302,6 @@ def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "
 
 def largest_context(q: ServeQuestion, option: Option, kv: str = "", most: int = 2**20) -> int:
     """Return the longest context, in steps of 256, that fits in the option's layout with as many requests; 0 where none does."""
-    return STEP * _largest(lambda n: n == 0 or fits_with(q, option, context=n * STEP, kv=kv), most // STEP)
+    return CONTEXT_STEP * _largest(
+        lambda n: n == 0 or fits_with(q, option, context=n * CONTEXT_STEP, kv=kv), most // CONTEXT_STEP
+    )

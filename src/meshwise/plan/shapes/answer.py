@@ -17,9 +17,9 @@ from meshwise.plan.train.choice import no_layout
 from meshwise.plan.train.search import check_divides
 from meshwise.units import GIB
 
-LIKE = "bloom-176b"
+DEFAULT_KIND_MODEL = "bloom-176b"
 """Model whose kind of layers is assumed."""
-RULE_SHAPES = 20
+MIN_RULE_SHAPES = 20
 """The rule in words is derived from at least this many of the fastest shapes."""
 
 
@@ -65,14 +65,14 @@ class Shapes:
 def answer(ask: ShapeAsk) -> Shapes:
     """Search shapes and layouts together. DoesNotFit where no shape fits."""
     _check(ask)
-    question, bounds = lookup.question(replace(ask, model=ask.like or LIKE)), ask.bounds
+    question, bounds = lookup.question(replace(ask, model=ask.like or DEFAULT_KIND_MODEL)), ask.bounds
     base = shaping.base_of(question.model, ask.vocab)
     named = shaping.parse(base, ask.shape) if ask.shape else None
     stack = shaping.Stack(base, named or shaping.near(base, ask.params))
     question = replace(question, model=base)
     check_divides(question, bounds)
     _check_weights(question, ask.params)
-    found = fastest(question, stack, bounds, len(named) if named else max(ask.top, RULE_SHAPES))
+    found = fastest(question, stack, bounds, len(named) if named else max(ask.top, MIN_RULE_SHAPES))
     order = found.order()
     if not len(order):
         raise DoesNotFit(_no_fit(question, found, len(stack.shapes)))
@@ -80,7 +80,7 @@ def answer(ask: ShapeAsk) -> Shapes:
     return Shapes(
         ask=ask, shapes=tuple(Row.of(question, stack, found, int(i), bounds) for i in shown), candidates=found.candidates,
         searched=len(stack.shapes), rejected=found.rejected, framework=question.work.framework.name,
-        rule=rule(found, order[: max(ask.top, RULE_SHAPES)]) if named is None else "",
+        rule=rule(found, order[: max(ask.top, MIN_RULE_SHAPES)]) if named is None else "",
     )  # fmt: skip
 
 

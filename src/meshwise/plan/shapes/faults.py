@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.compute import DEFAULT_SMS, EVEN, Device, product
+from meshwise.cost.train.compute import DEFAULT_SMS, EVEN_HEADS_MULTIPLE, Device, product
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.models.model import Model
@@ -12,9 +12,9 @@ from meshwise.plan.shapes.stack import one_model, shapes_of
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import divisors
 
-NOTABLE = 0.005
+NOTABLE_STEP_SHARE = 0.005
 """Share of a step from which a fault is listed; a broken constraint is always listed."""
-COMFORTABLE = 128
+FAST_HEAD_SIZE = 128
 """Head size from which attention is fast: flash kernels fill their tiles, and softmax processes the fewest scores."""
 
 
@@ -64,17 +64,17 @@ def _attention(q: Question, base: Model, layout: Layouts) -> list[Fault]:
         whole = replace(q, model=_with_heads_of(q.model, math.ceil(size / 8) * 8))
         words = f"a head size of {size} is not a multiple of 8: attention cannot use the tensor cores"
         found.append(Fault(words, _saved(q, whole, layout)))
-    elif per_device % EVEN and not flash and q.calibration.uneven > 1:
+    elif per_device % EVEN_HEADS_MULTIPLE and not flash and q.calibration.uneven > 1:
         even = replace(q, calibration=replace(q.calibration, uneven=1.0))
         times = f"attention takes {q.calibration.uneven:.3g} times as long"
-        words = f"micro-batch x heads / tp = {per_device} is not a multiple of {EVEN}: {times}"
+        words = f"micro-batch x heads / tp = {per_device} is not a multiple of {EVEN_HEADS_MULTIPLE}: {times}"
         found.append(Fault(words, _saved(q, even, layout)))
-    fewer = _fewer_heads(d.hidden, d.heads, int(layout.tp[0])) if size < COMFORTABLE and d.kv_heads == d.heads else 0
+    fewer = _fewer_heads(d.hidden, d.heads, int(layout.tp[0])) if size < FAST_HEAD_SIZE and d.kv_heads == d.heads else 0
     if fewer and size % 8 == 0:
         even = replace(q, calibration=replace(q.calibration, uneven=1.0))  # counted as a fault of its own above
         saved = _saved(even, _with_sizes(even, base, heads=fewer), layout)
         why = "flash attention is slow in small heads" if flash else f"softmax passes over {d.heads / fewer:.2g} times the scores"
-        if saved >= NOTABLE:
+        if saved >= NOTABLE_STEP_SHARE:
             found.append(Fault(f"{d.heads} heads of {size} where {fewer} of {d.hidden // fewer} would do: {why}", saved))
     return found
 
@@ -86,10 +86,10 @@ def _with_heads_of(model: Model, size: int) -> Model:
 
 
 def _fewer_heads(hidden: int, heads: int, tp: int) -> int:
-    """Return the largest number of heads, at most this many, that tp divides and whose size is at least COMFORTABLE and a multiple
+    """Return the largest number of heads, at most this many, that tp divides and whose size is at least FAST_HEAD_SIZE and a multiple
     of 8; 0 where there is none."""
     sizes = (hidden // n for n in range(heads, 0, -1) if hidden % n == 0 and n % tp == 0)
-    return next((hidden // size for size in sizes if size >= COMFORTABLE and size % 8 == 0), 0)
+    return next((hidden // size for size in sizes if size >= FAST_HEAD_SIZE and size % 8 == 0), 0)
 
 
 def _products(q: Question, layout: Layouts) -> list[Fault]:
@@ -104,10 +104,10 @@ def _products(q: Question, layout: Layouts) -> list[Fault]:
     if ragged[8]:
         why = f"{' and '.join(ragged[8])}, not a multiple of 8: matrix products cannot use the tensor cores"
         found.append(Fault(why, tiles * share))
-    elif tiles * share >= NOTABLE:
+    elif tiles * share >= NOTABLE_STEP_SHARE:
         why = f"{' and '.join(ragged[128])}, not a multiple of 128: " if ragged[128] else ""
         found.append(Fault(f"{why}tiles at the edges of matrix products are partly empty", tiles * share))
-    if waves * share >= NOTABLE:
+    if waves * share >= NOTABLE_STEP_SHARE:
         found.append(Fault(f"the last wave of tiles does not fill the {q.chip.sms or DEFAULT_SMS} SMs", waves * share))
     return found
 
@@ -142,7 +142,7 @@ def _stages(q: Question, base: Model, layout: Layouts) -> list[Fault]:
     full = per_stage * pp - 2
     other = _with_sizes(q, base, layers=full) if 0 < full != layers else q
     saved = _saved(q, other, layout) if other is not q and not broken(other, layout) else 0.0
-    if saved < NOTABLE:
+    if saved < NOTABLE_STEP_SHARE:
         return []
     if layers % pp == 0:
         words = f"{layers} layers over {pp} equal stages give the last one the head as well; {full} and the vocabulary would divide evenly"

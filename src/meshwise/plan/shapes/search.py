@@ -14,10 +14,10 @@ from meshwise.cost.train.step import evaluate, peak
 from meshwise.plan.shapes.faults import Fault, faults
 from meshwise.plan.shapes.stack import Shapes, Stack, one_model
 from meshwise.plan.train.choice import Choice, choice, too_large
-from meshwise.plan.train.floors import ROUNDING, time_floors
+from meshwise.plan.train.floors import ROUNDING_FACTOR, time_floors
 from meshwise.plan.train.search import InnerChoices, PartialLayouts, completed, partial_layouts, search
 
-BATCH = 1 << 10
+LAYOUTS_PER_ROUND = 1 << 10
 """Partial layouts evaluated between two checks of which can still be among the best."""
 
 
@@ -71,12 +71,12 @@ def _in_order(q: Question, partial: PartialLayouts, params: Floats, best: "_Best
     least = time_floors(q, partial.shape, partial.layouts)
     per_parameter = least / params[partial.shape]
     order = np.argsort(per_parameter)
-    for rows in np.split(order, range(BATCH, len(order), BATCH)):
-        limit = np.partition(best.step / params, top - 1)[top - 1] * ROUNDING
+    for rows in np.split(order, range(LAYOUTS_PER_ROUND, len(order), LAYOUTS_PER_ROUND)):
+        limit = np.partition(best.step / params, top - 1)[top - 1] * ROUNDING_FACTOR
         if not per_parameter[rows[0]] <= limit or np.isinf(per_parameter[rows[0]]):
             return
         promising = (per_parameter[rows] <= limit) & np.isfinite(per_parameter[rows])
-        rows = rows[promising & (least[rows] <= best.step[partial.shape[rows]] * ROUNDING)]
+        rows = rows[promising & (least[rows] <= best.step[partial.shape[rows]] * ROUNDING_FACTOR)]
         if len(rows):
             yield partial.take(rows)
 

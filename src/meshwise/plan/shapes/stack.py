@@ -9,19 +9,19 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints
 from meshwise.errors import UserError, quoted
-from meshwise.models.config import LARGEST, MOST_LAYERS
+from meshwise.models.config import MAX_LAYERS, MAX_SIZE
 from meshwise.models.families.blocks import Decoder, assemble, attentions, mlp
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
-STEP = 128
+WIDTH_STEP = 128
 """Step of the widths to try: the largest size of matrix tiles."""
 ASPECT = (64.0, 256.0)
 """Hidden units per layer: GPT-3 has 128, Llama 3 70B 102, PaLM 156, BLOOM 205."""
 HEAD_SIZES = (64, 256)
 FFW_RATIOS = (0.875, 0.9375, 1.0, 1.0625, 1.125)
 """FFW widths to try, relative to the base model scaled to the same hidden size."""
-NEAR = 0.02
+SIZE_TOLERANCE = 0.02
 """Largest relative difference between the parameters of a shape and the requested number."""
 
 
@@ -116,15 +116,15 @@ def near(base: Model, params: float) -> Shapes:
     widths, ffw, heads, kv = _widths(base, params)
     layer, rest = _sizes(base, widths, ffw, heads, kv)
     # the range of layer counts that keeps both the parameters and the aspect ratio within bounds
-    least = np.ceil(np.maximum((params * (1 - NEAR) - rest) / layer, np.maximum(1, widths / ASPECT[1])))
-    most = np.floor(np.minimum((params * (1 + NEAR) - rest) / layer, np.minimum(MOST_LAYERS, widths / ASPECT[0])))
+    least = np.ceil(np.maximum((params * (1 - SIZE_TOLERANCE) - rest) / layer, np.maximum(1, widths / ASPECT[1])))
+    most = np.floor(np.minimum((params * (1 + SIZE_TOLERANCE) - rest) / layer, np.minimum(MAX_LAYERS, widths / ASPECT[0])))
     number = np.maximum(0, most - least + 1).astype(np.int64)
     which = np.repeat(np.arange(len(number)), number)
     layers = least[which].astype(np.int64) + np.arange(len(which)) - np.repeat(np.cumsum(number) - number, number)
     shapes = Shapes(hidden=widths[which], layers=layers, heads=heads[which], kv_heads=kv[which], ffn=ffw[which])
     if not len(shapes):
         raise UserError(
-            f"no shape like {base.name} has {params:.3g} parameters: widths are multiples of {STEP}, "
+            f"no shape like {base.name} has {params:.3g} parameters: widths are multiples of {WIDTH_STEP}, "
             f"{ASPECT[0]:g} to {ASPECT[1]:g} per layer, and the vocabulary has {base.decoder.vocab:,}"
         )
     return shapes
@@ -133,11 +133,11 @@ def near(base: Model, params: float) -> Shapes:
 def _widths(base: Model, params: float) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the combinations of hidden size, FFW width, heads and KV heads, for any number of layers."""
     d = base.decoder
-    most = min(float(LARGEST), (params * ASPECT[1] / 4) ** (1 / 3)) + STEP  # a layer has at least 4 hidden^2 parameters
-    hidden = np.arange(STEP, most, STEP, dtype=np.int64)
+    most = min(float(MAX_SIZE), (params * ASPECT[1] / 4) ** (1 / 3)) + WIDTH_STEP  # a layer has at least 4 hidden^2 parameters
+    hidden = np.arange(WIDTH_STEP, most, WIDTH_STEP, dtype=np.int64)
     sizes = np.arange(HEAD_SIZES[0], HEAD_SIZES[1] + 1, 8, dtype=np.int64)
     h, size, ratio = (axis.ravel() for axis in np.meshgrid(hidden, sizes, np.array(FFW_RATIOS), indexing="ij"))
-    ffw = np.rint(h * d.ffn / d.hidden * ratio / STEP).astype(np.int64) * STEP
+    ffw = np.rint(h * d.ffn / d.hidden * ratio / WIDTH_STEP).astype(np.int64) * WIDTH_STEP
     heads = h // size
     kv = heads if d.kv_heads == d.heads else np.full_like(heads, d.kv_heads)
     fits = (h % size == 0) & (ffw > 0) & (heads >= 1) & (heads % np.maximum(kv, 1) == 0)
@@ -163,8 +163,8 @@ def parse(base: Model, texts: tuple[str, ...]) -> Shapes:
             )
         hidden, layers, heads = map(int, numbers[:3])
         ffn = int(numbers[3]) if len(numbers) == 4 else round(hidden * base.decoder.ffn / base.decoder.hidden)
-        if not (0 < heads <= hidden <= LARGEST and 0 < layers <= MOST_LAYERS and 0 < ffn <= LARGEST):
-            raise UserError(f"{quoted(text)}: hidden, layers, heads and the FFW width must be from 1 to {LARGEST:,}")
+        if not (0 < heads <= hidden <= MAX_SIZE and 0 < layers <= MAX_LAYERS and 0 < ffn <= MAX_SIZE):
+            raise UserError(f"{quoted(text)}: hidden, layers, heads and the FFW width must be from 1 to {MAX_SIZE:,}")
         if hidden % heads:
             raise UserError(f"{quoted(text)}: {heads} heads do not divide {hidden}")
         grouped = base.decoder.kv_heads != base.decoder.heads

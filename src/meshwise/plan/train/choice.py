@@ -14,14 +14,14 @@ from meshwise.cost.train.compute import Device
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost
-from meshwise.plan.train.search import ASKED, BOUNDED_CUTS, Found, search, usable_part
+from meshwise.plan.train.search import ASKED, BOUNDABLE_CUTS, Found, search, usable_part
 from meshwise.units import GIB
 
-TIE = 0.01
+TIE_SHARE = 0.01
 """Layouts whose times differ by less than this share count as one answer: the cost model is not more precise."""
-LARGEST_NODE = 8
+MAX_SINGLE_NODE_DEVICES = 8
 """Devices up to which a single node is made larger, rather than more nodes used, to find out how many would do."""
-CHEAP = ("layernorm", "moe_act")
+CHEAP_RECOMPUTE = ("layernorm", "moe_act")
 """Ways to recompute that add next to no work, so that layouts within 1% count as ties with those without."""
 
 
@@ -106,7 +106,7 @@ def enough(q: Question, need: float) -> int:
     least = q.cluster.devices * need / (q.chip.memory * (1 - q.work.reserve))
     for times in (1, 2, 4):
         more = math.ceil(times * least)
-        alone = q.cluster.node_count == 1 and more <= LARGEST_NODE and not q.cluster.torus
+        alone = q.cluster.node_count == 1 and more <= MAX_SINGLE_NODE_DEVICES and not q.cluster.torus
         shape = (1, replace(node, chips=((more, q.chip),))) if alone else (math.ceil(more / size), node)
         larger = replace(q, cluster=replace(q.cluster, nodes=(shape,)))
         if len(search(larger, top=1).layouts):
@@ -120,7 +120,7 @@ def no_progress(q: Question, best: Choice) -> str:
     between, down, save = (units.show(g[name], "seconds", digits=2) for name in ("between", "down", "save"))
     worst = max(goodput.LOSSES, key=lambda part: g[part])
     return (
-        f"{q.model.name} would make no progress on {q.cluster.name}: goodput is under {goodput.HOPELESS:.0%}, and {g[worst]:.0%} of "
+        f"{q.model.name} would make no progress on {q.cluster.name}: goodput is under {goodput.MIN_GOODPUT:.0%}, and {g[worst]:.0%} of "
         f"the time goes into {goodput.LOSSES[worst]}, with an interruption every {between}, {down} to restart and {save} to write a "
         "checkpoint"
     )
@@ -130,7 +130,7 @@ def no_layout(q: Question, rejected: dict[str, int]) -> str:
     """Return the message where no layout satisfies every rule: the layouts that each rule dropped, and the part of the cluster that
     could be used."""
     fixed = [rule.removeprefix(ASKED).strip() for rule in rejected if rule.startswith(ASKED)]
-    fixed = [axis for axis in fixed if axis in BOUNDED_CUTS]
+    fixed = [axis for axis in fixed if axis in BOUNDABLE_CUTS]
     others = {rule: count for rule, count in rejected.items() if rule.removeprefix(ASKED).strip() not in fixed}
     if not others:
         return f"no layout of {q.cluster.devices:,} devices satisfies {ASKED} {', '.join(fixed)}"
@@ -157,20 +157,20 @@ def distinct(q: Question, found: Found, top: int) -> Iterator[Choice]:
     groups = [_work(found.layouts, i) for i in range(len(found.layouts))]
     first: dict[tuple[object, ...], int] = {}
     for i, group in enumerate(groups):
-        if group in first and step[i] <= step[first[group]] * (1 + TIE):
+        if group in first and step[i] <= step[first[group]] * (1 + TIE_SHARE):
             continue
         if len(best) < top:
             first[group] = i
             best.append(i)
     for i in best:
-        near = [j for j, group in enumerate(groups) if group == groups[i] and abs(step[j] / step[i] - 1) <= TIE]
+        near = [j for j, group in enumerate(groups) if group == groups[i] and abs(step[j] / step[i] - 1) <= TIE_SHARE]
         yield choice(q, found.layouts, found.cost, i, ties=sum(j not in best for j in near))
 
 
 def _work(layouts: Layouts, i: int) -> tuple[object, ...]:
     """Return the key under which layouts count as ties: per-device work, ignoring how data parallelism is split."""
     row = layouts.row(i)
-    if row["recompute"] in CHEAP:
+    if row["recompute"] in CHEAP_RECOMPUTE:
         row["recompute"] = "none"
     ranks, part = int(layouts.dp[i]) * int(row["cp"]), int(row["mbs"]) / int(row["cp"])
     return (ranks, part, *(value for name, value in row.items() if name not in (*MINOR, "cp", "mbs")))
@@ -184,7 +184,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     tokens = float(q.work.batch_tokens)
     parts = {name: float(value[i]) for name, value in cost.time.items()}
     low, high = interval.step(q.calibration, parts, devices, any(op.expert for op in q.model.ops))
-    memory_factor = math.exp(interval.NORMAL * q.calibration.memory_spread)
+    memory_factor = math.exp(interval.COVERAGE_STDS * q.calibration.memory_spread)
     exact = _exact_flops(q, tokens)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
@@ -196,7 +196,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     power = q.chip.tdp
     dollars = hours * 3600 * rent * devices / q.cluster.devices if hours and rent else None
     lasting, spares = _goodput(q, devices, seconds)
-    longer = 1 / lasting["effective"] if lasting["effective"] >= goodput.HOPELESS else None
+    longer = 1 / lasting["effective"] if lasting["effective"] >= goodput.MIN_GOODPUT else None
     return Choice(
         layout=row, devices=devices, step=seconds, low=seconds * low, high=seconds * high, tokens_per_second=tokens / seconds,
         tflops={name: value / seconds / devices / 1e12 for name, value in rates.items()}, mfu=exact / seconds / devices / peak,

@@ -14,15 +14,15 @@ from meshwise.cost.layout import Floats, Ints
 from meshwise.cost.objective import Objective
 from meshwise.errors import UserError, nearest, quoted
 
-CHARACTERS = 4.0
+CHARS_PER_TOKEN = 4.0
 """Characters per token of English text in vocabularies of 50,000 to 250,000 words. An assumption where no row states its tokens."""
-COUNTED = ("tokens", "length", "num_tokens", "input_ids")
+TOKEN_COLUMNS = ("tokens", "length", "num_tokens", "input_ids")
 """Columns that state the tokens of a row, as a number or as the list of them."""
-TEMPLATE = 8
+TEMPLATE_TOKENS = 8
 """Tokens that a chat template adds to each message. An assumption."""
-ANSWERING = {"assistant", "gpt", "model", "chatbot", "bot"}
+ANSWER_ROLES = {"assistant", "gpt", "model", "chatbot", "bot"}
 """Roles whose messages are answers, in the words of OpenAI's, ShareGPT's, Gemma's and Cohere's formats."""
-MOST_ROWS = 5_000_000
+MAX_ROWS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         with file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
-                if number > MOST_ROWS:
-                    raise UserError(f"--data {file.name}: more than {MOST_ROWS:,} rows; give --tokens instead")
+                if number > MAX_ROWS:
+                    raise UserError(f"--data {file.name}: more than {MAX_ROWS:,} rows; give --tokens instead")
                 if not line.strip():
                     continue
                 row: object = json.loads(line)
@@ -127,7 +127,7 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _lengths(row: dict[str, Any], objective: Objective, where: str) -> tuple[list[int], bool]:
     """Return the tokens of each sequence of a row, and whether the row states them."""
-    stated: object = next((row[name] for name in COUNTED if name in row), None)
+    stated: object = next((row[name] for name in TOKEN_COLUMNS if name in row), None)
     if stated is not None:
         number: object = len(cast(list[object], stated)) if isinstance(stated, list) else stated
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
@@ -155,7 +155,7 @@ def _answers(row: dict[str, Any], columns: tuple[str, ...]) -> bool:
     if items and all(isinstance(item, dict) for item in items):
         said = cast(list[dict[str, object]], items)
         roles = {str(message.get("role", message.get("from", ""))).lower() for message in said}
-        if roles - {""} and not roles & ANSWERING:
+        if roles - {""} and not roles & ANSWER_ROLES:
             return False
     calls = any(isinstance(item, dict) and "tool_calls" in item for item in items)
     return calls or any(text.strip() for text in _texts(cast(object, row[columns[-1]])))
@@ -168,7 +168,7 @@ def _tokens(values: list[object]) -> int:
         for text in _texts(value):
             characters += len(text)
             messages += 1
-    return max(1, round(characters / CHARACTERS) + TEMPLATE * messages)
+    return max(1, round(characters / CHARS_PER_TOKEN) + TEMPLATE_TOKENS * messages)
 
 
 def _texts(value: object) -> Iterator[str]:

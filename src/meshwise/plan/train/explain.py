@@ -17,9 +17,9 @@ from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
 from meshwise.units import GIB
 
-SHOWN = 4
+MAX_PARTS_NAMED = 4
 """Parts of the step that a comparison names."""
-NEGLIGIBLE = 0.05
+NEGLIGIBLE_PERCENT = 0.05
 """Percent of throughput below which a change counts as no gain."""
 
 
@@ -141,7 +141,7 @@ def comparison(best: Choice, other: Choice | None, rows: tuple[Difference, ...])
         return []
     percent = 100 * (other.step / best.step - 1)
     lines = [f"{best.name} takes {best.step:.4g} s, {other.name} {other.step:.4g} s ({percent:+.1f}%)."]
-    for row in rows[:SHOWN]:
+    for row in rows[:MAX_PARTS_NAMED]:
         verb = "saves" if row.gained > 0 else "costs"
         words = TRAIN_WORDS[row.part]
         lines.append(f"  It {verb} {abs(row.gained):.3g} s in {words} ({row.mine:.3g} s against {row.other:.3g} s).")
@@ -193,7 +193,7 @@ def what_if(q: Question, best: Choice, bounds: Bounds) -> list[str]:
             continue
         other = choice(trial, found.layouts, found.cost, 0)
         gain = 100 * (other.tokens_per_second / best.tokens_per_second - 1)
-        if abs(gain) < NEGLIGIBLE:
+        if abs(gain) < NEGLIGIBLE_PERCENT:
             lines[f"With {change}: no gain."] = 0.0
             continue
         winner = "the same layout" if other.name == best.name else layout_name(other.layout, short=True)

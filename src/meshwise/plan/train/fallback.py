@@ -69,12 +69,12 @@ def faster_part(ask: TrainAsk, seconds: float) -> tuple[str, ...]:
         return ()
     taken = {on: step for on in _kinds(ask.on) if (step := _seconds(replace(ask, on=on))) is not None}
     best = min(taken, key=lambda on: taken[on], default="")
-    if not best or taken[best] >= NOTABLE * seconds:
+    if not best or taken[best] >= NOTABLE_TIME_RATIO * seconds:
         return ()
     return (f"without the other cards a step takes {taken[best]:.3g} s instead of {seconds:.3g}: --on {best}",)
 
 
-NOTABLE = 0.98
+NOTABLE_TIME_RATIO = 0.98
 """Seconds of a part over those of all cards from which on the part is worth a note."""
 
 

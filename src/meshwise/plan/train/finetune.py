@@ -10,13 +10,13 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import peak
-from meshwise.cost.work import MOST_TOKENS
+from meshwise.cost.work import MAX_BATCH_TOKENS
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import dataset
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.lookup import padded_together
 
-MOST_BATCH = 4096
+MAX_MICRO_BATCH = 4096
 """Largest micro-batch that is tried."""
 UNIT_TOKENS = 64
 """The longest sequence is found in multiples of this."""
@@ -90,7 +90,7 @@ def _ways(q: Question, best: Choice) -> list[str]:
 
 def largest_batch(q: Question, best: Choice) -> tuple[int, str]:
     """Return the most sequences that fit on a device at once, with the layout of `best`, and how their activations are recomputed."""
-    room, sizes = q.chip.memory * (1 - q.work.reserve), np.arange(1, MOST_BATCH + 1)
+    room, sizes = q.chip.memory * (1 - q.work.reserve), np.arange(1, MAX_MICRO_BATCH + 1)
     found = [(0, "")]
     for way in _ways(q, best):
         layouts = replace(_repeated(best, len(sizes)), mbs=sizes, recompute=np.full(len(sizes), RECOMPUTE.index(way)))
@@ -103,7 +103,7 @@ def longest_sequence(q: Question, best: Choice) -> tuple[int, str]:
     """Return the longest sequence in steps of UNIT_TOKENS that fits with the layout of `best` and one sequence per device; at most the
     context of the model."""
     room = q.chip.memory * (1 - q.work.reserve)
-    context = int(q.model.decoder.context or MOST_TOKENS)
+    context = int(q.model.decoder.context or MAX_BATCH_TOKENS)
     found = [(0, "")]
     for way in _ways(q, best):
         layout = replace(

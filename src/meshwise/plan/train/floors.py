@@ -9,11 +9,11 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 
-BLOCK = 1 << 14
+BLOCK_SIZE = 1 << 14
 """Partial layouts whose bounds are computed at once."""
-SHORTEST = 1e-12
+MIN_MESSAGE_SECONDS = 1e-12
 """Seconds that no message takes less than."""
-ROUNDING = 1 + 1e-9
+ROUNDING_FACTOR = 1 + 1e-9
 """Tolerance of lower bounds, which add up in another order than the values they bound."""
 
 
@@ -24,7 +24,7 @@ def time_floors(q: Question, shape: Ints, a: Layouts) -> Floats:
     for axis in (getattr(a, name) for name in (*MODEL_CUTS, "mbs")):
         code = code * (int(axis.max()) + 1) + axis
     _, first, which = np.unique(code, return_index=True, return_inverse=True)
-    parts = (first[i : i + BLOCK] for i in range(0, len(first), BLOCK))
+    parts = (first[i : i + BLOCK_SIZE] for i in range(0, len(first), BLOCK_SIZE))
     return np.concatenate([_floors(q, shape[rows], a.take(rows)) for rows in parts])[which]
 
 
@@ -35,7 +35,7 @@ def _floors(q: Question, shape: Ints, a: Layouts) -> Floats:
     """Partial layouts that may fit without recompute: no other way is faster."""
     for how in q.work.framework.recompute:
         option = RECOMPUTE.index(how)
-        fits = memory_floor(shaped, a, option) <= capacity * ROUNDING
+        fits = memory_floor(shaped, a, option) <= capacity * ROUNDING_FACTOR
         rows = np.flatnonzero(fits & (np.isinf(bounds) if how == "full" else ~least))  # nothing is slower than full recompute
         least |= fits & (how == "none")
         if len(rows):
@@ -65,7 +65,7 @@ def _interleaved_floor(q: Question, axes: dict[str, Ints]) -> Floats:
     """Return the least seconds of any number of model chunks: v chunks divide the bubble by v and send v times as much."""
     cost = evaluate(q, Layouts.of(**axes, vpp=2))
     bubble, sent = 2 * cost.time["bubble"], cost.time["p2p"] / 2
-    least = np.sqrt(bubble / np.maximum(sent, SHORTEST))
+    least = np.sqrt(bubble / np.maximum(sent, MIN_MESSAGE_SECONDS))
     chunks = np.clip(least, 1, np.maximum(1, q.model.decoder.layers / axes["pp"]))
     return cost.step - cost.time["dp"] - cost.time["bubble"] - cost.time["p2p"] + bubble / chunks + sent * chunks
 

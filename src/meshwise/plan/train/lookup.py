@@ -21,7 +21,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.fields import defaults
 from meshwise.plan.train import dataset
 
-PADDED_TOGETHER = 8
+MAX_PADDED_SEQUENCES = 8
 """Sequences of a micro-batch that are padded to the longest of them, at most. An assumption: the search chooses the micro-batch later."""
 
 
@@ -129,7 +129,7 @@ def _data_tokens(ask: TrainAsk, objective: Objective) -> float:
 
 def padded_together(ask: TrainAsk) -> int:
     """Return how many sequences are assumed to be padded to the longest of them."""
-    return min(ask.batch, PADDED_TOGETHER)
+    return min(ask.batch, MAX_PADDED_SEQUENCES)
 
 
 def candidates(ask: TrainAsk, cluster: Cluster, model: Model) -> tuple[str, ...]:

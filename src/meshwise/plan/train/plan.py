@@ -100,7 +100,7 @@ def make(ask: TrainAsk) -> TrainPlan:
     instead = fallback.usual_note(usual, q)
     ask = replace(ask, framework=q.work.framework.key) if instead else ask
     choices = tuple(distinct(q, found, ask.top))
-    if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.HOPELESS:
+    if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.MIN_GOODPUT:
         raise DoesNotFit(no_progress(q, choices[0]))
     fitted, rent = q.calibration, q.cluster.rent
     plan = TrainPlan(

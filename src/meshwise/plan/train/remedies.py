@@ -21,9 +21,9 @@ from meshwise.plan.train.fallback import Attempt, first_that_fits
 from meshwise.units import GIB
 
 RANK = "16"
-UNLIMITED = 1e18
+UNLIMITED_BYTES = 1e18
 """Bytes of host memory that hold anything."""
-SHOWN = 0.05 * GIB
+MIN_SAVING_BYTES = 0.05 * GIB
 """Savings below this are rounded to nothing."""
 
 
@@ -190,12 +190,12 @@ def _bytes(ask: TrainAsk, fitted: Question, layout: Layouts) -> tuple[float, flo
     row = layout.row(0)
     named = replace(ask, framework=ask.framework or fitted.work.framework.key)
     q = lookup.question(named, in_turn=row["schedule"] == "naive" and lookup.mixed(ask), any_length=True)
-    bounded = {axis: np.clip(getattr(layout, axis), *ask.bounds[axis]) for axis in BOUNDED if axis in ask.bounds}
+    bounded = {axis: np.clip(getattr(layout, axis), *ask.bounds[axis]) for axis in CHANGED_AXES if axis in ask.bounds}
     layout = replace(layout, **bounded)
     return float(peak(q, layout)[0]), float(host_needs(q, layout)[0])
 
 
-BOUNDED = ("recompute", "mbs", "offload")
+CHANGED_AXES = ("recompute", "mbs", "offload")
 """Axes that a change frees or fixes."""
 
 
@@ -211,8 +211,8 @@ def words(found: Cure) -> str:
     listed: list[str] = []
     for remedy in found.remedies:
         number = f"{'' if listed else 'saves '}{{:.1f}} GiB{' more' if listed else ''}"
-        told = [number.format(remedy.saves / GIB)] if remedy.saves > SHOWN else []
-        if remedy.on_host > SHOWN and (not told or found.on_host + remedy.on_host > found.host):
+        told = [number.format(remedy.saves / GIB)] if remedy.saves > MIN_SAVING_BYTES else []
+        if remedy.on_host > MIN_SAVING_BYTES and (not told or found.on_host + remedy.on_host > found.host):
             told.append(f"{'saves ' if not listed and not told else ''}{remedy.on_host / GIB:.1f} GiB of host memory")
         listed.append(f"{remedy.flag} {' and '.join(told)}".rstrip())
     held = f" and {found.on_host / GIB:.1f} of the host's {found.host / GIB:.1f}" if found.on_host else ""
@@ -221,7 +221,7 @@ def words(found: Cure) -> str:
 
 def _more_host_memory(ask: TrainAsk) -> str:
     """Return the host memory that offload alone would need to fit; '' if offload alone does not suffice."""
-    found = _attempt(replace(ask, ram=UNLIMITED))
+    found = _attempt(replace(ask, ram=UNLIMITED_BYTES))
     if found is None or not found.fits:
         return ""
     least = float(host_needs(found.question, found.found.layouts).min())

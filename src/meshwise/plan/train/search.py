@@ -15,18 +15,18 @@ from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost, evaluate, host_fits, peak
 from meshwise.errors import UserError
-from meshwise.plan.train.floors import ROUNDING, time_floors
+from meshwise.plan.train.floors import ROUNDING_FACTOR, time_floors
 from meshwise.plan.train.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules, recomputes, saves
 
-BLOCK = 1 << 14
+BLOCK_SIZE = 1 << 14
 """Layouts evaluated at once: enough that many share a cut, few enough that their arrays stay in a core's cache."""
-PAIRS = 1 << 18
+BLOCK_PAIRS = 1 << 18
 """Pairs of cut and model shape whose rules are checked at once."""
-PARTS_TRIED = 4096
+MAX_SUBCLUSTERS = 4096
 """Smaller clusters to try where a model cannot be cut over the whole cluster."""
-LARGE = 1 << 18
+MIN_LAYOUTS_FOR_BOUNDS = 1 << 18
 """Layouts from which on lower bounds of partial layouts save more time than they take."""
-TIES = 32
+TIES_PER_CHOICE = 32
 """Layouts kept per requested one, since near-ties are merged later."""
 ASKED = "--fix or --allow"
 HOST_FITS = "offloaded state fits in the hosts' memory"
@@ -64,7 +64,7 @@ def _search(
     capacity = q.chip.memory * (1 - q.work.reserve)
     rejected: dict[str, int] = {}
     best = _empty()
-    kept = max(top, 1) * TIES
+    kept = max(top, 1) * TIES_PER_CHOICE
     evaluated, smallest = 0, np.inf
     for block_question, block, floor in blocks(q, limits, nodes, rejected, offloads=offloads, faster_than=faster_than):
         weight = peak(block_question, block)
@@ -76,7 +76,7 @@ def _search(
         _count(rejected, HOST_FITS, fits & ~on_host)
         fits &= on_host
         if len(best[0]) == kept:
-            fits &= floor <= best[1].step[-1] * ROUNDING
+            fits &= floor <= best[1].step[-1] * ROUNDING_FACTOR
         if not fits.any():
             continue
         block = block.take(fits)
@@ -119,7 +119,7 @@ def check_divides(q: Question, limits: Bounds, nodes: tuple[int, ...] = ()) -> N
     devices = [count * q.cluster.node.devices for count in nodes or (q.cluster.node_count,)]
     whole = sorted({n for number in devices for n in divisors(number)})
     for axis, (least, most) in limits.items():
-        if axis in BOUNDED_CUTS and not any(least <= n <= most for n in whole):
+        if axis in BOUNDABLE_CUTS and not any(least <= n <= most for n in whole):
             near = [max(n for n in whole if n < least), *(n for n in whole if n > most)][:2]
             span = f"{least}" if least == most else f"{least}..{most}"
             raise UserError(
@@ -138,18 +138,18 @@ def blocks(
     q: Question, limits: Bounds, nodes: tuple[int, ...], rejected: dict[str, int], *, offloads: bool = False,
     faster_than: float = math.inf,
 ) -> Iterator[tuple[Question, Layouts, Floats]]:  # fmt: skip
-    """Yield valid layouts in blocks of about BLOCK, each with its question, whose model has the shape of every layout in the block, and
-    lower bounds on their seconds. Partial layouts that cannot be `faster_than` this are left out. Offload, which no lower bound covers,
-    and searches so small that bounds cost as much as they save have bounds of 0."""
+    """Yield valid layouts in blocks of about BLOCK_SIZE, each with its question, whose model has the shape of every layout in the
+    block, and lower bounds on their seconds. Partial layouts that cannot be `faster_than` this are left out. Offload, which no lower
+    bound covers, and searches so small that bounds cost as much as they save have bounds of 0."""
     choices = InnerChoices(q, limits, offloads=offloads)
     waiting: list[PartialLayouts] = []
     for count in nodes or (q.cluster.node_count,):
         for partial in partial_layouts(q, limits, count, choices, rejected):
-            if not offloads and partial.number >= LARGE:
+            if not offloads and partial.number >= MIN_LAYOUTS_FOR_BOUNDS:
                 partial = replace(partial, floor=time_floors(q, partial.shape, partial.layouts))
-                partial = partial.take(partial.floor <= faster_than * ROUNDING) if math.isfinite(faster_than) else partial
+                partial = partial.take(partial.floor <= faster_than * ROUNDING_FACTOR) if math.isfinite(faster_than) else partial
             waiting.append(partial)
-            if sum(part.number for part in waiting) >= BLOCK:
+            if sum(part.number for part in waiting) >= BLOCK_SIZE:
                 yield from completed(q, PartialLayouts.joined(waiting), choices)
                 waiting = []
     if sum(part.number for part in waiting):
@@ -231,7 +231,7 @@ def partial_layouts(
     """Yield partial layouts on this many nodes: every cut, shape and micro-batch that satisfies the rules, many at a time."""
     for shapes, cuts in _paired(q, _cuts(nodes * q.cluster.node.devices, any(op.expert for op in q.model.ops))):
         # --fix and --allow first, so that the counts of other rules only cover layouts that the user allows
-        rules = _bounded(cuts, limits, BOUNDED_CUTS)
+        rules = _bounded(cuts, limits, BOUNDABLE_CUTS)
         rules |= _without_node_rule(cut_rules(replace(q, model=q.model.take(shapes)), cuts), limits)
         kept = _passing(rules, rejected, len(cuts))
         shapes, cuts = shapes[kept], cuts.take(kept)
@@ -268,20 +268,20 @@ def _pair_with_choices(sizes: Ints, kinds: Ints) -> tuple[Ints, Ints]:
 def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
     """Yield every cut with every shape (its index), many at a time. Shapes are strided, so that the first block resembles the rest."""
     shapes = np.arange(np.size(q.model.variant))
-    parts = -(-len(shapes) // max(1, PAIRS // len(cuts)))
+    parts = -(-len(shapes) // max(1, BLOCK_PAIRS // len(cuts)))
     for part in range(parts):
         chosen = shapes[part::parts]
         yield np.repeat(chosen, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(chosen)))
 
 
 def completed(q: Question, partial: PartialLayouts, choices: InnerChoices) -> Iterator[tuple[Question, Layouts, Floats]]:
-    """Yield partial layouts completed with all their inner choices, in blocks of about BLOCK, with their lower bounds."""
+    """Yield partial layouts completed with all their inner choices, in blocks of about BLOCK_SIZE, with their lower bounds."""
     columns = {axis: np.concatenate([table[axis] for table in choices.tables]) for axis in INNER}
     sizes = np.array([len(table["zero"]) for table in choices.tables], dtype=np.int64)
     ends: Ints = np.cumsum(partial.size)
     first = before = 0
     while first < len(ends):
-        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK, side="right")))
+        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_SIZE, side="right")))
         outer, inner = _pair_with_choices(sizes, partial.kind[first:last])
         outer += first
         axes = {axis: getattr(partial.layouts, axis)[outer] for axis in (*CUTS, "mbs")}
@@ -295,7 +295,7 @@ def _without_node_rule(rules: dict[str, Mask], limits: Bounds) -> dict[str, Mask
     return {rule: mask for rule, mask in rules.items() if not (rule == TP_IN_NODE and "tp" in limits)}
 
 
-BOUNDED_CUTS = ("dp", *CUTS)
+BOUNDABLE_CUTS = ("dp", *CUTS)
 
 
 def concatenated(parts: Sequence[Layouts]) -> Layouts:
@@ -351,7 +351,7 @@ def usable_part(q: Question) -> tuple[int, int] | None:
     nodes = range(most, max(0, int(0.8 * most) - 1), -1)
     every = ((n, d) for n in nodes for d in range(size, 0, -1) if n and (n, d) != (most, size))
     parts = sorted(every, key=lambda p: -p[0] * p[1])
-    for count, devices in parts[:PARTS_TRIED]:
+    for count, devices in parts[:MAX_SUBCLUSTERS]:
         node = replace(q.cluster.node, chips=((devices, q.chip),))
         part = replace(q, cluster=replace(q.cluster, nodes=((count, node),)))
         if np.logical_and.reduce(list(cut_rules(part, _copied(count * devices)).values())).any():

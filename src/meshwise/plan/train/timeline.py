@@ -20,10 +20,10 @@ from meshwise.cost.train.step import collectives, layer_and_head, pass_times, st
 from meshwise.errors import UserError
 from meshwise.plan.train.choice import Choice
 
-WITHIN: Final = ("p2p", "recompute", "matmul", "attention", "elementwise", "launch", "cp", "ep", "tp")
+INNER_PARTS: Final = ("p2p", "recompute", "matmul", "attention", "elementwise", "launch", "cp", "ep", "tp")
 """Parts of one operation of a stage, in the order in which the trace shows them."""
 COMPUTED: Final = ("recompute", "matmul", "attention", "elementwise", "launch")
-AFTER: Final = ("dp", "offload", "optimizer", "fixed")
+PARTS_AFTER_BACKWARD: Final = ("dp", "offload", "optimizer", "fixed")
 """Parts that follow the last backward pass."""
 STREAMS: Final = {
     "compute": "compute", "tp": "tensor-parallel", "cp": "context-parallel", "ep": "expert-parallel", "p2p": "point-to-point",
@@ -31,9 +31,9 @@ STREAMS: Final = {
 }  # fmt: skip
 """Trace track of each part; parts not listed belong to the compute stream."""
 PASSES: Final = ("forward", "backward", "weight gradients")
-DETAILED: Final = 6000
+MAX_DETAILED_OPERATIONS: Final = 6000
 """Show the parts of each operation as separate slices up to this many operations."""
-SECANTS: Final = 20
+MAX_SECANT_STEPS: Final = 20
 """Iterations of the secant method, at most."""
 
 
@@ -45,7 +45,7 @@ class Timeline:
     schedule: str
     run: Simulation
     inside: Floats
-    """Seconds by part (of WITHIN), pass, stage and chunk."""
+    """Seconds by part (of INNER_PARTS), pass, stage and chunk."""
     after: dict[str, float]
 
     def save(self, path: str | Path) -> int:
@@ -80,7 +80,7 @@ def simulate_step(q: Question, choice: Choice) -> Timeline:
     layouts = Layouts.from_row(choice.layout)
     schedule, microbatches = str(choice.layout["schedule"]), _microbatches(q, choice, layouts)
     inside, lost = _inside(q, layouts), _between(q, choice, layouts, microbatches)
-    after = {part: choice.time[part] for part in AFTER}
+    after = {part: choice.time[part] for part in PARTS_AFTER_BACKWARD}
     target = choice.step - sum(after.values())
     inside = inside + _share(schedule, inside, lost, microbatches, target) * lost
     run = simulate(schedule, inside.sum(axis=0), microbatches)
@@ -98,7 +98,7 @@ def _share(schedule: str, inside: Floats, lost: Floats, microbatches: int, targe
     most, share, least = length(1.0), 0.0, length(0.0)
     if not least < target < most:
         return float(target >= most)
-    for _ in range(SECANTS):
+    for _ in range(MAX_SECANT_STEPS):
         share += (1 - share) * (target - least) / (most - least)
         least = length(share)
         if least >= target * (1 - 1e-7):
@@ -135,7 +135,7 @@ def _inside(q: Question, layouts: Layouts) -> Floats:
 
 def _by_pass(parts: dict[str, Floats], waits: tuple[str, ...], times: PassTimes) -> Floats:
     """Divide the seconds of each part between forward, backward and weight-gradient passes, which `waits` have no share of."""
-    seconds = {part: float(parts[part][0]) if part in parts else 0.0 for part in WITHIN}
+    seconds = {part: float(parts[part][0]) if part in parts else 0.0 for part in INNER_PARTS}
     local = sum(value for part, value in seconds.items() if part not in waits)
     computed = sum(seconds.values()) - seconds["recompute"]
     forward_share = float(times.forward[0]) / computed if computed else 0.0
@@ -151,9 +151,9 @@ def _by_pass(parts: dict[str, Floats], waits: tuple[str, ...], times: PassTimes)
 def _between(q: Question, choice: Choice, layouts: Layouts, microbatches: int) -> Floats:
     """Return the seconds that a stage loses per micro-batch outside its layers, half in each direction."""
     pp, vpp = int(layouts.pp[0]), int(layouts.vpp[0])
-    lost = np.zeros((len(WITHIN), 3, pp, vpp))
+    lost = np.zeros((len(INNER_PARTS), 3, pp, vpp))
     for part, seconds in (("p2p", choice.time["p2p"] / microbatches), ("launch", float(stage_launch(q, layouts)[0]))):
-        lost[WITHIN.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
+        lost[INNER_PARTS.index(part), [FORWARD, BACKWARD]] = seconds / 2 / vpp
     return lost
 
 
@@ -182,7 +182,9 @@ def _names(timeline: Timeline) -> Iterator[dict[str, Any]]:
     inside, after = timeline.inside.sum(axis=(1, 3)), {part for part, seconds in timeline.after.items() if seconds > 0}
     for stage in range(timeline.stages):
         used = (
-            {"compute"} | after | {part for part, seconds in zip(WITHIN, inside[:, stage].tolist(), strict=True) if seconds > 0}
+            {"compute"}
+            | after
+            | {part for part, seconds in zip(INNER_PARTS, inside[:, stage].tolist(), strict=True) if seconds > 0}
         )
         yield _metadata("process_name", stage, 0, name=f"stage {stage}")
         yield _metadata("process_sort_index", stage, 0, sort_index=stage)
@@ -204,9 +206,9 @@ def _slices(timeline: Timeline) -> Iterator[dict[str, Any]]:
     edges: list[list[float]] = np.round(
         1e6 * (run.start + np.concatenate([np.zeros((1, len(run.start))), np.cumsum(pieces, axis=0)])), 3
     ).T.tolist()
-    first, last = WITHIN.index(COMPUTED[0]), WITHIN.index(COMPUTED[-1]) + 1
-    detailed = len(edges) <= DETAILED
-    waits = [(i, part) for i, part in enumerate(WITHIN) if part not in COMPUTED]
+    first, last = INNER_PARTS.index(COMPUTED[0]), INNER_PARTS.index(COMPUTED[-1]) + 1
+    detailed = len(edges) <= MAX_DETAILED_OPERATIONS
+    waits = [(i, part) for i, part in enumerate(INNER_PARTS) if part not in COMPUTED]
     for (stage, what, chunk, microbatch), at in zip(run.rows(), edges, strict=True):
         args = {"microbatch": microbatch, "chunk": chunk}
         yield _slice(f"{'FBW'[what]}{microbatch}", PASSES[what], stage, 0, at[first], at[last], args)

@@ -15,14 +15,14 @@ from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.axes import TRAIN_AXES
 from meshwise.plan.train import lookup
-from meshwise.plan.train.choice import TIE, Choice, choice, differences
+from meshwise.plan.train.choice import TIE_SHARE, Choice, choice, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
 from meshwise.plan.vary import Answer, Points, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
 
-DAY = 86400.0
-_KEPT = tuple(axis.name for axis in AXES if axis.name not in DATA)
+DAY_SECONDS = 86400.0
+_KEPT_AXES = tuple(axis.name for axis in AXES if axis.name not in DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Point(Answer[TrainAsk, Choice]):
     def meets(self, within: float) -> bool:
         """Return whether training ends within this many seconds; 0 means no deadline."""
         days = self.choice.total_days if self.choice else None
-        return days is not None and (not within or days * DAY <= within)
+        return days is not None and (not within or days * DAY_SECONDS <= within)
 
     def more(self) -> dict[str, Any]:
         within = self.ask.within if self.ask else 0.0
@@ -129,7 +129,7 @@ def why(before: Point, point: Point) -> str:
     if isinstance(old_here, str):
         return f"{change}: here the previous layout {old_here}"
     slower = old_here.step / point.choice.step - 1
-    if slower <= TIE:
+    if slower <= TIE_SHARE:
         return f"{change}: a tie, the previous layout would be {100 * slower:.1f}% slower"
     new_before = _same_cut(before.question, new, before.choice.devices)
     faster = f"{change}: {100 * slower:.0f}% faster than the previous layout"
@@ -154,7 +154,7 @@ def _saved_or_lost(gained: float) -> str:
 
 def _change(old: Row, new: Row) -> str:
     """Return the axes that differ, except data parallelism: 'pp4 to pp8, none to full recompute'."""
-    differ = [axis for axis in _KEPT if old[axis] != new[axis]]
+    differ = [axis for axis in _KEPT_AXES if old[axis] != new[axis]]
     if not (old["zero"] and new["zero"]):  # the first replica brings a ZeRO stage with it
         differ = [axis for axis in differ if axis != "zero"]
     if "vpp" in differ or "pp" in differ:  # they imply the schedule
@@ -168,7 +168,7 @@ def _change(old: Row, new: Row) -> str:
 
 def _same_cut(q: Question, layout: Row, devices: int) -> Choice | str:
     """Evaluate a cut on this many devices of another question, with the best data parallelism; or return why it cannot run there."""
-    numbers = {axis: index(axis, layout[axis]) for axis in _KEPT}
+    numbers = {axis: index(axis, layout[axis]) for axis in _KEPT_AXES}
     cut = numbers["tp"] * numbers["pp"] * numbers["cp"]
     name = " x ".join(f"{axis}{layout[axis]}" for axis in ("tp", "pp", "cp") if int(layout[axis]) > 1)
     if devices % cut:

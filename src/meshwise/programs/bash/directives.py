@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from meshwise.programs.bash.pieces import Piece, Source, Value, said
 
-SHORT = {
+LONG_OF_SHORT = {
     "N": "nodes", "n": "ntasks", "t": "time", "p": "partition", "J": "job-name", "o": "output", "e": "error", "G": "gpus",
     "c": "cpus-per-task",
     "A": "account", "C": "constraint", "q": "qos", "a": "array", "w": "nodelist", "x": "exclude", "d": "dependency", "D": "chdir",
 }  # fmt: skip
-ALWAYS = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST")
+JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST")
 """Variables that every job has."""
 OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:(=)|(?=\s|$))|-([a-zA-Z])=?")
 VALUE = re.compile(r"'([^']*)'|\"([^\"]*)\"|(\S+)")
@@ -51,7 +51,7 @@ def options(source: Source, at: int, end: int) -> list[Directive]:
             at += 1
             continue
         at, begin = option.end(), option.start()
-        name = option.group(1) or SHORT.get(option.group(3), option.group(3))
+        name = option.group(1) or LONG_OF_SHORT.get(option.group(3), option.group(3))
         blanks = re.compile(r"\s*").match(source.text, at, end)
         start = blanks.end() if blanks and not option.group(2) else at
         value = None
@@ -68,7 +68,7 @@ def variables(found: list[Directive]) -> dict[str, Value]:
     """Return the variables that Slurm sets from these options."""
     said_by = {one.name: one.value for one in found if one.value is not None}
     why = "set by Slurm when the job starts"
-    names = {name: Value((Piece(f"${name}", unknown=why, exact=False, filled=True),)) for name in ALWAYS} if found else {}
+    names = {name: Value((Piece(f"${name}", unknown=why, exact=False, filled=True),)) for name in JOB_VARIABLES} if found else {}
 
     def put(value: Value | None, *targets: str) -> None:
         if value is not None and value.known and value.pieces:

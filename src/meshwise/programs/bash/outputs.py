@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from meshwise.programs.bash.arithmetic import NotKnown, calculate
 from meshwise.programs.bash.pieces import EMPTY, Piece, Value, joined, said
 
-MOST = 10_000
+MAX_SEQ_LINES = 10_000
 """Lines of `seq`; more are refused."""
 NEWLINE = Value((Piece("\n"),))
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
@@ -23,8 +23,8 @@ def output(name: str, words: Sequence[Value], stdin: Value | None) -> Value | No
     if not all(word.known for word in words):
         return None
     texts = [word.text for word in words]
-    if name in PURE:
-        printed = PURE[name](texts)
+    if name in PURE_COMMANDS:
+        printed = PURE_COMMANDS[name](texts)
         return None if printed is None else said(printed + "\n", words[0].place if words else None)
     if name in FILTERS and stdin is not None and stdin.known:
         printed = FILTERS[name](texts, stdin.text)
@@ -113,7 +113,7 @@ def _seq(texts: list[str]) -> str | None:
         return None
     numbers = [int(text) for text in texts]
     first, step, last = (1, 1, numbers[0]) if len(numbers) == 1 else (numbers[0], 1, numbers[1]) if len(numbers) == 2 else numbers
-    if step == 0 or abs(last - first) // abs(step) > MOST:
+    if step == 0 or abs(last - first) // abs(step) > MAX_SEQ_LINES:
         return None
     values = range(first, last + 1, step) if step > 0 else range(first, last - 1, step)
     return separator.join(map(str, values)) if values else None
@@ -204,7 +204,12 @@ def _awk(texts: list[str], stdin: str) -> str | None:
     return None if match is None else "".join(f"{len(line.split(match[1])) if line else 0}\n" for line in stdin.splitlines())
 
 
-PURE: dict[str, Callable[[list[str]], str | None]] = {"basename": _basename, "dirname": _dirname, "seq": _seq, "expr": _expr}
+PURE_COMMANDS: dict[str, Callable[[list[str]], str | None]] = {
+    "basename": _basename,
+    "dirname": _dirname,
+    "seq": _seq,
+    "expr": _expr,
+}
 FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
     "bc": _bc, "tr": _tr, "wc": _wc, "cut": _cut, "head": _head, "xargs": _xargs, "awk": _awk,
 }  # fmt: skip

@@ -7,7 +7,7 @@ CLASSES = {
     "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "space": r"\s",
     "xdigit": "0-9a-fA-F",
 }  # fmt: skip
-EXTENDED = {"?": "?", "*": "*", "+": "+", "@": ""}
+QUANTIFIER_OF_EXTGLOB = {"?": "?", "*": "*", "+": "+", "@": ""}
 
 
 def regex(parts: Sequence[tuple[str, bool]], *, shortest: bool = False, extended: bool = False) -> re.Pattern[str] | None:
@@ -26,7 +26,7 @@ def regex(parts: Sequence[tuple[str, bool]], *, shortest: bool = False, extended
         elif extended and char in "?*+@!" and following == ("(", False):
             if char == "!":
                 return None
-            groups.append(EXTENDED[char])
+            groups.append(QUANTIFIER_OF_EXTGLOB[char])
             out, at = out + "(?:", at + 1
         elif groups and char in "|)":
             out += "|" if char == "|" else ")" + groups.pop()

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from meshwise.programs.bash.pieces import EMPTY, Piece, Value, joined
 
-RULE = re.compile(r"s(.)(.*?)\1(.*?)\1(g?)")
-HIDDEN = 0xE000
+SUBSTITUTION = re.compile(r"s(.)(.*?)\1(.*?)\1(g?)")
+FIRST_PLACEHOLDER = 0xE000
 """First of the characters that stand for unknown pieces of a rule, which may hold the rule's own delimiter."""
 
 
@@ -19,7 +19,7 @@ def replaced(words: Sequence[Value], stdin: Value | None) -> Value | None:
         if word.text == "-e":
             continue
         for rule, hidden in _rules(word):
-            match = RULE.fullmatch(rule)
+            match = SUBSTITUTION.fullmatch(rule)
             if match is None or re.search(r"[][.*^$\\+?(){}]", match[2]) or re.search(r"[\\&]", match[3]):
                 return None
             text = _each_line(text, match[2], _shown(match[3], hidden), every=bool(match[4]))
@@ -32,7 +32,7 @@ def _rules(word: Value) -> list[tuple[str, dict[str, Piece]]]:
     spelled = ""
     for piece in word.pieces:
         if piece.unknown:
-            sign = chr(HIDDEN + len(hidden))
+            sign = chr(FIRST_PLACEHOLDER + len(hidden))
             hidden[sign] = piece
             spelled += sign
         else:

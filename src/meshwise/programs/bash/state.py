@@ -11,7 +11,7 @@ LAUNCHERS = (
     "SLURM", "SLURMD", "PMI", "OMPI", "PBS", "LSB", "COBALT", "FLUX", "K8S", "KUBERNETES", "JOB_COMPLETION", "SKYPILOT",
     "AWS", "BASH", "CONDA",
 )  # fmt: skip
-GIVEN = frozenset({
+PRESET_VARIABLES = frozenset({
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "HOSTNAME", "HOME", "USER", "PWD",
     "OLDPWD", "PATH", "SHELL", "TMPDIR", "LD_LIBRARY_PATH", "RANDOM", "SECONDS", "UID", "CUDA_VISIBLE_DEVICES", "LOGNAME",
     "LANG", "TERM", "PYTHONPATH", "LINENO", "PPID", "EUID", "NVIDIA_VISIBLE_DEVICES",
@@ -72,7 +72,7 @@ class State:
 
 def is_given(name: str) -> bool:
     """Return whether a variable is set from outside as a rule."""
-    return name in GIVEN or name.split("_")[0] in LAUNCHERS
+    return name in PRESET_VARIABLES or name.split("_")[0] in LAUNCHERS
 
 
 def merged(states: Sequence[State], why: str) -> State:

@@ -7,7 +7,7 @@ from meshwise.programs.bash.cursor import Cursor, Nested
 from meshwise.programs.bash.pieces import Source
 from meshwise.programs.bash.words import BLANK, META, NAME, Opaque, ShellSyntaxError, Word, WordReader
 
-RESERVED = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
+RESERVED_WORDS = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
 """Words that end a block; at the place of a command they begin none."""
 ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z_0-9]*)(\+?=|\[)")
 DECLARING = ("export", "declare", "typeset", "local", "readonly")
@@ -53,7 +53,7 @@ class _Parser(Cursor):
                 self.gaps()
             if self.at >= len(self.text) or (self.starts(")") and bracket) or self.starts(";;") or self.starts(";&"):
                 return tuple(found)
-            if self.peek() in ends or self.peek() in RESERVED:
+            if self.peek() in ends or self.peek() in RESERVED_WORDS:
                 return tuple(found)
             depth = self.words.depth
             begin = self.at

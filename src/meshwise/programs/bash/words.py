@@ -12,7 +12,7 @@ META = BLANK + "\n;&|<>()"
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 SPECIAL = "@*#?-$!0123456789"
 OPERATORS = re.compile(r":-|:=|:\?|:\+|##|%%|//|/#|/%|\^\^|,,|[-=?+#%/^,@:]")
-MAX_DEPTH = 100
+MAX_NESTING = 100
 """Brackets inside brackets: deeper scripts are refused, so that a broken file cannot exhaust the stack."""
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
 
@@ -122,7 +122,7 @@ class WordReader:
     def _parts(self, at: int, stop: str, *, quoted: bool, nested: str = "") -> tuple[tuple[Part, ...], int]:
         """Read parts. `quoted`: as inside double quotes. `nested`: an opening bracket whose pairs belong to the text."""
         self.depth += 1
-        if self.depth > MAX_DEPTH:
+        if self.depth > MAX_NESTING:
             raise ShellSyntaxError("brackets are nested too deeply", at)
         text, parts, start, level = self.text, list[Part](), at, 0
         # the default of "${x:-"a b"}" may have double quotes of its own, inside which nothing changes

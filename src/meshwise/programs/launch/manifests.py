@@ -16,7 +16,7 @@ from meshwise.runs.run import Span, Stated
 IMAGE = f"{forms.PLACEHOLDER}/IMAGE"
 """Kubernetes refuses capital letters in the name of an image, so a pod with this one does not start."""
 FOLDER = "/etc/meshwise"
-DEEPEST = 40
+MAX_NESTING = 40
 
 
 def text(header: Sequence[str], *documents: Mapping[str, Any]) -> str:
@@ -144,7 +144,7 @@ def value(node: Any) -> str:
 
 def containers(node: Any, depth: int = 0) -> Iterator[Any]:
     """Yield every container of a manifest, whatever it stands in: an item of `containers`, or a `mainContainer` of Dynamo."""
-    if node is None or depth > DEEPEST:
+    if node is None or depth > MAX_NESTING:
         return
     if node.id == "mapping":
         for key, item in node.value:

@@ -8,10 +8,10 @@ from meshwise.errors import UserError
 from meshwise.programs import forms
 from meshwise.programs.program import Job
 
-PORT = 29500
+DEFAULT_PORT = 29500
 """The port of node 0 where a launcher assigns none: torchrun's own default."""
-REQUIRED = re.compile(r"\$\{([A-Z][A-Z0-9_]*):\?([^}]*)\}")
-OTHERS = ' "${OTHERS[@]}"'
+REQUIRED_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):\?([^}]*)\}")
+OTHER_HOSTS_ARGUMENTS = ' "${OTHERS[@]}"'
 RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google.com/tpu", "AWS": "aws.amazon.com/neuron"}
 """Names of accelerators as Kubernetes resources, by vendor (their device plugins)."""
 
@@ -19,7 +19,7 @@ RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google
 RENDEZVOUS = ("--node-rank=$NODE_RANK", "--master-addr=$MASTER_ADDR", "--master-port=$MASTER_PORT")
 
 
-def variables(nodes: str, rank: str, address: str, port: str = str(PORT)) -> dict[str, str]:
+def variables(nodes: str, rank: str, address: str, port: str = str(DEFAULT_PORT)) -> dict[str, str]:
     """Return the variables that a launcher sets, as shell texts."""
     return {"NNODES": nodes, "NODE_RANK": rank, "MASTER_ADDR": address, "MASTER_PORT": port}
 
@@ -44,7 +44,7 @@ def lines(job: Job, variables: Mapping[str, str], *, torchrun_names: bool = True
     text += [f"export {name}={forms.shell_word(value)}" for name, value in job.environment.items()]
     text += others(job)
     shown = forms.shell_lines(command(job))
-    shown[-1] += OTHERS if job.others else ""
+    shown[-1] += OTHER_HOSTS_ARGUMENTS if job.others else ""
     if job.starter == "once" and job.nodes > 1:
         return [*text, 'if [ "$NODE_RANK" = 0 ]; then', *(f"  {line}" for line in shown), "fi"]
     return [*text, *shown]
@@ -59,7 +59,9 @@ def others(job: Job) -> list[str]:
 
 def required(job: Job) -> dict[str, str]:
     """Return the variables that the user must set, with what they mean."""
-    return {match[1]: match[2] for word in (*job.command, *job.environment.values()) for match in REQUIRED.finditer(word)}
+    return {
+        match[1]: match[2] for word in (*job.command, *job.environment.values()) for match in REQUIRED_VARIABLE.finditer(word)
+    }
 
 
 def exported(found: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,7 @@ from meshwise.programs.source import Setting, Unknown
 from meshwise.runs.run import Span, Stated, Value
 
 FILE = "train.sbatch"
-WARNING = 120
+WARNING_SECONDS = 120
 """Seconds before the time limit at which Slurm warns the script, which then asks to be requeued."""
 RENDEZVOUS = (
     "--rdzv-id=$SLURM_JOB_ID",
@@ -30,7 +30,7 @@ def _directives(job: Job) -> list[str]:
     options = {
         "job-name": job.name, "nodes": job.nodes, "ntasks-per-node": 1,
         "gpus-per-node": 0 if script.is_cpu(job) else job.devices_per_node, "time": script.time_limit(job.hours),
-        "output": "%x-%j.out", "open-mode": "append", "signal": f"B:USR1@{WARNING}",
+        "output": "%x-%j.out", "open-mode": "append", "signal": f"B:USR1@{WARNING_SECONDS}",
     }  # fmt: skip
     lines = [f"#SBATCH --{name}={value}" for name, value in options.items() if value != 0]
     return ["#!/bin/bash", forms.comment(job.header).rstrip("\n"), *lines, "#SBATCH --exclusive", "#SBATCH --requeue"]
@@ -52,7 +52,7 @@ def _body(job: Job) -> list[str]:
     text += [f"srun {nodes}--kill-on-bad-exit=1 bash -c '"]
     text += ["  export NODE_RANK=$SLURM_NODEID"] if job.starter != "torchrun" else []
     text += [f"  {line}" for line in (*script.others(job), *_quoted(script.command(job, RENDEZVOUS)))]
-    text[-1] += script.OTHERS if job.others else ""
+    text[-1] += script.OTHER_HOSTS_ARGUMENTS if job.others else ""
     text += ["' &", "job=$!", 'until wait "$job"; do', "  code=$?", '  kill -0 "$job" 2> /dev/null || exit "$code"', "done"]
     return text
 

@@ -13,7 +13,7 @@ def write(job: Job) -> dict[str, str]:
     how = f"Start on each of {job.nodes} nodes: NODE_RANK=0 MASTER_ADDR=NODE_0 bash {FILE}" if several else f"Start: bash {FILE}"
     rank = '"${NODE_RANK:?set NODE_RANK: the number of this node, from 0}"'
     address = '"${MASTER_ADDR:?set MASTER_ADDR: the address of node 0}"'
-    variables = script.variables(str(job.nodes), rank, address, f"${{MASTER_PORT:-{script.PORT}}}")
+    variables = script.variables(str(job.nodes), rank, address, f"${{MASTER_PORT:-{script.DEFAULT_PORT}}}")
     text = ["#!/bin/bash", comment([*job.header, how]).rstrip("\n"), "set -euo pipefail", *script.lines(job, variables)]
     return {FILE: "\n".join(text) + "\n"}
 

@@ -11,7 +11,7 @@ _DOTTED = re.compile(r"^.*?([A-Za-z_][\w-]*)\s*\.{3,}\s*(\S.*)$")
 _PAIR = re.compile(r"(?:^|[\s({,])--?([A-Za-z][\w-]*)[= ]([\w.+-]+)|(?:^|[\s({,])([A-Za-z_]\w*)\s*=\s*'?([\w.+-]+)'?(?=[,)\s]|$)")
 _MODEL = "layers hidden ffn heads kv_heads vocab seq params"
 _LAYOUT = "devices dp tp pp cp ep vpp zero mbs per_device_batch batch accumulation"
-KNOWN = frozenset([*_MODEL.split(), *_LAYOUT.split(), "recompute", "sp", "precision"])
+ARGUMENT_FIELDS = frozenset([*_MODEL.split(), *_LAYOUT.split(), "recompute", "sp", "precision"])
 """Fields that an argument may set; other names that look like columns, such as 'loss', are not arguments."""
 
 
@@ -32,7 +32,7 @@ def read_arguments(series: Series, text: str, names: Mapping[str, str] | None = 
 def set_argument(series: Series, name: str, value: str) -> None:
     """Set the fact that an argument stands for; ignore a name that is not an argument, or a value that is not a number."""
     column = find_column(name)
-    if column is None or column.field.name not in KNOWN:
+    if column is None or column.field.name not in ARGUMENT_FIELDS:
         return
     if not column.field.quantity:
         series.text(column.field.name, value)

@@ -10,11 +10,11 @@ from meshwise.runs.reading import Claim, Reading
 from meshwise.runs.run import Run, Value
 
 SHAPE = frozenset({"layers", "hidden", "heads", "ffn", "kv_heads"})
-ABOVE = SHAPE | {"batch", "seq", "vocab"}
+FIELDS_ABOVE_A_TABLE = SHAPE | {"batch", "seq", "vocab"}
 """Fields that a line above a table sets for its rows. A layout is only taken from the row itself."""
-EVERYWHERE = frozenset({"seq", "vocab", "devices_per_node"})
+DOCUMENT_FIELDS = frozenset({"seq", "vocab", "devices_per_node"})
 """Fields that hold for a whole document if it states a single value."""
-MEASURED = frozenset({
+MEASURED_FIELDS = frozenset({
     "seconds", "tokens_per_second", "tokens_per_second_per_device", "samples_per_second", "mfu", "tflops", "memory", "peak",
     "first_loss", "reserved", "allocated",
 })  # fmt: skip
@@ -115,7 +115,7 @@ class Page:
         if sized or set(facts) & set(self.above):  # a field stated again starts another setup
             self.above = {name: value for name, value in self.above.items() if name in ("nodes", "dp")}
         self.above |= facts
-        for name in EVERYWHERE & set(facts):
+        for name in DOCUMENT_FIELDS & set(facts):
             self.everywhere.setdefault(name, set()).add(facts[name])
 
     def _add_shape(self, size: float, facts: dict[str, float]) -> None:
@@ -184,7 +184,7 @@ class Page:
             about = ("batch", run.where)
             values = (above_batch, row_batch)
             self.reading.add_claim(Claim(kind="conflict", where=run.where, text=text, values=values, about=about))
-        above = {name: value for name, value in self.above.items() if name in ABOVE}
+        above = {name: value for name, value in self.above.items() if name in FIELDS_ABOVE_A_TABLE}
         size = self.above.get("params", math.nan)
         if math.isfinite(size) and size != run.number("params"):
             above = {name: value for name, value in above.items() if name not in SHAPE}
@@ -206,7 +206,7 @@ class Page:
     def close(self) -> None:
         """Add the run that the bullets describe, and fill every run with the facts that hold for the whole document."""
         ranks = {name: tuple(values[i] for i in sorted(values)) for name, values in self.ranks.items()}
-        if MEASURED & set(self.bullets) or ranks:
+        if MEASURED_FIELDS & set(self.bullets) or ranks:
             if "loss" in ranks:
                 self.bullets.setdefault("first_loss", sum(ranks["loss"]) / len(ranks["loss"]))
             run = Run.told(self.first_bullet or "the text", {**self.bullets, **self.texts}, self.rough, "text")

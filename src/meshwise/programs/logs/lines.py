@@ -9,9 +9,9 @@ from typing import NamedTuple, TextIO
 from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 
-LONGEST = 1 << 16
+MAX_LINE_CHARS = 1 << 16
 """Characters read from one line; the rest is dropped and the line marked as cut."""
-HEAD = 1 << 16
+HEAD_CHARS = 1 << 16
 """Characters from which the format of a file is recognized."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -22,7 +22,7 @@ class Line(NamedTuple):
     number: int
     text: str
     cut: bool = False
-    """Longer than LONGEST, or the last line of a file without a final line break."""
+    """Longer than MAX_LINE_CHARS, or the last line of a file without a final line break."""
 
 
 def plain(text: str) -> str:
@@ -37,12 +37,12 @@ def plain(text: str) -> str:
 def lines(stream: TextIO) -> Iterator[Line]:
     """Yield the lines of a file, cleaned by `plain`."""
     number = 0
-    while text := stream.readline(LONGEST):
+    while text := stream.readline(MAX_LINE_CHARS):
         number += 1
         whole = text.endswith("\n")
         rest = text
-        while not whole and len(rest) == LONGEST:  # read the dropped tail in pieces
-            rest = stream.readline(LONGEST)
+        while not whole and len(rest) == MAX_LINE_CHARS:  # read the dropped tail in pieces
+            rest = stream.readline(MAX_LINE_CHARS)
             whole = rest.endswith("\n") or not rest
         yield Line(number, plain(text), cut=not text.endswith("\n"))
 
@@ -54,10 +54,10 @@ def open_text(path: Path) -> tuple[str, TextIO]:
         raise UserError(f"{quoted(str(path), 200)} is a folder; give the files in it, or the folder of a run with --predicted")
     file = files.open_file(path)
     try:
-        begin = file.peek(HEAD)
+        begin = file.peek(HEAD_CHARS)
     except OSError as error:
         file.close()
         raise files.unreadable(path, error) from None
     coding = "utf-16" if begin[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    head = begin.decode(coding, "replace")[:HEAD].replace("\r\n", "\n")
+    head = begin.decode(coding, "replace")[:HEAD_CHARS].replace("\r\n", "\n")
     return head, TextIOWrapper(file, encoding=coding, errors="replace", newline="\n")

@@ -31,7 +31,7 @@ _SPEEDUP = re.compile(
 )
 _GRADE = re.compile(r"\bGrade:?\s*([A-F][+-]?)(?=\W|$)(?:\s*\((\d+)/100\))?")
 _SPREAD = re.compile(rf"±\s*({_NUMBER})\s*%[^.]{{0,20}}(?:across|between|over|variance)[^.]{{0,12}}\bgpus?", re.IGNORECASE)
-LONGEST = 4000
+MAX_PARAGRAPH_CHARS = 4000
 """Characters searched in one paragraph."""
 
 
@@ -58,7 +58,7 @@ def model_in(text: str) -> str:
 
 def claims(text: str, where: str, model: str) -> Iterator[Claim]:
     """Yield the claims in a paragraph; `model` is the last model that the document named."""
-    text = text[:LONGEST]
+    text = text[:MAX_PARAGRAPH_CHARS]
     if "tok" in text.lower():
         yield from _rates(text, where, model_in(text) or model)
     if "=" in text or "(" in text:

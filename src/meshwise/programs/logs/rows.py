@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from meshwise.runs.reading import Skips
 from meshwise.runs.run import Run
-from meshwise.runs.table import SERVED, SIZES, TRAINED, Header
+from meshwise.runs.table import SERVE_FIGURES, SIZES, TRAINED, Header
 
-MEASURED = (*TRAINED, *SERVED, *SIZES)
+MEASURED_FIELDS = (*TRAINED, *SERVE_FIGURES, *SIZES)
 """A row with one of these is a run; so is a row that states a failure."""
 
 
@@ -16,5 +16,5 @@ def run_of(header: Header, cells: Sequence[str], where: str, decimal: str, skipp
     for one in run:
         if one.how == "unknown":
             skipped.add(f"{one.key[:30]!r} is not an unambiguous number", where)
-    measured = any(run.value(name) is not None for name in MEASURED) or "outcome" in run
+    measured = any(run.value(name) is not None for name in MEASURED_FIELDS) or "outcome" in run
     return run if measured else None

@@ -11,7 +11,7 @@ MEDIANS = (
     "mfu", "forward_seconds",
 )  # fmt: skip
 PEAKS = ("memory", "reserved", "allocated")
-WARM_UP = 2
+WARM_UP_STEPS = 2
 """Steps left out of the medians."""
 
 
@@ -81,7 +81,7 @@ class Series:
         told: dict[str, Value] = {
             "framework": self.framework, **self.texts, **self.facts, **self.peaks, "steps_seen": float(self.steps),
         }  # fmt: skip
-        told |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP))}
+        told |= {name: value for name, sample in self.samples.items() if math.isfinite(value := sample.median(WARM_UP_STEPS))}
         if math.isfinite(self.batch):
             told["batch"] = self.batch
         if self.first_loss is not None and self.first_loss[1] <= self.last:

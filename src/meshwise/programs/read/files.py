@@ -17,7 +17,7 @@ from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import Run, Stated
 
-LARGEST = 2_000_000
+MAX_FILE_BYTES = 2_000_000
 """Bytes of a launch file."""
 SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
 COMPANIONS = ("accelerate", "deepspeed")
@@ -52,8 +52,8 @@ def _text(path: Path) -> str:
         why = "Python is not read, since only running it would tell its values"
         raise UserError(f"{path}: {why}; give its launch script or a YAML")
     text = catalogue.text_of(path)
-    if len(text) > LARGEST:
-        raise UserError(f"{path}: {len(text):,} characters; expected a launch file of at most {LARGEST:,}")
+    if len(text) > MAX_FILE_BYTES:
+        raise UserError(f"{path}: {len(text):,} characters; expected a launch file of at most {MAX_FILE_BYTES:,}")
     return text
 
 

@@ -20,7 +20,7 @@ from meshwise.programs.bash.statements import parse
 from meshwise.programs.source import Command, Setting, Source, Unknown, Word
 from meshwise.runs.run import Span
 
-LARGEST = 2_000_000
+MAX_SCRIPT_CHARS = 2_000_000
 """Characters of a script; a launch script is a thousandth of it."""
 
 
@@ -63,8 +63,10 @@ class WrittenFile(Source):
 def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()) -> Script:
     """Return what a script would do. `given` answers unknown variables (`--set`), before what the script assigns; `beside` are files
     that it may source, start or copy."""
-    if len(source.text) > LARGEST:
-        raise UserError(f"{source.file} has {len(source.text)} characters; a launch script of at most {LARGEST} is expected")
+    if len(source.text) > MAX_SCRIPT_CHARS:
+        raise UserError(
+            f"{source.file} has {len(source.text)} characters; a launch script of at most {MAX_SCRIPT_CHARS} is expected"
+        )
     text = _pieces(source)
     found = sbatch.directives(text)
     fixed = {name: bash.Value((bash.Piece(value, None, exact=False),)) for name, value in given.items()}

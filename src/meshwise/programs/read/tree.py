@@ -9,12 +9,12 @@ from meshwise.errors import UserError
 from meshwise.programs.source import Scalar, Setting, Source, Unknown
 from meshwise.runs.run import Span
 
-DEEPEST = 40
-MOST = 20_000
+MAX_NESTING = 40
+MAX_SETTINGS = 20_000
 """Settings of one file: aliases of aliases would make more."""
 _INT = re.compile(r"[+-]?\d[\d_]*")
 _FLOAT = re.compile(r"[+-]?(\d[\d_]*)?(\.\d*)?([eE][+-]?\d+)?")
-_OPEN = re.compile(r"\$\{|\$\w|\{\{|\$\(")
+_PLACEHOLDER = re.compile(r"\$\{|\$\w|\{\{|\$\(")
 """A variable or a template's field that something else fills in."""
 _DASHES = re.compile(r"(?:- ?){8,}")
 _TRUE = ("true", "yes", "on")
@@ -36,8 +36,8 @@ def composed(text: str) -> tuple[tuple[Any, ...], tuple[int, str] | None]:
     """Return the nodes of a text, or the line and words of what is wrong with it. Several readers ask for the same text."""
     import yaml
 
-    if _deepest(text) > DEEPEST:
-        return (), (-1, f"nested more than {DEEPEST} deep")
+    if _deepest(text) > MAX_NESTING:
+        return (), (-1, f"nested more than {MAX_NESTING} deep")
     try:
         # JSON may be indented with tabs, YAML may not; offsets stay the same
         nodes: tuple[Any, ...] = tuple(yaml.compose_all(text.replace("\t", " "), Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
@@ -70,14 +70,14 @@ def _limited(source: Source, node: Any) -> list[Setting]:
     found: list[Setting] = []
     for setting in _walk(source, node, "", 0):
         found.append(setting)
-        if len(found) > MOST:
-            raise UserError(f"{source.file}: more than {MOST:,} keys; expected a launch file")
+        if len(found) > MAX_SETTINGS:
+            raise UserError(f"{source.file}: more than {MAX_SETTINGS:,} keys; expected a launch file")
     return found
 
 
 def _walk(source: Source, node: Any, path: str, depth: int) -> Iterator[Setting]:
-    if depth > DEEPEST:
-        raise UserError(f"{source.file}: nested more than {DEEPEST} deep")
+    if depth > MAX_NESTING:
+        raise UserError(f"{source.file}: nested more than {MAX_NESTING} deep")
     if node.id == "mapping":
         for key, value in _merged(node):
             name = str(key.value) if key.id == "scalar" else ""
@@ -90,7 +90,7 @@ def _walk(source: Source, node: Any, path: str, depth: int) -> Iterator[Setting]
             yield from _walk(source, item, f"{path}.{number}" if path else str(number), depth + 1)
     else:
         value = scalar(node)
-        filled = isinstance(value, str) and len(value) < 200 and _OPEN.search(value)
+        filled = isinstance(value, str) and len(value) < 200 and _PLACEHOLDER.search(value)
         yield Setting(path, Unknown(str(value), f"{value} is filled in later") if filled else value, span(source, node))
 
 

@@ -11,7 +11,7 @@ SEVERAL_SERVERS = (
     "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them; --to dynamo writes "
     "them as one deployment"
 )
-SURE = 30
+CERTAINTY = 30
 """How surely a command is of the program that it starts."""
 
 
@@ -47,7 +47,7 @@ def serving(
     def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
         if not script and in_file is not None:
             return in_file(settings)
-        return SURE if script in commands else 0
+        return CERTAINTY if script in commands else 0
 
     return Program(
         name=name, title=title, version=version, kind="serve", framework=engine, form=form, keys=keys, write=write,

@@ -48,7 +48,7 @@ KEYS = (
     Key("draft", "--draft-max", INT, also=("--draft", "--draft-n")),
     Key("port", "--port", INT, write="changed"),
 )
-LONG = {
+LONG_OF_SHORT = {
     "-m": "model", "-ngl": "n-gpu-layers", "--rpc": "rpc", "-dev": "device", "-sm": "split-mode", "-ts": "tensor-split",
     "-ot": "override-tensor",
     "--n-cpu-moe": "n-cpu-moe", "-c": "ctx-size", "-np": "parallel", "-ctk": "cache-type-k", "-ctv": "cache-type-v",
@@ -204,7 +204,13 @@ def write(given: Setup) -> Written:
     q, layout = given.plan.q, given.plan.layout
     settings = _settings(q, layout, devices(q.cards, layout.cards), PORT)
     section = given.text("model").rpartition("/")[2].removesuffix(".gguf")
-    preset = ["version = 1", "", f"[{section}]", *(f"{LONG[key]} = {value}" for key, value in settings), "load-on-startup = true"]
+    preset = [
+        "version = 1",
+        "",
+        f"[{section}]",
+        *(f"{LONG_OF_SHORT[key]} = {value}" for key, value in settings),
+        "load-on-startup = true",
+    ]
     note = f"Another way to start it, with other models beside it: llama-server --models-preset {PRESET}"
     text = forms.comment([*given.header, note]).replace("# ", "; ") + "\n".join(preset) + "\n"
     return Written({PRESET: text}, ("llama-server", *forms.flag_words(settings)), starter="once")

@@ -18,7 +18,7 @@ COMMANDS = ("mlx_lm.server",)
 BITS = {"mlx-8bit": 8, "mlx-4bit": 4}
 """Formats that `mlx_lm.convert` makes."""
 CACHE_BITS = {"int8": 8, "int4": 4}
-RINGS = 2
+MIN_RING_MACHINES = 2
 """Machines from which a ring starts."""
 
 KEYS = (
@@ -72,7 +72,7 @@ def command(given: Setup, layout: ServeLayout) -> list[str]:
     """Return the words that start the server, on all machines of a layout."""
     words = ["mlx_lm.server", *forms.flag_words(PROGRAM.settings(wording(given)))]
     number = len(layout.cards)
-    if number < RINGS:
+    if number < MIN_RING_MACHINES:
         return words
     return ["mlx.launch", "--backend", "ring", "--hosts", ",".join(f"host{i + 1}" for i in range(number)), "--", *words]
 

@@ -17,12 +17,12 @@ from meshwise.runs.run import Run, Value
 TITLE, VERSION = "TensorRT-LLM", "1.3"
 FILE, FRONT = "llm.yaml", "disaggregated.yaml"
 COMMANDS = ("trtllm-serve", "trtllm-bench", "dynamo.trtllm")
-SERVED = 8000
+FIRST_PORT = 8000
 """Port of the first server."""
 
 CACHE_SHARE = "kv_cache_config.free_gpu_memory_fraction"
 OTHER_OWN = {"moe_expert_parallel_size", "enable_attention_dp", "max_num_tokens", "cuda_graph_config.max_batch_size"}
-OWN = {CACHE_SHARE, *OTHER_OWN}
+OWN_KEYS = {CACHE_SHARE, *OTHER_OWN}
 
 KEYS = (
     Key("model", POSITIONAL, TEXT, also=("model", "--model", "--model-path"), write="never"),
@@ -86,7 +86,7 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
         names = ",".join(f"host{number + 1}:{each}" for number in range(layout.hosts))
         start = ["mpirun", "-n", str(len(layout.cards)), "-H", names, "trtllm-llmapi-launch", *words]
         return [f"{write_file}  # on every host", *hosts.repeated(start, layout.replicas)]
-    return [write_file, *hosts.one_per_copy(q, layout, words, SERVED)]
+    return [write_file, *hosts.one_per_copy(q, layout, words, FIRST_PORT)]
 
 
 def _printed(settings: Iterable[tuple[str, object]], file: str) -> str:
@@ -102,15 +102,15 @@ def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     for role, given in pools.setups(q, layout).items():
         words = wording(given) | {"transfer": "NIXL"} | ({"unmixed": True} if role == "prefill" else {})
         files.append(_printed(PROGRAM.settings(words), f"{role}.yaml"))
-    urls = {role: [f"{s.name}:{SERVED + 1 + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")}
+    urls = {role: [f"{s.name}:{FIRST_PORT + 1 + s.number}" for s in found if s.role == role] for role in ("prefill", "decode")}
     names = {"context_servers": urls["prefill"], "generation_servers": urls["decode"]}
-    front = [("hostname", "0.0.0.0"), ("port", SERVED), ("backend", "pytorch")]
+    front = [("hostname", "0.0.0.0"), ("port", FIRST_PORT), ("backend", "pytorch")]
     for name, ours in names.items():
         front += [(f"{name}.num_instances", len(ours)), (f"{name}.urls", ours)]
 
     def one(server: pools.Server) -> str:
         words = ["trtllm-serve", server.given.model, "--extra_llm_api_options", f"{server.role}.yaml"]
-        return shlex.join([*words, "--port", str(SERVED + 1 + server.number)])
+        return shlex.join([*words, "--port", str(FIRST_PORT + 1 + server.number)])
 
     return [*files, _printed(front, FRONT), *pools.commands(q, found, one, f"trtllm-serve disaggregated -c {FRONT}")]
 
@@ -132,7 +132,7 @@ def refuse(given: Setup) -> Iterable[Refusal]:
 def in_file(settings: Sequence[Setting]) -> int:
     """Return how surely a file is TensorRT-LLM's."""
     keys = {setting.key for setting in settings}
-    return 4 * len(keys & OWN) if "tensor_parallel_size" in keys or len(keys & OWN) > 1 else 0
+    return 4 * len(keys & OWN_KEYS) if "tensor_parallel_size" in keys or len(keys & OWN_KEYS) > 1 else 0
 
 
 PROGRAM = serving(

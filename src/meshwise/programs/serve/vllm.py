@@ -21,7 +21,7 @@ CACHE_TYPES = {"fp8": "fp8", "int8": "int8_per_token_head"}
 """Types of the KV cache; 16 bits are its own choice."""
 PORT, SERVED = 29501, 8000
 """Ports: of the first host, where the others join, and of the first server."""
-OTHERS = ("--headless",)
+OTHER_HOSTS_FLAGS = ("--headless",)
 """Flags of all hosts but the first: they serve no requests themselves."""
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 """The variable with the port at which a server tells others where its cache lies; every server of a host has its own."""
@@ -119,7 +119,7 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     given = setup.of_layout(q, layout)
 
     def joins(rank: int) -> list[str]:
-        return [*_on_host(given, str(rank), "host1", str(PORT)), *(OTHERS if rank else ())]
+        return [*_on_host(given, str(rank), "host1", str(PORT)), *(OTHER_HOSTS_FLAGS if rank else ())]
 
     return hosts.started(q, layout, command(given), joins, given.whole("copies"), SERVED)
 
@@ -160,7 +160,7 @@ def write(given: Setup) -> Written:
     if given.whole("nodes") == 1:
         return Written({}, tuple(words), starter="node")
     more = _on_host(given, "$NODE_RANK", "$MASTER_ADDR", "$MASTER_PORT")
-    return Written({}, (*words, *more), starter="node", others=OTHERS)
+    return Written({}, (*words, *more), starter="node", others=OTHER_HOSTS_FLAGS)
 
 
 PROGRAM = serving(

@@ -20,7 +20,7 @@ TYPES = word(
     {"tpu": None, "xla": None, "multi_cpu": None, "multi_xpu": "ddp", "multi_npu": "ddp", "tp": None},
 )
 PRECISIONS = word({"bf16": "bf16", "fp16": "fp16", "fp32": "no", "fp8": "fp8"})
-ANY = Kind(lambda value: str(value).lower(), str, "true, false or a strategy")
+ANY_WORD = Kind(lambda value: str(value).lower(), str, "true, false or a strategy")
 OFF = ("no", "none", "false")
 BACKEND = Kind(lambda value: str(value).lower() not in OFF, lambda on: "INDUCTOR" if on else None, "a backend")
 
@@ -37,7 +37,9 @@ KEYS = (
     Key("devices", "num_processes", INT, write="always"),
     Key("machine_rank", "machine_rank", INT, write="never"),
     Key("fsdp_version", "fsdp_config.fsdp_version", INT, default=1),
-    Key("reshard", "fsdp_config.fsdp_reshard_after_forward", ANY, also=("fsdp_config.fsdp_sharding_strategy",), write="never"),
+    Key(
+        "reshard", "fsdp_config.fsdp_reshard_after_forward", ANY_WORD, also=("fsdp_config.fsdp_sharding_strategy",), write="never"
+    ),
     Key("reshard_on", "fsdp_config.fsdp_reshard_after_forward", BOOL, write="always"),
     Key("wrap", "fsdp_config.fsdp_auto_wrap_policy", TEXT),
     Key("fsdp_offload", "fsdp_config.fsdp_offload_params", BOOL),

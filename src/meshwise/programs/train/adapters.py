@@ -11,9 +11,9 @@ from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
 from meshwise.programs.program import Key, Setup
 from meshwise.runs.run import Run, Stated, Value
 
-DEFAULT_TRAINED = 2
+DEFAULT_TRAINED_LAYERS = 2
 """LLaMA-Factory's default of freeze_trainable_layers."""
-USUAL = ("q_proj", "v_proj")
+DEFAULT_TARGETS = ("q_proj", "v_proj")
 """PEFT's default target modules of most model types."""
 
 
@@ -76,13 +76,13 @@ def meaning(facts: Run) -> list[Stated]:
 def finetune_of(facts: Run, model: Model) -> str:
     """Return what is trained, in the words of `--finetune`: '' for everything."""
     if facts.value("frozen"):
-        return f"freeze:{max(0, model.decoder.layers - facts.whole('trained_layers', DEFAULT_TRAINED))}"
+        return f"freeze:{max(0, model.decoder.layers - facts.whole('trained_layers', DEFAULT_TRAINED_LAYERS))}"
     method = facts.value("adapter")
     if not method:
         return ""
     targets = facts.value("targets")
     if not isinstance(targets, tuple):
         known = {module.name for module in modules(model)}
-        targets = USUAL if known.issuperset(USUAL) else (ALL_LINEAR,)
+        targets = DEFAULT_TARGETS if known.issuperset(DEFAULT_TARGETS) else (ALL_LINEAR,)
     listed = "" if targets == (ALL_LINEAR,) else f":{','.join(map(str, targets))}"
     return f"{method}:{facts.whole('rank', 16)}{listed}"

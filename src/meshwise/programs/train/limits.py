@@ -18,7 +18,7 @@ TRANSFORMERS: Limits = {
     "loss": ("", "fused"),
 }  # fmt: skip
 """Limits of programs on transformers' models."""
-MORE = {"selective": "full", "mlp": "full", "minimal": "full", "save_qkv_proj": "full", "save_out_proj": "full"}
+MORE_RECOMPUTE = {"selective": "full", "mlp": "full", "minimal": "full", "save_qkv_proj": "full", "save_out_proj": "full"}
 """The nearest way that recomputes at least as much; layernorm and moe_act save so little that no recomputation is nearer."""
 
 
@@ -65,6 +65,6 @@ def _nearest(name: str, value: Value, allowed: Sequence[Value]) -> int | str:
         numbers = sorted(int(one) for one in allowed if isinstance(one, int))
         above = [one for one in numbers if isinstance(value, int) and one >= value]
         return above[0] if above else numbers[-1]
-    more = MORE.get(str(value))
+    more = MORE_RECOMPUTE.get(str(value))
     choice = more if more in allowed else allowed[0]
     return choice if isinstance(choice, int | str) else str(choice)

@@ -95,7 +95,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
         "finetuning_type", "cutoff_len", "stage", "template", "dataset", "overwrite_cache", "preprocessing_num_workers",
         "lora_target",
     }  # fmt: skip
-    shared = names & trainer.OWN
+    shared = names & trainer.OWN_KEYS
     sure = "finetuning_type" in own or "cutoff_len" in own or {"stage", "template"} <= own
     return len(own) + len(shared) if sure else 0
 

@@ -138,11 +138,11 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of Megatron's own flags a command has; more where it starts one of its scripts."""
     names = {setting.key.replace("_", "-") for setting in settings if setting.key.startswith("--")}
-    own = len(names & OWN)
+    own = len(names & OWN_KEYS)
     return own and own + 5 * script.rpartition("/")[2].startswith(("pretrain_", "finetune", "train_"))
 
 
-OWN = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel-size", "--train-iters", "--train-samples"}
+OWN_KEYS = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel-size", "--train-iters", "--train-samples"}
 CHECK = "from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})"
 
 PROGRAM = Program(

@@ -90,7 +90,7 @@ def _zero(facts: Run) -> Stated | None:
     return facts.meaning("zero", facts.whole(name), name)
 
 
-NOT_ITS = (
+MISSING_FACTS = (
     "distributed_optimizer", "embedding_in_split", "loss_in_split", "first_stage_layers", "last_stage_layers",
     "recompute_method", "recompute_layers", "head_dim", "norm_eps", "rope_theta", "tied", "biased", "norm", "qkv_bias",
     "qk_norm", "steps",
@@ -111,7 +111,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     values |= {"deepspeed_checkpointing": True} if setup.text("recompute") == "full" else {}
     if setup.whole("layers", 0) % setup.whole("pp"):
         values["partition"] = "type:transformer|embedding"
-    return {name: value for name, value in values.items() if name not in NOT_ITS}
+    return {name: value for name, value in values.items() if name not in MISSING_FACTS}
 
 
 def write(setup: Setup) -> Written:

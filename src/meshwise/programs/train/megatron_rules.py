@@ -15,11 +15,11 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 MODULES = {"core_attn": "selective", "layernorm": "layernorm", "moe_act": "moe_act", "mlp": "mlp"}
 """--recompute-modules, and the value of the axis `recompute` that each is alone."""
 FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "mxfp8"}
-PADDED_TO = 128
+VOCABULARY_MULTIPLE = 128
 """--make-vocab-size-divisible-by, times tp."""
 TOKENIZERS = {"GPT2BPETokenizer": 50257}
 """Vocabularies that a tokenizer's type alone tells."""
-OFFLOADED = 1.0
+OFFLOAD_FRACTION = 1.0
 
 
 # Reading.
@@ -173,7 +173,7 @@ def _recompute_words(how: str) -> dict[str, Value]:
 def _offload_words(setup: Setup) -> dict[str, Value]:
     how = setup.text("offload", "none")
     if how == "optimizer":
-        return {"optimizer_offload": True, "offload_fraction": OFFLOADED, "precise_optimizer": True}
+        return {"optimizer_offload": True, "offload_fraction": OFFLOAD_FRACTION, "precise_optimizer": True}
     if how == "activations":
         return {"activation_offload": -(-setup.whole("layers") // setup.whole("pp"))}
     return {}

@@ -122,7 +122,7 @@ def write(setup: Setup) -> Written:
     compiled = bool(values.pop("compile", False)) or setup.text("precision") != "bf16"  # its 8-bit products need it
     pairs = [("--module", registered()[config]["module"]), ("--config", config), *PROGRAM.settings(values)]
     pairs.append(("--compile.enable" if compiled else "--compile.no_enable", True))
-    pairs += TO_SET
+    pairs += UNKNOWN_FLAGS
     if not setup.values.get("steps"):
         pairs.append(("--training.steps", "${STEPS:?set STEPS: the number of steps}"))
     words = forms.flag_words(pairs)
@@ -130,7 +130,7 @@ def write(setup: Setup) -> Written:
     return Written({}, ("-m", MODULE, *words, f"activation-checkpoint:{recompute}"))
 
 
-TO_SET = [
+UNKNOWN_FLAGS = [
     ("--hf_assets_path", "${HF_ASSETS:?set HF_ASSETS: the folder of the tokenizer}"),
     ("--dataloader.dataset", "${DATASET:?set DATASET: a data set that torchtitan knows}"),
 ]

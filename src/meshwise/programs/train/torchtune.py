@@ -23,7 +23,7 @@ OPTIMIZERS = {
     "adamw-paged": "bitsandbytes.optim.PagedAdamW", "adamw-paged-8bit": "bitsandbytes.optim.PagedAdamW8bit",
     "adafactor": "torch.optim.Adafactor", "sgd": "torch.optim.SGD",
 }  # fmt: skip
-SHARDED = {"adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim.AdamW8bit", "sgd": "torch.optim.SGD"}
+SHARDED_OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim.AdamW8bit", "sgd": "torch.optim.SGD"}
 """Optimizers that update the sharded tensors of FSDP2; those of bitsandbytes do not."""
 
 KEYS = (
@@ -101,7 +101,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     values |= {
         "builder": builders.component(function, method),
         "packed": bool(setup.plan.ask.packing) if setup.plan is not None else True,
-        "optimizer_class": (SHARDED if several else OPTIMIZERS)[optimizer],
+        "optimizer_class": (SHARDED_OPTIMIZERS if several else OPTIMIZERS)[optimizer],
         "loss_class": WHOLE if setup.text("loss") == "materialised" else CHUNKED,
         "activations_out": offload == "activations",
     }
@@ -221,7 +221,7 @@ def _sharded(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{TITLE} has only FSDP on several devices, no ZeRO {setup.whole('zero', 0)}", {"zero": 3, **shards})
     elif replicas > 1:
         yield Refusal(f"{TITLE} shards over all data ranks, without replicas (dp_replicate {replicas})", shards)
-    if _several(setup) and optimizer in OPTIMIZERS and optimizer not in SHARDED:
+    if _several(setup) and optimizer in OPTIMIZERS and optimizer not in SHARDED_OPTIMIZERS:
         instead = "adamw-8bit" if "8bit" in optimizer else "adamw"
         yield Refusal(f"{TITLE} has {optimizer} only on one device: it does not update FSDP's shards", {"optimizer": instead})
 

@@ -134,13 +134,19 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from deepspeed.replicas(setup, TITLE)
 
 
-OWN = {"per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "gradient_checkpointing", "max_steps"}
+OWN_KEYS = {
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "num_train_epochs",
+    "gradient_checkpointing",
+    "max_steps",
+}
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many TrainingArguments a command or a file has."""
     names = {setting.key.lstrip("-").replace("-", "_") for setting in settings}
-    return len(names & OWN) if "per_device_train_batch_size" in names or len(names & OWN) > 1 else 0
+    return len(names & OWN_KEYS) if "per_device_train_batch_size" in names or len(names & OWN_KEYS) > 1 else 0
 
 
 PROGRAM = Program(

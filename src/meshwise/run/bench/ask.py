@@ -8,9 +8,9 @@ from meshwise.plan.ask import REQUEST_RATE, TARGET
 from meshwise.plan.fields import FLAG, SHARE, TEXT, Ask, Kind, asked, number, quantity, question, whole
 
 ENDPOINT = "With a URL"
-OPEN = "Open loop (with a URL)"
+OPEN_LOOP = "Open loop (with a URL)"
 ENGINE = "With an engine that bench starts"
-LONGEST = 2**24
+MAX_TOKENS = 2**24
 TIME = quantity("seconds", positive=True)
 
 Numbers = tuple[int, ...]
@@ -30,7 +30,7 @@ def numbers(value: "str | int | list[int] | Numbers") -> Numbers:
             last = units.whole_length(high) if dots else first
         except UserError:
             first, last = 0, 0
-        if not 0 < first <= last or last > LONGEST:
+        if not 0 < first <= last or last > MAX_TOKENS:
             raise UserError(f"{quoted(value)}: expected whole numbers such as 1,2,4..64")
         while first <= last:
             values.append(first)
@@ -80,17 +80,17 @@ class BenchAsk(Ask):
                            shown="the plan's, 1")
     repeats: int = asked(default=3, converter=whole(1, 1000), help="Repeats of every setting, after a warm-up.")
     rate: float = asked(default=0.0, converter=REQUEST_RATE, help="Requests that arrive at random, instead of --users: 4/s.",
-                        group=OPEN)
-    requests: int = asked(default=100, converter=whole(2, 10**6), help="Requests at each rate.", group=OPEN)
-    ramp: bool = asked(default=False, converter=FLAG, help="Double the rate until the goodput falls behind.", group=OPEN)
+                        group=OPEN_LOOP)
+    requests: int = asked(default=100, converter=whole(2, 10**6), help="Requests at each rate.", group=OPEN_LOOP)
+    ramp: bool = asked(default=False, converter=FLAG, help="Double the rate until the goodput falls behind.", group=OPEN_LOOP)
     burst: float = asked(default=1.0, converter=number(0.1, 10), help="Deviation of the time between arrivals over its mean.",
-                         group=OPEN)
+                         group=OPEN_LOOP)
     prefix: float = asked(default=0.0, converter=SHARE, help="Share of every prompt that all requests have in common.",
-                          group=OPEN)
-    lengths: str = asked(default="", converter=TEXT, help="JSONL of request lengths ('prompt' and 'output').", group=OPEN)
-    ttft: str = asked(default="", converter=TARGET, help="Goodput counts requests with a first token within 1s.", group=OPEN)
-    tpot: str = asked(default="", converter=TARGET, help="And a time per output token of at most 40ms.", group=OPEN)
-    e2e: str = asked(default="", converter=TARGET, help="And done within 20s.", group=OPEN)
+                          group=OPEN_LOOP)
+    lengths: str = asked(default="", converter=TEXT, help="JSONL of request lengths ('prompt' and 'output').", group=OPEN_LOOP)
+    ttft: str = asked(default="", converter=TARGET, help="Goodput counts requests with a first token within 1s.", group=OPEN_LOOP)
+    tpot: str = asked(default="", converter=TARGET, help="And a time per output token of at most 40ms.", group=OPEN_LOOP)
+    e2e: str = asked(default="", converter=TARGET, help="And done within 20s.", group=OPEN_LOOP)
     against: str = asked(default="", converter=TEXT,
                          help="Compare with the --out of an earlier bench: is the difference more than noise?")
     plan: str = asked(default="", converter=TEXT, help="The plan.json that the endpoint runs, to show its prediction.",

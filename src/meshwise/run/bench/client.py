@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 ENDS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n", b"\r\n0\r\n\r\n")
 """The last bytes of a stream, whether or not the endpoint then closes the connection."""
-LAST = (b"\n\n", b"\n\r\n")
+LAST_BYTES = (b"\n\n", b"\n\r\n")
 """The last bytes of every entry of ENDS: a quick test that most arrivals fail."""
 
 
 BASE, PER_TOKEN = 1 << 23, 1 << 12
 """Bytes that a reply may have at most, and more for each token that was asked for: an event of a token has 200 to 400."""
-OVERHEAD = 160
+ARRIVAL_BYTES = 160
 """Bytes that an arrival takes beside its data."""
 
 
@@ -56,7 +56,7 @@ class Address:
         return text
 
 
-PIECE = 4
+PIECE_CHARS = 4
 """Letters and digits in a row that count as part of a key."""
 
 
@@ -69,7 +69,12 @@ def _forms(key: str) -> list[tuple[str, int]]:
     data = key.encode("utf-8", "replace")
     # the first and the last letters of base64 depend on the bytes beside the key
     encoded = [base64.b64encode(bytes(offset) + data).decode()[4:-4] for offset in range(3)]
-    return [(key, PIECE), (key[::-1], PIECE), (data.hex(), 2 * PIECE), *((text, PIECE + 2) for text in encoded)]
+    return [
+        (key, PIECE_CHARS),
+        (key[::-1], PIECE_CHARS),
+        (data.hex(), 2 * PIECE_CHARS),
+        *((text, PIECE_CHARS + 2) for text in encoded),
+    ]
 
 
 def _pieces(text: str, size: int) -> set[str]:
@@ -99,7 +104,7 @@ def address(url: str, key: str = "") -> Address:
 
 SO_TIMESTAMPNS = 35
 """Linux, asm-generic/socket.h; Python does not define it."""
-AT_ONCE = 16384
+READ_BYTES = 16384
 """Bytes per read, enough for many events. asyncio asks for 256 KiB, and allocating that for each token takes longer than reading it."""
 _WHEN = struct.Struct("qq")
 
@@ -118,7 +123,7 @@ class _Stamped(socket.socket):
                 self.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
-        data, ancillary, _, _ = self.recvmsg(min(bufsize, AT_ONCE), 64, flags)
+        data, ancillary, _, _ = self.recvmsg(min(bufsize, READ_BYTES), 64, flags)
         self._stamp(ancillary)
         return data
 
@@ -153,7 +158,7 @@ class _Stream(asyncio.Protocol):
         return self.left < 0
 
     def data_received(self, data: bytes) -> None:
-        self.left -= len(data) + OVERHEAD
+        self.left -= len(data) + ARRIVAL_BYTES
         if self.over.done():
             return
         if self.left < 0:
@@ -162,7 +167,7 @@ class _Stream(asyncio.Protocol):
         self.arrivals.append((self.source.arrived, data))
         self._count(data)
         self.tail = data[-32:] if len(data) >= 32 else (self.tail + data)[-32:]
-        if self.tail.endswith(LAST) and any(end in self.tail for end in ENDS) and not self.over.done():
+        if self.tail.endswith(LAST_BYTES) and any(end in self.tail for end in ENDS) and not self.over.done():
             self.over.set_result(True)
 
     def _count(self, data: bytes) -> None:

@@ -10,12 +10,12 @@ from time import perf_counter
 from meshwise.cost.serve.load.requests import Load, Percentiles, Targets, gaps, percentiles
 from meshwise.run.bench import client
 from meshwise.run.bench.endpoint import LETTERS, Endpoint, describe_fault, probe
-from meshwise.run.bench.speeds import TICK, Measured, Setting, run_of, tokens_of
+from meshwise.run.bench.speeds import MIN_SECONDS, Measured, Setting, run_of, tokens_of
 from meshwise.run.bench.stream import Reply
 
-SATURATED = 0.9
+SATURATED_SHARE = 0.9
 """Share of the offered requests below which the goodput shows that an endpoint is saturated."""
-MOST_STEPS = 12
+MAX_RAMP_STEPS = 12
 """Rates of a ramp, each twice the one before."""
 
 
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def saturated(self) -> bool:
-        return self.goodput < SATURATED * self.offered
+        return self.goodput < SATURATED_SHARE * self.offered
 
     def line(self) -> str:
         """Return the outcome in one sentence."""
@@ -83,14 +83,14 @@ def outcome(
     counts = [tokens_of(reply, output)[0] for reply, output in done]
     times = [_times(reply, tokens) for (reply, _), tokens in zip(done, counts, strict=True)]
     good = sum(all(values[name] <= target.seconds for name, target in targets.named.items()) for values in times)
-    in_flight = sum(values["e2e"] for values in times) / max(seconds, TICK)
+    in_flight = sum(values["e2e"] for values in times) / max(seconds, MIN_SECONDS)
     setting = Setting(prompt=round(load.prompt.mean), output=round(load.output.mean), users=max(1, round(in_flight)))
     runs = (
         (run_of([reply for reply, _ in done], replace(setting, output=max(sizes, key=lambda size: size[1])[1])),) if done else ()
     )
     return Outcome(
-        offered=load.rate, finished=len(done) / max(seconds, TICK), goodput=good / max(seconds, TICK),
-        output_rate=sum(counts) / max(seconds, TICK), ttft=percentiles([values["ttft"] for values in times]),
+        offered=load.rate, finished=len(done) / max(seconds, MIN_SECONDS), goodput=good / max(seconds, MIN_SECONDS),
+        output_rate=sum(counts) / max(seconds, MIN_SECONDS), ttft=percentiles([values["ttft"] for values in times]),
         tpot=percentiles([values["tpot"] for values in times]), e2e=percentiles([values["e2e"] for values in times]),
         measured=Measured(setting=setting, runs=runs, faults=dict(faults), notes=runs[0].notes if runs else ()),
     )  # fmt: skip
@@ -111,7 +111,7 @@ def bench(
     async def probe_and_drive() -> tuple[Endpoint, list[Outcome]]:
         endpoint = await probe(where, model, patience, rng)
         found = [await drive(endpoint, load, targets, requests, rng)]
-        while ramp and not found[-1].saturated and found[-1].finished and len(found) < MOST_STEPS:
+        while ramp and not found[-1].saturated and found[-1].finished and len(found) < MAX_RAMP_STEPS:
             faster = replace(load, rate=2 * found[-1].offered)
             found.append(await drive(endpoint, faster, targets, requests, rng))
         return endpoint, found

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from meshwise.run.bench.stream import Reply
 
-OVERLAP = 0.25
+MIN_OVERLAP_SHARE = 0.25
 """Share of the tokens that must arrive while all requests are served, for a combined rate."""
-CLOCKS = 0.05
-"""Largest relative difference between the engine's own timing and the client's, beyond NETWORK, without a note."""
-NETWORK = 5e-3
+CLOCK_TOLERANCE = 0.05
+"""Largest relative difference between the engine's own timing and the client's, beyond NETWORK_SECONDS, without a note."""
+NETWORK_SECONDS = 5e-3
 """Seconds that a network may add."""
-TICK = 1e-6
+MIN_SECONDS = 1e-6
 """Shortest time that is used as a divisor."""
 PERCENTILES = (50, 95, 99)
 
@@ -123,10 +123,10 @@ def run_of(replies: Sequence[Reply], setting: Setting) -> Run:
     per_user = statistics.mean(known) if known else 0.0
     timings = [reply.timings or {} for reply in replies]
     return Run(
-        decode=decode if shared else total / max(max(last) - begun, TICK),
+        decode=decode if shared else total / max(max(last) - begun, MIN_SECONDS),
         per_user=per_user,
-        with_prompts=total / max(max(last) - begun, TICK),
-        prefill=sum(prompts) / max(max(first) - begun, TICK),
+        with_prompts=total / max(max(last) - begun, MIN_SECONDS),
+        prefill=sum(prompts) / max(max(first) - begun, MIN_SECONDS),
         prompt=statistics.mean(prompts),
         tokens=total,
         first=tuple(reply.ttft for reply in replies),
@@ -164,7 +164,7 @@ def _combined_rate(replies: Sequence[Reply], counted: Sequence[tuple[int, str]])
         each = tokens / len(reply.arrivals)
         inside += each * sum(begin < when <= end for when in reply.arrivals)
         total += tokens
-    if end <= begin or inside < OVERLAP * total or inside < 2:
+    if end <= begin or inside < MIN_OVERLAP_SHARE * total or inside < 2:
         return 0.0, False
     return inside / (end - begin), True
 
@@ -188,7 +188,7 @@ def _doubts(reply: Reply) -> list[str]:
         notes.append("prompt cache hit: part of a prompt was cached, so its prefill rate is meaningless")
     engine_seconds = (reply.timings or {}).get("predicted_ms", 0.0) / 1e3
     client_seconds = reply.arrivals[-1] - reply.arrivals[0]
-    if engine_seconds and abs(engine_seconds - client_seconds) > CLOCKS * client_seconds + NETWORK:
+    if engine_seconds and abs(engine_seconds - client_seconds) > CLOCK_TOLERANCE * client_seconds + NETWORK_SECONDS:
         notes.append(f"the engine reports {engine_seconds:.3g} s of generation, the client measured {client_seconds:.3g} s")
     return notes
 

@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeGuard, cast
 Arrival = tuple[float, bytes]
 """Seconds of a monotonic clock, and the bytes that arrived then."""
 Fault = Literal["", "dropped", "malformed", "status", "silent", "refused", "empty", "flooded"]
-DONE = "[DONE]"
+DONE_EVENT = "[DONE]"
 MOST_LINE, MOST_HEAD, MOST_SIZE_LINE = 1 << 20, 1 << 16, 1 << 10
 """Bytes of an event, of headers, and of the line before a chunk, at most."""
-MOST_INTERIM = 20
+MAX_INTERIM_REPLIES = 20
 """Replies such as 100 Continue before the reply itself, at most."""
-MOST_BODY = 1 << 22
+MAX_BODY_BYTES = 1 << 22
 """Bytes of a reply that is not a stream, at most."""
-LARGEST = 2**53
+MAX_TOKEN_COUNT = 2**53
 """Counts from here on are no counts of tokens."""
 STATUS = re.compile(rb"HTTP/1\.[0-9] ([1-5][0-9][0-9])(?: |\r|$)")
 CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
@@ -91,7 +91,7 @@ def head_of(data: "bytes | bytearray") -> Head | None:
         if head.status >= 200:
             return head
         begin, interim = end + 4, interim + 1
-        if interim > MOST_INTERIM:
+        if interim > MAX_INTERIM_REPLIES:
             raise Malformed("endless interim replies")
     if len(data) > MOST_HEAD:
         raise Malformed("endless headers")
@@ -218,9 +218,13 @@ def reply(begun: float, ended: float, arrivals: Sequence[Arrival], *, closed: bo
     kind = received.headers.get("content-type", "")
     if "text/event-stream" in kind and received.status == 200:
         return _stream_reply(begun, ended, received, late)
-    if sum(len(data) for _, data in received.pieces) > MOST_BODY:
+    if sum(len(data) for _, data in received.pieces) > MAX_BODY_BYTES:
         return Reply(
-            begun=begun, ended=ended, status=received.status, fault="flooded", message=f"more than {MOST_BODY >> 20} MiB of JSON"
+            begun=begun,
+            ended=ended,
+            status=received.status,
+            fault="flooded",
+            message=f"more than {MAX_BODY_BYTES >> 20} MiB of JSON",
         )
     text = b"".join(data for _, data in received.pieces).decode("utf-8", "replace")
     body = _json_object(text)
@@ -240,7 +244,7 @@ def _stream_reply(begun: float, ended: float, received: Content, late: bool) -> 
     message = ""
     try:
         for when, data in events(received.pieces):
-            if data.strip() == DONE:
+            if data.strip() == DONE_EVENT:
                 done = True
                 break
             event = _json_object(data)
@@ -312,11 +316,11 @@ def _timings(table: dict[str, Any]) -> dict[str, float] | None:
     if not isinstance(timings, dict):
         return None
     numbers = {name: value for name, value in cast(dict[str, Any], timings).items() if isinstance(value, int | float)}
-    return {name: float(value) for name, value in numbers.items() if abs(value) < LARGEST}  # neither NaN nor 400 digits
+    return {name: float(value) for name, value in numbers.items() if abs(value) < MAX_TOKEN_COUNT}  # neither NaN nor 400 digits
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_COUNT
 
 
 def _message(body: dict[str, Any] | None, text: str) -> str:

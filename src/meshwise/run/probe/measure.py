@@ -11,7 +11,7 @@ from threading import Timer
 from meshwise.calibrate.train import probe
 from meshwise.calibrate.train.probe import Row
 from meshwise.catalogue import here
-from meshwise.catalogue.chips import HERE, part_of_here
+from meshwise.catalogue.chips import PROBED_CHIP, part_of_here
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.run.callbacks import Progress
 from meshwise.run.children import end_tree, interrupt_on_sigterm, with_parent
@@ -19,11 +19,11 @@ from meshwise.run.packages import require_torch
 from meshwise.run.probe.ask import ProbeAsk
 from meshwise.run.scratch import ScratchFile
 
-TOGETHER = 0.35
+TOGETHER_TIME_SHARE = 0.35
 """Share of the time for several processes on a CPU, which share its cores; before them, one process is measured alone."""
-LONGER = 4.0
+HANG_TIME_FACTOR = 4.0
 """A worker that takes this many times its planned time is assumed to hang."""
-GRACE = 1.0
+GRACE_SECONDS = 1.0
 """Seconds that an interrupted worker has to end."""
 
 
@@ -61,8 +61,11 @@ def measure_all(ask: ProbeAsk, progress: Progress) -> dict[str, list[Row]]:
 def sessions(device: str, ranks: int, seconds: float) -> list[Session]:
     """Return the starts of the program: on GPUs one with all of them; on a CPU one process with all cores, then several that share them."""
     if device == "cuda" or ranks == 1:
-        return [Session(HERE, ranks, seconds)]
-    return [Session(HERE, 1, seconds * (1 - TOGETHER)), Session(part_of_here(ranks), ranks, seconds * TOGETHER)]
+        return [Session(PROBED_CHIP, ranks, seconds)]
+    return [
+        Session(PROBED_CHIP, 1, seconds * (1 - TOGETHER_TIME_SHARE)),
+        Session(part_of_here(ranks), ranks, seconds * TOGETHER_TIME_SHARE),
+    ]
 
 
 def usual_ranks(device: str, gpus: int) -> int:
@@ -104,7 +107,7 @@ def _start(command: list[str], session: Session, device: str) -> Generator["subp
         ) as worker,
     ):  # fmt: skip
         watch = Timer(
-            LONGER * session.seconds + 120, end_tree, (worker, GRACE)
+            HANG_TIME_FACTOR * session.seconds + 120, end_tree, (worker, GRACE_SECONDS)
         )  # a driver or network that hangs must not hang us
         watch.daemon = True
         watch.start()
@@ -112,7 +115,7 @@ def _start(command: list[str], session: Session, device: str) -> Generator["subp
             yield worker
         finally:
             watch.cancel()
-            end_tree(worker, GRACE)
+            end_tree(worker, GRACE_SECONDS)
 
 
 def _lines(worker: "subprocess.Popen[str]") -> Iterator[str]:

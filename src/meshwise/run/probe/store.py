@@ -9,7 +9,7 @@ from meshwise.calibrate.train import probe
 from meshwise.calibrate.train.probe import Machine, Row
 from meshwise.catalogue import files, records
 from meshwise.catalogue.calibrations import COEFFICIENTS
-from meshwise.catalogue.chips import HERE
+from meshwise.catalogue.chips import PROBED_CHIP
 from meshwise.errors import UserError
 from meshwise.run.callbacks import Progress, ignore
 from meshwise.run.probe import measure
@@ -45,7 +45,7 @@ def probe_machine(ask: ProbeAsk, *, progress: Progress = ignore) -> Probed:
         rows = stored()
         machines = {key: probe.machine(chip_rows, key) for key, chip_rows in rows.items()}
     else:
-        rows = {HERE: read_probe(Path(ask.read))} if ask.read else measure.measure_all(ask, progress)
+        rows = {PROBED_CHIP: read_probe(Path(ask.read))} if ask.read else measure.measure_all(ask, progress)
         machines = {key: install(chip_rows, key) for key, chip_rows in rows.items()}
     return Probed(rows, machines, files.user_folder())
 
@@ -53,7 +53,7 @@ def probe_machine(ask: ProbeAsk, *, progress: Progress = ignore) -> Probed:
 def install(rows: list[Row], key: str) -> Machine:
     """Fit the rows, and write the chip, its calibration and the rows to the user's folder."""
     home = files.user_folder()
-    for old in (*home.glob(f"chips/{HERE}*.toml"), *home.glob("calibration/probe*.toml")) if key == HERE else ():
+    for old in (*home.glob(f"chips/{PROBED_CHIP}*.toml"), *home.glob("calibration/probe*.toml")) if key == PROBED_CHIP else ():
         old.unlink(missing_ok=True)  # may be from another version or another machine
     machine = probe.machine(rows, key)
     for kind in ("chips", "calibration", FOLDER):
@@ -74,7 +74,7 @@ def jsonl(rows: list[Row]) -> str:
 
 def calibration_key(key: str) -> str:
     """Return the calibration's name: 'probe' for the chip 'here', so that `--on 1xh200 --calibration probe` reads well."""
-    return "probe" + key.removeprefix(HERE)
+    return "probe" + key.removeprefix(PROBED_CHIP)
 
 
 def stored() -> dict[str, list[Row]]:

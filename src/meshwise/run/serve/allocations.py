@@ -9,12 +9,12 @@ from meshwise.errors import DoesNotFit, quoted
 from meshwise.units import MIB
 
 HOST = "host"
-DRY_RUN = "llama-fit-params"
+DRY_RUN_PROGRAM = "llama-fit-params"
 _NEED = re.compile(r"^(\S+) (\d+) (\d+) (\d+) *$", re.MULTILINE)
 _BUFFER = re.compile(r"(\S+) +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _REMOTE = re.compile(r"RPC\d*\[(.+)\]")
 _ERROR = re.compile(r"\bE \S+: (.+)|(error.*)", re.IGNORECASE)
-REPACKED = ("AMX", "CPU_REPACK", "CPU_KLEIDIAI")
+REPACKED_BUFFERS = ("AMX", "CPU_REPACK", "CPU_KLEIDIAI")
 """Buffers with copies of weights in an order that suits the CPU. The range of the file that llama.cpp maps and prints may exclude the
 originals: it begins and ends with a tensor that is used from the file."""
 
@@ -39,7 +39,7 @@ def from_log(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Allocatio
         match = _BUFFER.search(line)
         if match is None:
             continue
-        if match[1] in REPACKED:
+        if match[1] in REPACKED_BUFFERS:
             allocations[HOST] = replace(allocations[HOST], repacked=allocations[HOST].repacked + float(match[3]) * MIB)
             continue
         if match[1].endswith("_Split"):
@@ -87,9 +87,9 @@ def dry_run(command: Sequence[str], patience: float) -> list[Allocation]:
     except OSError as error:
         raise DoesNotFit(f"{quoted(command[0], 200)} cannot be started: {error.strerror or error}") from None
     except subprocess.TimeoutExpired:
-        raise DoesNotFit(f"{DRY_RUN} did not end within {patience:g} s") from None
+        raise DoesNotFit(f"{DRY_RUN_PROGRAM} did not end within {patience:g} s") from None
     allocations = from_dry_run(done.stdout)
     if done.returncode or not allocations:
         errors = (match[1] or match[2] for line in done.stderr.splitlines() if (match := _ERROR.search(line)))
-        raise DoesNotFit(f"{DRY_RUN} ended with exit code {done.returncode}: {next(errors, 'it printed nothing')[:240]}")
+        raise DoesNotFit(f"{DRY_RUN_PROGRAM} ended with exit code {done.returncode}: {next(errors, 'it printed nothing')[:240]}")
     return allocations

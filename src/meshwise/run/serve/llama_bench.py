@@ -10,8 +10,8 @@ from meshwise.run.bench.speeds import Measured, Setting, steady_run
 from meshwise.run.serve.process import Program, failure, run_to_end
 
 NAME = "llama-bench"
-SAME = ("-m", "-ngl", "--rpc", "-sm", "-ctk", "-ctv", "-fa", "--n-cpu-moe", "-t")
-LISTED = {"-ts": "/", "-dev": "/", "-ot": ";"}
+SHARED_FLAGS = ("-m", "-ngl", "--rpc", "-sm", "-ctk", "-ctv", "-fa", "--n-cpu-moe", "-t")
+LIST_SEPARATORS = {"-ts": "/", "-dev": "/", "-ot": ";"}
 """Flags whose lists have another separator than llama-server's: a comma separates values that are tried one after another."""
 
 
@@ -19,10 +19,10 @@ def flags(server: Sequence[str]) -> list[str]:
     """Translate the flags of llama-server that place a model on devices."""
     translated: list[str] = []
     for flag, value in pairwise(server):
-        if flag in SAME:
+        if flag in SHARED_FLAGS:
             translated += [flag, value]
-        elif flag in LISTED:
-            translated += [flag, value.replace(",", LISTED[flag])]
+        elif flag in LIST_SEPARATORS:
+            translated += [flag, value.replace(",", LIST_SEPARATORS[flag])]
     return translated
 
 

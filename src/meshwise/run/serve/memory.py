@@ -17,7 +17,7 @@ from meshwise.run.serve.programs import dry_run_command
 from meshwise.units import MIB
 
 KINDS = ("weights", "cache", "compute")
-CLOSE = MIB
+SIZE_TOLERANCE_BYTES = MIB
 """Bytes by which sizes may differ: llama.cpp prints MiB, its dry run whole MiB."""
 
 Row = dict[str, Any]
@@ -72,8 +72,8 @@ def differences(rows: Sequence[Row]) -> list[str]:
     """Return a line per device where llama.cpp needs more than planned, or puts weights or KV cache elsewhere."""
     lines: list[str] = []
     for row in rows:
-        moved = any(abs(row[kind] - row[f"planned_{kind}"]) > CLOSE for kind in ("weights", "cache"))
-        if moved or row["compute"] > row["planned_compute"] + CLOSE:
+        moved = any(abs(row[kind] - row[f"planned_{kind}"]) > SIZE_TOLERANCE_BYTES for kind in ("weights", "cache"))
+        if moved or row["compute"] > row["planned_compute"] + SIZE_TOLERANCE_BYTES:
             parts = ", ".join(f"{kind} {_mib(row[kind])} (planned {_mib(row[f'planned_{kind}'])})" for kind in KINDS)
             lines.append(f"differs from the plan on {row['device']}: {parts}")
     return lines

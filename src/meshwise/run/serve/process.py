@@ -18,9 +18,9 @@ from meshwise.run.bench import client
 from meshwise.run.callbacks import Say
 from meshwise.run.children import interrupt_on_sigterm, with_parent
 
-KEPT = 1000
+KEPT_LINES = 1000
 """Lines of a log that are kept, to find the reason when a program ends."""
-GRACE = 10.0
+GRACE_SECONDS = 10.0
 """Seconds that a program has to end before it is killed."""
 INSECURE = "llama.cpp calls its RPC experimental and insecure: never open it to a network that others can reach"
 
@@ -43,7 +43,7 @@ class Running:
 
     def __init__(self, program: Program, say: Say) -> None:
         self.program = program
-        self.log: deque[str] = deque(maxlen=KEPT)
+        self.log: deque[str] = deque(maxlen=KEPT_LINES)
         self.say = say
         self.process = subprocess.Popen(
             program.command, env=dict(os.environ) | program.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -64,7 +64,7 @@ class Running:
         if self.process.poll() is None:
             self._signal(signal.SIGTERM)
             try:
-                self.process.wait(GRACE)
+                self.process.wait(GRACE_SECONDS)
             except subprocess.TimeoutExpired:
                 self._signal(signal.SIGKILL)
                 self.process.wait()
@@ -181,8 +181,8 @@ def _listens(program: Program) -> bool:
         return trial.connect_ex((program.host, program.port)) == 0
 
 
-MEMORY = ("out of memory", "failed to allocate", "unable to allocate", "cannot allocate", "failed to fit")
-UNKNOWN = ("invalid argument", "unknown argument", "unrecognized argument", "error while handling argument")
+OUT_OF_MEMORY_WORDS = ("out of memory", "failed to allocate", "unable to allocate", "cannot allocate", "failed to fit")
+UNKNOWN_FLAG_WORDS = ("invalid argument", "unknown argument", "unrecognized argument", "error while handling argument")
 
 
 class OutOfMemory(DoesNotFit):
@@ -194,9 +194,9 @@ def failure(running: Running) -> UserError:
     name, lines = running.program.name, list(running.log)
     for line in lines:
         lowered = line.lower()
-        if any(words in lowered for words in MEMORY):
+        if any(words in lowered for words in OUT_OF_MEMORY_WORDS):
             return OutOfMemory(f"{name} ran out of memory: {_short(line)}")
-        if any(words in lowered for words in UNKNOWN):
+        if any(words in lowered for words in UNKNOWN_FLAG_WORDS):
             return UserError(f"this {name} does not know a flag that the plan needs ({_short(line)}); install a newer build")
     errors = [line for words in ("error", "failed to") for line in lines if words in line.lower()]
     reason = errors[0] if errors else _last(lines)

@@ -11,7 +11,7 @@ from meshwise.errors import UserError, quoted
 from meshwise.programs.engines import commands
 from meshwise.programs.serve import llamacpp
 from meshwise.run.serve import llama_bench, xllamacpp
-from meshwise.run.serve.allocations import DRY_RUN
+from meshwise.run.serve.allocations import DRY_RUN_PROGRAM
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.serve.deployment import Deployment
 from meshwise.run.serve.process import Program, free_port, output_of, private_address
@@ -120,7 +120,7 @@ def dry_run_command(deployment: Deployment, run: ServeRun) -> tuple[str, ...]:
     available.
     """
     llama = deployment.question.engine.name == "llama.cpp" and run.engine_path != EMBEDDED
-    program = _find_program(DRY_RUN, run.engine_path) if llama else ""
+    program = _find_program(DRY_RUN_PROGRAM, run.engine_path) if llama else ""
     return (program, *_flags(_commands(deployment)[-1], run), "--no-repack", "-fitp", "on") if program else ()
 
 

@@ -11,7 +11,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.serve.plan import ServePlan, read
 from meshwise.run.callbacks import Say, ignore
 from meshwise.run.serve import memory, programs
-from meshwise.run.serve.allocations import DRY_RUN, dry_run, from_log
+from meshwise.run.serve.allocations import DRY_RUN_PROGRAM, dry_run, from_log
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.serve.deployment import Deployment, ask_here, ask_of, deployment
 from meshwise.run.serve.process import INSECURE, OutOfMemory, Program, Running, private_address, started
@@ -24,7 +24,7 @@ class ServeDryRun:
     commands: tuple[str, ...]
     memory: tuple[memory.Row, ...]
     """Planned and reported bytes per device; empty where llama.cpp's dry run is not installed."""
-    source: str = DRY_RUN
+    source: str = DRY_RUN_PROGRAM
 
 
 class Serving:

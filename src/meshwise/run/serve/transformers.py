@@ -14,7 +14,7 @@ from meshwise.run.scratch import ScratchFile
 from meshwise.run.serve.process import Program, run_to_end
 from meshwise.workers.decoder.settings import Job, Point
 
-MISSING = "the transformers engine needs torch and transformers: pip install torch transformers"
+MISSING_PACKAGES = "the transformers engine needs torch and transformers: pip install torch transformers"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def timed(job: Job, done: Callable[[], None]) -> Timed:
         running = run_to_end(Program(name="transformers", command=command), read)
     error = next((str(line["error"]) for line in lines if "error" in line), "")
     if error.endswith("is not installed"):
-        raise UserError(MISSING)
+        raise UserError(MISSING_PACKAGES)
     ready = next((line for line in lines if line.get("event") == "ready"), None)
     if error or ready is None:
         last = next((line for line in reversed(running.log) if line.strip()), "it printed nothing")

@@ -17,16 +17,16 @@ from meshwise.run.text.conversations import Conversation
 from meshwise.run.text.rows import Counts, lay_out
 from meshwise.run.text.template import ChatTemplate
 from meshwise.run.text.tokenizer import Tokenizer
-from meshwise.workers.trainer.contract.settings import HIDDEN, TokenFile
+from meshwise.workers.trainer.contract.settings import HIDDEN_TOKEN_BIT, TokenFile
 
 if TYPE_CHECKING:
     import numpy as np
 
     Tokens = np.ndarray[Any, Any]
 
-CHECKED = 200
+CHECKED_CONVERSATIONS = 200
 """Conversations that are read before a run starts; mistakes usually show in the first."""
-AT_ONCE = 1000
+CONVERSATIONS_AT_ONCE = 1000
 """Conversations that a tokenizer gets at once, to divide over the cores."""
 
 
@@ -92,7 +92,7 @@ def find(data: str, tokenizer: str, *, answers: bool, pack: bool, seq: int) -> C
     found = tokenizers.find(tokenizer)
     folder = Path(tokenizer) if Path(tokenizer).is_dir() else Path(tokenizer).parent
     chat = ChatCorpus(data, files, found, template.find(folder) if found.source else None, answers, pack, seq)
-    for _ in islice(chat.conversations(), CHECKED):
+    for _ in islice(chat.conversations(), CHECKED_CONVERSATIONS):
         pass
     return chat
 
@@ -128,7 +128,7 @@ def _write(chat: ChatCorpus, path: Path, digest: bytes, say: Say) -> tokens.Toke
     with tokens.Writer(path, chat.tokenizer.size, filler, digest, hides=True) as writer:
         for row in lay_out(every, chat.seq, chat.pack, filler, counts):
             writer.add(row)
-        writer.add(np.array([filler + HIDDEN], np.uint32))  # the token that follows the last row
+        writer.add(np.array([filler + HIDDEN_TOKEN_BIT], np.uint32))  # the token that follows the last row
         if not counts.rows:
             raise UserError(
                 f"--data {chat.given}: no answer begins within the first {chat.seq} tokens of its conversation; use a longer --seq"
@@ -145,7 +145,7 @@ def _unused(chat: ChatCorpus, every: "list[Tokens]") -> int:
 
     used = np.zeros(chat.tokenizer.size, np.bool_)
     for tokens_of in every:
-        used[tokens_of % HIDDEN] = True
+        used[tokens_of % HIDDEN_TOKEN_BIT] = True
     free = np.flatnonzero(~used)
     if not len(free):
         raise UserError(
@@ -155,17 +155,17 @@ def _unused(chat: ChatCorpus, every: "list[Tokens]") -> int:
 
 
 def _encoded(chat: ChatCorpus) -> Iterator["Tokens"]:
-    """Yield the tokens of each conversation; those without a loss have the bit HIDDEN."""
+    """Yield the tokens of each conversation; those without a loss have the bit HIDDEN_TOKEN_BIT."""
     import numpy as np
 
     encode, end = _encoder(chat.tokenizer), chat.tokenizer.end
     rows = chat.conversations()
-    while group := list(islice(rows, AT_ONCE)):
+    while group := list(islice(rows, CONVERSATIONS_AT_ONCE)):
         for conversation, (ids, starts) in zip(group, encode([each.text for each in group]), strict=True):
             hidden = np.full(len(ids), chat.answers)
             for first, last in conversation.answers if chat.answers else ():
                 hidden[(starts >= first) & (starts < last)] = False
-            found = ids + np.where(hidden, np.uint32(HIDDEN), np.uint32(0))
+            found = ids + np.where(hidden, np.uint32(HIDDEN_TOKEN_BIT), np.uint32(0))
             if conversation.ends and end is not None:
                 found = np.append(found, np.uint32(end))
             if len(found):

@@ -9,7 +9,7 @@ from meshwise.run.text.template import ChatTemplate, Message, Span, TemplateErro
 
 MESSAGES, PROMPT, COMPLETION = "messages", "prompt", "completion"
 INSTRUCTION, INPUT, OUTPUT = "instruction", "input", "output"
-EXPECTED = f"{MESSAGES} (role, content), {PROMPT} and {COMPLETION}, or {INSTRUCTION}, {INPUT} and {OUTPUT}"
+EXPECTED_KEYS = f"{MESSAGES} (role, content), {PROMPT} and {COMPLETION}, or {INSTRUCTION}, {INPUT} and {OUTPUT}"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def read(record: dict[str, Any], template: ChatTemplate | None, answers: bool, w
     UserError for one without an answer, or one that the template cannot write.
     """
     if not is_conversation(record):
-        raise UserError(f"{where}: expected {EXPECTED}; it has {', '.join(map(str, record))[:200] or 'no keys'}")
+        raise UserError(f"{where}: expected {EXPECTED_KEYS}; it has {', '.join(map(str, record))[:200] or 'no keys'}")
     if MESSAGES in record:
         return _templated(_messages(record[MESSAGES], where), template, answers, record, where)
     if PROMPT in record:

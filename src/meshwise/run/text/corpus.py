@@ -22,14 +22,14 @@ from meshwise.workers.trainer.contract.settings import TokenFile
 SUFFIXES = (*documents.TEXT, *documents.LINES, *documents.TABLES, *tokens.SUFFIXES)
 CACHE = ".meshwise"
 """Folder next to a text that holds its tokens."""
-EMBEDDED = 4 << 20
+EMBEDDED_BYTES = 4 << 20
 """Bytes of the embedded text that are read with a tokenizer."""
-SENTENCES = 64
+SENTENCES_PER_DOCUMENT = 64
 """Sentences per document of the embedded text."""
-AT_ONCE = 1 << 23
+CHARS_AT_ONCE = 1 << 23
 """Approximate number of characters that a tokenizer gets at once, to divide over the cores."""
 
-EVERY = 20.0
+PROGRESS_SECONDS = 20.0
 """Seconds between progress lines."""
 
 
@@ -129,7 +129,7 @@ def check_vocabulary(corpus: "Checked", model: str, vocabulary: int) -> None:
     """Refuse tokens outside of the model's vocabulary."""
     if corpus.size > vocabulary:
         flag = f"--tokenizer {corpus.tokenizer.name}" if corpus.tokenizer else f"--data {corpus.given}"
-        other = f", or --tokenizer bpe:{vocabulary}" if corpus.tokenizer and vocabulary > tokenizers.BYTES else ""
+        other = f", or --tokenizer bpe:{vocabulary}" if corpus.tokenizer and vocabulary > tokenizers.BYTE_TOKENS else ""
         raise UserError(
             f"{flag} has token ids up to {corpus.size - 1}, but {model} has a vocabulary of {vocabulary}: "
             f"use a model with at least {corpus.size}{other}"
@@ -159,7 +159,7 @@ def tokenize(corpus: Corpus, out: Path, seq: int, say: Say) -> tuple[TokenFile, 
 
 def _token_file(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Say) -> TokenFile:
     """Return the cached tokens of a text, or tokenize it."""
-    digest = digest_of(corpus.files, tokenizer.key, corpus.key, f"{corpus.seed}:{EMBEDDED}")
+    digest = digest_of(corpus.files, tokenizer.key, corpus.key, f"{corpus.seed}:{EMBEDDED_BYTES}")
     folders = cache_folders(corpus.given, corpus.files, out)
     name = f"{stem(corpus.given, corpus.files)}-{digest.hex()[:16]}"
     for folder in folders:
@@ -182,20 +182,20 @@ def _token_file(corpus: Corpus, tokenizer: Tokenizer, out: Path, say: Say) -> To
         reported = monotonic()
         for group in _groups(corpus.pieces()):
             writer.add(encode(group))
-            if monotonic() - reported > EVERY:
+            if monotonic() - reported > PROGRESS_SECONDS:
                 say(f"{writer.count:,} tokens so far")
                 reported = monotonic()
     return tokens.read(path).file
 
 
 def _groups(pieces: Iterable[documents.Piece]) -> Iterator[list[documents.Piece]]:
-    """Group pieces to about AT_ONCE characters."""
+    """Group pieces to about CHARS_AT_ONCE characters."""
     group: list[documents.Piece] = []
     letters = 0
     for piece in pieces:
         group.append(piece)
         letters += len(piece[0]) + 1
-        if letters >= AT_ONCE:
+        if letters >= CHARS_AT_ONCE:
             yield group
             group, letters = [], 0
     yield group
@@ -246,7 +246,7 @@ def cached(path: Path, digest: bytes) -> TokenFile | None:
 def _embedded(seed: int) -> Iterator[documents.Piece]:
     """Yield documents of the embedded text."""
     dice, done = random.Random(f"{seed}:text"), 0
-    while done < EMBEDDED:
-        text = "".join(sentence(dice) for _ in range(SENTENCES)).rstrip()
+    while done < EMBEDDED_BYTES:
+        text = "".join(sentence(dice) for _ in range(SENTENCES_PER_DOCUMENT)).rstrip()
         done += len(text)
         yield text, True

@@ -16,9 +16,9 @@ from meshwise.run import packages
 
 TEXT, LINES, TABLES = (".txt",), (".jsonl", ".json", ".ndjson"), (".parquet",)
 KEYED = LINES + TABLES
-PIECE = 1 << 20
+READ_BYTES = 1 << 20
 """Bytes of a text file per read, extended to the end of a line."""
-LONGEST = 1 << 26
+MAX_LINE_BYTES = 1 << 26
 """Bytes of a line of JSON, at most."""
 Piece = tuple[str, bool]
 """Text, and whether its document ends there."""
@@ -71,9 +71,9 @@ def _whole(opened: "IO[bytes]", path: Path) -> Iterator[Piece]:
     done = 0
     more = True
     while more:
-        data = opened.read(PIECE)
-        more = len(data) == PIECE
-        data += opened.readline(PIECE)
+        data = opened.read(READ_BYTES)
+        more = len(data) == READ_BYTES
+        data += opened.readline(READ_BYTES)
         kept = len(decoder.getstate()[0])  # the first bytes of a character that the last piece ended in
         try:
             yield decoder.decode(data, not more), not more
@@ -124,9 +124,9 @@ def _table_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _objects(opened: "IO[bytes]", path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number in itertools.count(1):
-        line = opened.readline(LONGEST + 1)
-        if len(line) > LONGEST:
-            raise UserError(f"{path}, line {number}: longer than {LONGEST >> 20} MiB, so it is no document")
+        line = opened.readline(MAX_LINE_BYTES + 1)
+        if len(line) > MAX_LINE_BYTES:
+            raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} MiB, so it is no document")
         if not line:
             return
         if not line.strip():

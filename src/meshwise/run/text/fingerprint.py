@@ -9,7 +9,7 @@ from meshwise.errors import UserError
 if TYPE_CHECKING:
     from meshwise.run.text.corpus import Checked
 
-PART = 1 << 16
+PART_BYTES = 1 << 16
 """Bytes that are read at the start, middle and end of a file: reading all of it could take as long as training on it."""
 
 
@@ -33,7 +33,7 @@ def _parts(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            parts = [file.read(PART) for at in (0, size // 2, max(0, size - PART)) if file.seek(at) == at]
+            parts = [file.read(PART_BYTES) for at in (0, size // 2, max(0, size - PART_BYTES)) if file.seek(at) == at]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     return b"%d:" % size + b"".join(parts)

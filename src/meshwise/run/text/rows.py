@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from meshwise.workers.trainer.contract.settings import HIDDEN
+from meshwise.workers.trainer.contract.settings import HIDDEN_TOKEN_BIT
 
 if TYPE_CHECKING:
     import numpy as np
 
     Tokens = np.ndarray[Any, Any]
 
-OPEN = 256
+MAX_OPEN_ROWS = 256
 """Rows with room for another conversation, at most; the fullest are closed first."""
 
 
@@ -57,7 +57,7 @@ def lay_out(conversations: Iterable["Tokens"], length: int, pack: bool, filler: 
     """
     import numpy as np
 
-    hidden_filler = np.uint32(filler + HIDDEN)
+    hidden_filler = np.uint32(filler + HIDDEN_TOKEN_BIT)
     ends = np.array([hidden_filler], np.uint32)
     open_rows: list[_Row] = []
 
@@ -67,8 +67,8 @@ def lay_out(conversations: Iterable["Tokens"], length: int, pack: bool, filler: 
 
     for given in conversations:
         tokens = given[:length].copy()
-        tokens[0] |= HIDDEN
-        trained = int((tokens < HIDDEN).sum())
+        tokens[0] |= HIDDEN_TOKEN_BIT
+        trained = int((tokens < HIDDEN_TOKEN_BIT).sum())
         counts.cut += len(given) > length
         if not trained:
             counts.dropped += 1
@@ -85,7 +85,7 @@ def lay_out(conversations: Iterable["Tokens"], length: int, pack: bool, filler: 
         if not pack or row.used == length:
             open_rows.remove(row)
             yield closed(row)
-        elif len(open_rows) > OPEN:
+        elif len(open_rows) > MAX_OPEN_ROWS:
             fullest = max(open_rows, key=lambda row: row.used)
             open_rows.remove(fullest)
             yield closed(fullest)

@@ -15,7 +15,7 @@ from meshwise.run import packages
 if TYPE_CHECKING:
     from jinja2 import Template as Compiled
 
-LARGEST = 1 << 20
+MAX_TEMPLATE_CHARS = 1 << 20
 """Characters of a template, at most."""
 BEGIN, END = "\ue000", "\ue001"
 """Mark an answer in what a template with generation blocks writes; private characters of Unicode."""
@@ -135,7 +135,7 @@ def find(folder: Path) -> ChatTemplate | None:
     tokens = {name: text for name in SPECIAL if (text := _content(config.get(name)))}
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return ChatTemplate(files.text_of(file, LARGEST), str(file), tokens)
+        return ChatTemplate(files.text_of(file, MAX_TEMPLATE_CHARS), str(file), tokens)
     given = config.get("chat_template")
     if isinstance(given, list):  # several, by name
         rows = [cast("dict[str, Any]", row) for row in cast("list[Any]", given) if isinstance(row, dict)]

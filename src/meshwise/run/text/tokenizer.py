@@ -13,13 +13,13 @@ from meshwise.errors import UserError, quoted
 if TYPE_CHECKING:
     import numpy as np
 
-BYTES = 256
-LARGEST = 1 << 28
+BYTE_TOKENS = 256
+MAX_TOKENIZER_BYTES = 1 << 28
 """Bytes of a tokenizer.json, at most."""
 END = "<|endoftext|>"
 ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Names of the end-of-document token in well-known tokenizers, tried where no file names it."""
-LEARNED_FROM = 1 << 26
+MAX_LEARNED_CHARS = 1 << 26
 """Most characters that a byte-pair encoding is learned from."""
 Encode = Callable[[list[tuple[str, bool]]], "np.ndarray[Any, Any]"]
 
@@ -48,19 +48,19 @@ class Tokenizer:
         return hashlib.sha256(f"{self.source or self.name}:{self.end}".encode()).hexdigest()
 
 
-PLAIN = Tokenizer("bytes", BYTES, 0)
+BYTE_TOKENIZER = Tokenizer("bytes", BYTE_TOKENS, 0)
 """One token per byte; byte 0, which does not occur in text, ends a document."""
 
 
 def find(given: str) -> Tokenizer:
     """Return the tokenizer that a name, file or folder stands for."""
     if given in ("", "bytes"):
-        return PLAIN
+        return BYTE_TOKENIZER
     if given.startswith("bpe:"):
         size = given.removeprefix("bpe:")
-        if not (size.isascii() and size.isdigit() and BYTES < int(size) <= 1 << 20):
+        if not (size.isascii() and size.isdigit() and BYTE_TOKENS < int(size) <= 1 << 20):
             raise UserError(
-                f"--tokenizer {quoted(given)}: bpe:N learns N tokens, from {BYTES + 1} to {1 << 20}, such as bpe:4096"
+                f"--tokenizer {quoted(given)}: bpe:N learns N tokens, from {BYTE_TOKENS + 1} to {1 << 20}, such as bpe:4096"
             )
         return Tokenizer(f"bpe:{int(size)}", int(size), 0)
     path = Path(given)
@@ -75,7 +75,7 @@ def _from_file(file: Path) -> Tokenizer:
     from tokenizers import Tokenizer as Library
 
     try:
-        source = files.text_of(file, LARGEST)
+        source = files.text_of(file, MAX_TOKENIZER_BYTES)
         vocabulary = Library.from_str(source).get_vocab(with_added_tokens=True)
     except UserError as error:
         raise UserError(f"--tokenizer: {error}") from None
@@ -110,7 +110,7 @@ def learn(tokenizer: Tokenizer, pieces: Iterable[tuple[str, bool]]) -> Tokenizer
     trainer = cast(Any, trainers.BpeTrainer)(
         vocab_size=tokenizer.size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
     )
-    library.train_from_iterator(_first(pieces, LEARNED_FROM), trainer)
+    library.train_from_iterator(_first(pieces, MAX_LEARNED_CHARS), trainer)
     return replace(tokenizer, source=library.to_str(), size=library.get_vocab_size())
 
 
@@ -136,7 +136,7 @@ def _as_bytes(pieces: list[tuple[str, bool]]) -> "np.ndarray[Any, Any]":
 def decode(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
     """Decode tokens into text. Where tokens are bytes, ids above 255 are dropped."""
     if not tokenizer.source:
-        return bytes(token for token in tokens if token < BYTES)
+        return bytes(token for token in tokens if token < BYTE_TOKENS)
     from tokenizers import Tokenizer as Library
 
     return Library.from_str(tokenizer.source).decode(tokens, skip_special_tokens=False).encode()

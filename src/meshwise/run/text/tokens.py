@@ -24,11 +24,11 @@ HEADER = struct.Struct("<8sIIQq32s")
 SUFFIXES = (".tokens", ".bin")
 LLM_C = {20240520: 2, 20240801: 4}
 """First number of llm.c's files -> bytes per token: GPT-2's and Llama 3's (its dev/data/data_common.py, from memory)."""
-LLM_C_HEADER = 1024
+LLM_C_HEADER_BYTES = 1024
 MEGATRON = b"MMIDIDX\0\0"
 MEGATRON_WIDTHS = {4: 4, 8: 2}
 """Megatron's codes for int32 and uint16 -> bytes per token (its indexed_dataset.py, from memory)."""
-CHUNK = 1 << 24
+CHUNK_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _check_size(path: Path, count: int, width: int, offset: int, size: int) -> N
 def _read_other(path: Path, head: bytes, size: int) -> TokenFileInfo:
     first = int.from_bytes(head[:4], "little")
     if first in LLM_C:
-        offset, width, count = LLM_C_HEADER, LLM_C[first], int.from_bytes(head[8:12], "little")
+        offset, width, count = LLM_C_HEADER_BYTES, LLM_C[first], int.from_bytes(head[8:12], "little")
         _check_size(path, count, width, offset, size)
     else:
         index = path.with_suffix(".idx")
@@ -113,7 +113,7 @@ def _largest_token(file: TokenFile) -> int:
         raise UserError(
             f"{file.path} looks like tokens of 4 bytes, because every second pair of bytes is zero: rename it to *.uint32.bin"
         )
-    return max(int(tokens[first : first + CHUNK].max()) for first in range(0, file.count, CHUNK))
+    return max(int(tokens[first : first + CHUNK_TOKENS].max()) for first in range(0, file.count, CHUNK_TOKENS))
 
 
 class Writer:

@@ -12,7 +12,7 @@ from meshwise.run.train.processes import Watch
 from meshwise.run.train.report import comparison, memory
 from meshwise.run.train.report.comparison import Measured
 from meshwise.units import GIB
-from meshwise.workers.trainer.contract.rows import PREDICTED, read_rows
+from meshwise.workers.trainer.contract.rows import PREDICTED_COLUMNS, read_rows
 from meshwise.workers.trainer.contract.settings import Settings
 
 
@@ -33,7 +33,7 @@ def with_prediction(ready: Launch) -> tuple[Launch, Choice | None]:
     if not ready.on:
         return ready, None
     predicted = ready.predicted()
-    facts = ready.settings.facts | dict(zip(PREDICTED, (predicted.step, predicted.peak / GIB), strict=True))
+    facts = ready.settings.facts | dict(zip(PREDICTED_COLUMNS, (predicted.step, predicted.peak / GIB), strict=True))
     return replace(ready, settings=replace(ready.settings, facts=facts)), predicted
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from meshwise.errors import UserError, quoted
 from meshwise.units import GIB
-from meshwise.workers.trainer.contract.rows import PREDICTED, Step, median_seconds, rates, read_rows, read_steps
+from meshwise.workers.trainer.contract.rows import PREDICTED_COLUMNS, Step, median_seconds, rates, read_rows, read_steps
 from meshwise.workers.trainer.contract.settings import Settings
 
-SILENT = 120.0
+MAX_SILENT_SECONDS = 120.0
 """Seconds without a step after which an unfinished run counts as stopped."""
 STEPS, MEASURED = "steps.jsonl", "measurement.jsonl"
 
@@ -33,7 +33,7 @@ class RunFolder:
     @property
     def predicted(self) -> dict[str, float | None]:
         """Predicted seconds per step, tokens per second, MFU and bytes, where there is a prediction; None where not known."""
-        seconds, memory = (self.settings.facts.get(name) for name in PREDICTED)
+        seconds, memory = (self.settings.facts.get(name) for name in PREDICTED_COLUMNS)
         if not seconds:
             return {}
         return self._figures(float(seconds), float(memory or 0.0) * GIB)
@@ -74,7 +74,7 @@ def read(folder: Path) -> RunFolder:
         raise UserError(f"{quoted(str(folder), 200)} is not a folder of 'meshwise run': {error}") from None
     finished = bool(steps) and steps[-1].step + 1 >= settings.steps
     stopped = _stopped(folder)
-    running = not finished and not stopped and bool(steps) and time.time() - steps[-1].ended < SILENT
+    running = not finished and not stopped and bool(steps) and time.time() - steps[-1].ended < MAX_SILENT_SECONDS
     return RunFolder(folder.resolve().name, settings, steps, rows[-1] if rows else {}, stopped, running)
 
 

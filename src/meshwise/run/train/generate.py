@@ -20,7 +20,7 @@ from meshwise.run.text.tokenizer import Tokenizer
 from meshwise.run.train import launch
 from meshwise.run.train.ask import GenerateAsk
 
-LARGEST_TEXT = 1 << 28
+MAX_TEXT_BYTES = 1 << 28
 """Bytes of a text to evaluate, at most."""
 
 
@@ -94,7 +94,7 @@ def _tokens(tokenizer: Tokenizer, ask: GenerateAsk) -> list[int]:
     if not os.path.exists(text):
         raise UserError(f"--eval {text}: no such file")
     try:
-        tokens = tokenizers.encoder(tokenizer)([(files.text_of(text, LARGEST_TEXT), False)]).tolist()
+        tokens = tokenizers.encoder(tokenizer)([(files.text_of(text, MAX_TEXT_BYTES), False)]).tolist()
     except UserError as error:
         raise UserError(f"--eval {error}") from None
     if len(tokens) < 2:

@@ -16,14 +16,14 @@ from meshwise.run.callbacks import Say
 from meshwise.run.children import handle_signals
 from meshwise.workers.trainer.contract.process.stop import stop_signals
 
-PORT = 29500
+DEFAULT_PORT = 29500
 """Default port of the rendezvous: torchrun's default for a master."""
-RANGE = re.compile(r"([0-9]{1,6})(?::([0-9]{1,6}))?", re.ASCII)
-PLACEHOLDER = f"NODE_0:{PORT}"
+NODE_RANGE = re.compile(r"([0-9]{1,6})(?::([0-9]{1,6}))?", re.ASCII)
+PLACEHOLDER = f"NODE_0:{DEFAULT_PORT}"
 """Stands for the rendezvous in a dry run."""
-JOIN = 600
+JOIN_SECONDS = 600
 """Seconds that nodes wait for each other, at the start and after losing one."""
-SILENCE = 2.0
+QUIET_SECONDS = 2.0
 """Seconds of waiting before a line is printed: users do not start all nodes at the same moment."""
 
 
@@ -34,7 +34,7 @@ class Hosts:
     nodes: int = 1
     rank: int = 0
     rendezvous: str = ""
-    """HOST:PORT on node 0; '' for one machine."""
+    """HOST:DEFAULT_PORT on node 0; '' for one machine."""
     worker: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables of this worker, if another program started every worker; empty if this process starts them."""
     least: int = 0
@@ -45,7 +45,7 @@ class Hosts:
 
 def node_range(text: str) -> tuple[int, int]:
     """Read '4', or '2:4' as torchrun has it: the least and the most nodes of a run."""
-    match = RANGE.fullmatch(text.strip())
+    match = NODE_RANGE.fullmatch(text.strip())
     least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 0 < least <= most:
         raise UserError(f"{quoted(text)}: expected a number of nodes, such as 4, or MIN:MAX, such as 2:4")
@@ -62,7 +62,7 @@ def find(
     elif "WORLD_SIZE" in environment and "RANK" in environment:
         hosts = _from_torchrun(environment, devices)
     elif "PET_NNODES" in environment:  # torchrun's names for its own options, which Kubeflow sets
-        port = environment.get("PET_MASTER_PORT", str(PORT))
+        port = environment.get("PET_MASTER_PORT", str(DEFAULT_PORT))
         endpoint = environment.get("PET_RDZV_ENDPOINT") or f"{environment.get('PET_MASTER_ADDR', '')}:{port}"
         least, most = node_range(environment["PET_NNODES"])
         hosts = _elastic(_nodes_at(most, _number(environment, "PET_NODE_RANK"), endpoint), least)
@@ -102,7 +102,7 @@ def _check_host_known(endpoint: str, given: str) -> None:
         socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(
-            f"--rendezvous {quoted(given)}: expected HOST:PORT of node 0, such as node-a:{PORT}; "
+            f"--rendezvous {quoted(given)}: expected HOST:PORT of node 0, such as node-a:{DEFAULT_PORT}; "
             f"this machine does not know the host {quoted(host)} ({error.strerror})"
         ) from None
 
@@ -111,9 +111,9 @@ def _nodes_at(nodes: int, rank: int, rendezvous: str) -> Hosts:
     if nodes == 1:
         return Hosts()
     host, colon, port = rendezvous.rpartition(":")
-    host, port = (host, port) if colon and not rendezvous.endswith("]") else (rendezvous, str(PORT))
+    host, port = (host, port) if colon and not rendezvous.endswith("]") else (rendezvous, str(DEFAULT_PORT))
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UserError(f"--rendezvous {quoted(rendezvous)}: expected HOST:PORT of node 0, such as node-a:{PORT}")
+        raise UserError(f"--rendezvous {quoted(rendezvous)}: expected HOST:PORT of node 0, such as node-a:{DEFAULT_PORT}")
     return Hosts(nodes, rank, f"{host}:{port}")
 
 
@@ -121,7 +121,7 @@ def _from_torchrun(e: Mapping[str, str], devices: int) -> Hosts:
     """Read the variables of torchrun, which starts every worker; Kubernetes sets them for one pod per node, without LOCAL_RANK."""
     world, rank = _number(e, "WORLD_SIZE"), _number(e, "RANK")
     if "LOCAL_RANK" not in e:
-        return _nodes_at(world, rank, f"{e.get('MASTER_ADDR', '')}:{e.get('MASTER_PORT', PORT)}")
+        return _nodes_at(world, rank, f"{e.get('MASTER_ADDR', '')}:{e.get('MASTER_PORT', DEFAULT_PORT)}")
     if world != devices:
         raise UserError(
             f"the layout is for {devices} devices, but torchrun started {world} workers: choose axes that multiply to {world}"
@@ -135,7 +135,10 @@ def _from_slurm(e: Mapping[str, str], devices: int) -> Hosts:
     nodes = _number(e, "SLURM_STEP_NUM_NODES", e.get("SLURM_NNODES", "1"))
     tasks = _number(e, "SLURM_STEP_NUM_TASKS", e.get("SLURM_NTASKS", str(nodes)))
     listed = e.get("SLURM_STEP_NODELIST") or e.get("SLURM_JOB_NODELIST", "")
-    master, port = first_host(listed) or e.get("SLURM_LAUNCH_NODE_IPADDR", ""), PORT + _number(e, "SLURM_JOB_ID", "0") % 1000
+    master, port = (
+        first_host(listed) or e.get("SLURM_LAUNCH_NODE_IPADDR", ""),
+        DEFAULT_PORT + _number(e, "SLURM_JOB_ID", "0") % 1000,
+    )
     if tasks == nodes:
         return _nodes_at(nodes, _number(e, "SLURM_NODEID", "0"), f"{master}:{port}")
     if tasks != devices:
@@ -209,7 +212,7 @@ def rendezvous_options(hosts: Hosts, timeout: float) -> list[str]:
     if not hosts.rendezvous:
         return ["--standalone"]
     interval = round(min(5.0, max(1.0, timeout / 20)))
-    rules = f"is_host={str(hosts.rank == 0).lower()},join_timeout={JOIN},read_timeout={JOIN},keep_alive_interval={interval}"
+    rules = f"is_host={str(hosts.rank == 0).lower()},join_timeout={JOIN_SECONDS},read_timeout={JOIN_SECONDS},keep_alive_interval={interval}"
     return [*_rendezvous_flags(hosts), "--rdzv-conf", rules, "--local-addr", address_towards(hosts.rendezvous)]
 
 
@@ -224,7 +227,7 @@ def placeholder_options(hosts: Hosts) -> list[str]:
     return [nodes, count, "--node-rank", "NODE_RANK", *endpoint]
 
 
-def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN) -> None:
+def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN_SECONDS) -> None:
     """Wait until node 0 answers at the rendezvous; a signal ends the wait. On node 0, check that its port is free."""
     if not hosts.rendezvous:
         return
@@ -245,7 +248,7 @@ def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN) -> None:
             waited = time.monotonic() - begun
             if waited > patience:
                 raise DoesNotFit(f"{first} did not answer at {hosts.rendezvous} within {patience:g} s; is its command running?")
-            if waited > SILENCE and not reported:
+            if waited > QUIET_SECONDS and not reported:
                 say(f"waiting for {first} at {hosts.rendezvous}, up to {patience:g} s")
                 reported = True
             time.sleep(0.2)

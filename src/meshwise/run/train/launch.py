@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from meshwise.run.train.data import Text
 
 BATCH, SEQ = 8, 64
-RESTARTS = 3
+MAX_RESTARTS = 3
 """Restarts of the workers, where there are checkpoints to resume from."""
-PROCESSES = 4
+MAX_PROCESSES_PER_CORE = 4
 """Most processes per CPU core: more would wait for each other for minutes."""
 STATE, FROZEN, QUANTIZED = 16, 4, 1
 """Bytes per parameter: weight, gradient and AdamW's two moments, all float32; a frozen weight in float32; one in nf4, with its copy while
@@ -152,7 +152,7 @@ def prepare(run: TrainRun) -> Launch:
     on = run.on or (planned.on if planned else here.cluster_text(device, layout.devices // nodes.nodes, nodes.nodes))
     facts = _facts(model, settings, on)
     # without a checkpoint a restart would begin at the first step
-    restarts = (RESTARTS if settings.checkpoint_every else 0) if run.max_restarts is None else run.max_restarts
+    restarts = (MAX_RESTARTS if settings.checkpoint_every else 0) if run.max_restarts is None else run.max_restarts
     if nodes.least and not settings.checkpoint_every and not run.dry_run:
         raise UserError(
             f"{nodes.least}:{nodes.nodes} nodes go on from a checkpoint when one is lost: this needs --checkpoint-every"
@@ -293,7 +293,7 @@ def _check_machine(
 
 def _check_devices(need: int, device: str) -> None:
     cores = os.cpu_count() or 1
-    have = len(here.gpus()) if device == "cuda" else PROCESSES * cores
+    have = len(here.gpus()) if device == "cuda" else MAX_PROCESSES_PER_CORE * cores
     if not have:
         raise UserError("--device cuda: this machine has no NVIDIA GPU; --device cpu trains on its CPU")
     if need > have:
@@ -364,7 +364,7 @@ def _facts(model: Model, settings: Settings, on: str) -> "dict[str, float | str]
     if settings.device == "cuda" and on:
         chip = clusters.find_cluster(on).chip
         peak = chip.flops.get(cast(Any, "fp8" if settings.eight else settings.precision))
-        known = chips.catalogued(chip) if chip.key == chips.HERE else chip
+        known = chips.catalogued(chip) if chip.key == chips.PROBED_CHIP else chip
         facts |= {"gpu": (known or chip).key, "capacity": chip.memory} | ({"peak": peak} if peak else {})
     return facts
 

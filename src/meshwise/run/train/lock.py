@@ -20,13 +20,13 @@ from meshwise.run.train.launch import Launch
 from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.process.lease import LOCK, WORKERS, describe, open_lock
 
-BEAT = 3.0
+HEARTBEAT_SECONDS = 3.0
 """Seconds between heartbeats in `.lock`."""
-LEASE = 4 * BEAT
+LEASE_SECONDS = 4 * HEARTBEAT_SECONDS
 """Seconds without a heartbeat after which a run on another host counts as gone."""
-ENDING = 30.0
+ENDING_SECONDS = 30.0
 """Seconds to wait for workers of an earlier run to end: those whose store or peers are gone notice within a few."""
-QUIET = 1.0
+QUIET_SECONDS = 1.0
 """Seconds of waiting before a line is printed."""
 
 _held: list[int] = []
@@ -78,12 +78,12 @@ def _take(handle: int, out: Path, say: Say) -> None:
     holder = _description(handle)
     if "beat" not in holder or holder.get("host") == socket.gethostname():
         return  # released, or of this host, where a lock is all that counts
-    say(f"--out {out}: waiting {LEASE:g} s to see whether {_name(holder)} still runs in it")
-    until = time.monotonic() + LEASE
+    say(f"--out {out}: waiting {LEASE_SECONDS:g} s to see whether {_name(holder)} still runs in it")
+    until = time.monotonic() + LEASE_SECONDS
     while time.monotonic() < until:
         if (now := _description(handle)) != holder and now:
             raise _taken(out, handle)
-        time.sleep(min(BEAT / 2, LEASE / 4))
+        time.sleep(min(HEARTBEAT_SECONDS / 2, LEASE_SECONDS / 4))
 
 
 def _taken(out: Path, handle: int) -> UserError:
@@ -92,7 +92,7 @@ def _taken(out: Path, handle: int) -> UserError:
 
 def _beat(handle: int, over: threading.Event) -> None:
     count = 0
-    while not over.wait(BEAT):
+    while not over.wait(HEARTBEAT_SECONDS):
         count += 1
         describe(handle, beat=count)
 
@@ -107,12 +107,12 @@ def wait_for_workers(out: Path, say: Say = ignore) -> None:
         begun, reported = time.monotonic(), False
         while not _alone(handle):
             waited = time.monotonic() - begun
-            if waited > ENDING:
+            if waited > ENDING_SECONDS:
                 raise UserError(
                     f"--out {out}: workers of an earlier run, such as {_name(_description(handle))}, still run in it; "
                     "end them, or choose another --out"
                 )
-            if waited > QUIET and not reported:
+            if waited > QUIET_SECONDS and not reported:
                 say(f"waiting for the workers of an earlier run in {out} to end, such as {_name(_description(handle))}")
                 reported = True
             time.sleep(0.1)

@@ -16,10 +16,10 @@ from meshwise.run.callbacks import Say
 from meshwise.run.train.ask import TrainRun
 from meshwise.workers.trainer.contract.rows import read_rows
 
-POLL = 1.0
+POLL_SECONDS = 1.0
 """Seconds between looks at the log."""
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
-GONE = 5
+LOOKS_UNTIL_GONE = 5
 """Looks at the queue without an answer after which a job counts as ended: Slurm forgets jobs, and a controller may be restarted."""
 
 
@@ -97,14 +97,14 @@ def _follow(job: str, log: Path, say: Say) -> str:
     while True:
         now = job_state(job)
         gone = 0 if now else gone + 1
-        ended = gone >= GONE or now not in ("", "RUNNING", "COMPLETING", *WAITING)
+        ended = gone >= LOOKS_UNTIL_GONE or now not in ("", "RUNNING", "COMPLETING", *WAITING)
         if now in WAITING and now != reported:
             say(f"job {job} waits in the queue ({now.lower()})")
         state, reported = now or state, now or reported
         position = _pass_on(log, position, say, last=ended)
         if ended:
             return state
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
 
 
 def job_state(job: str) -> str:

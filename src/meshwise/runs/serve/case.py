@@ -29,12 +29,12 @@ from meshwise.runs.table import Skipped, Table
 
 SIZES = {"weights": "device_weights", "cache": "device_cache", "compute": "device_compute"}
 """Fields with the memory of one device, MiB, by kind."""
-NEEDED = ("model", "weights", "devices")
-SHORTEST = 512
+REQUIRED_FIELDS = ("model", "weights", "devices")
+DEFAULT_CONTEXT_TOKENS = 512
 """The context of a run that states none and did not start: llama.cpp's default at the time."""
 
 ATTENTION_DP = re.compile(r"attention[ _-]?dp|dp[ _-]?attention|enable_attention_dp", re.IGNORECASE)
-SLOW_PROMPT = 3.0
+SLOW_PROMPT_FACTOR = 3.0
 """A prompt this many times slower than in another format on the same devices shows a fault of the machine: one A100 SXM of May 2024 read
 prompts in F16 at 604 tokens/s, and in Q4_K_M at 5,948."""
 
@@ -78,7 +78,7 @@ class ServeCase:
     cut_off: bool = False
     """Whether sizes are rounded down to whole MiB."""
     slow_prompt: bool = False
-    """Whether its prompt was SLOW_PROMPT times slower than in another format: excluded from fits and mean errors."""
+    """Whether its prompt was SLOW_PROMPT_FACTOR times slower than in another format: excluded from fits and mean errors."""
     assumed: tuple[str, ...] = ()
     """Notes on values that the row does not state."""
 
@@ -125,7 +125,7 @@ class ServeCase:
 def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
     """Read every row of a table of served models as a ServeCase, or the reason why it is skipped."""
     runs = Table(path)
-    runs.check(NEEDED, ())
+    runs.check(REQUIRED_FIELDS, ())
     used, skipped = tables.cases(path, runs, lambda run, row_id: case_of(run, row_id, path.stem))
     return settled(used), skipped
 
@@ -174,13 +174,15 @@ def _nearest(load: Load, others: list[Load]) -> Load:
 
 
 def _mark_slow_prompts(cases: list[ServeCase]) -> list[ServeCase]:
-    """Set `slow_prompt` of cases whose prompt was SLOW_PROMPT times slower than in the best format."""
+    """Set `slow_prompt` of cases whose prompt was SLOW_PROMPT_FACTOR times slower than in the best format."""
     best: dict[tuple[object, ...], float] = {}
     for case in cases:
         if case.ran and case.prefill > 0:
             best[_all_but_format(case)] = max(best.get(_all_but_format(case), 0.0), case.prefill)
     return [
-        replace(case, slow_prompt=True) if case.ran and 0 < case.prefill * SLOW_PROMPT < best[_all_but_format(case)] else case
+        replace(case, slow_prompt=True)
+        if case.ran and 0 < case.prefill * SLOW_PROMPT_FACTOR < best[_all_but_format(case)]
+        else case
         for case in cases
     ]
 
@@ -250,7 +252,7 @@ def _work(run: Run, memory_only: bool, runtime: Runtime) -> Serve:
     if depth == prompt and output:  # llama-bench's 'tg32 @ d32768', where the depth is also written as a prompt
         prompt = 0
     noted = re.search(r"\bn_ctx (\d+)", run.text("note"))
-    context = whole(run, "context", default=int(noted[1]) if noted else 0) or depth + prompt + output or SHORTEST
+    context = whole(run, "context", default=int(noted[1]) if noted else 0) or depth + prompt + output or DEFAULT_CONTEXT_TOKENS
     if memory_only or not prompt + output:
         prompt, output = 0, context
     if depth + prompt + output > context:

@@ -23,9 +23,9 @@ BACKENDS = {
     "cuda": ("cuda",),
 }
 """Words for the library that an engine was built for."""
-MIX = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
+MIXED_TYPES = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
 """Marks of mixes of types whose bits per weight differ from llama.cpp's own."""
-SAME_BITS = 0.01
+BITS_TOLERANCE = 0.01
 PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
 
 
@@ -53,12 +53,12 @@ def weights_of(model: str, quant: str, engine: str, bits: float) -> Weights:
         return weights(stored)
     if not quant:
         raise UserError("the quantization is not stated")
-    fmt = find_format(MIX.sub("", quant).replace("_XL", "_M") if MIX.search(quant) else quant)
+    fmt = find_format(MIXED_TYPES.sub("", quant).replace("_XL", "_M") if MIXED_TYPES.search(quant) else quant)
     if not runtime.gguf and fmt.gguf:
         fmt = _same_width(fmt, runtime)
     found = weights(stored, as_gguf(fmt) if runtime.gguf else fmt, by_file=runtime.files_by_order)
     factor = bits / found.bits_per_weight if bits > 0 else 1.0
-    if abs(factor - 1) < SAME_BITS:
+    if abs(factor - 1) < BITS_TOLERANCE:
         return found
     return replace(found, tensors=tuple(replace(weight, bytes=round(weight.bytes * factor)) for weight in found.tensors))
 

@@ -17,7 +17,7 @@ from meshwise.cost.precision import Precision, parse_precision
 from meshwise.errors import UserError, quoted
 from meshwise.runs.run import Run, Stated, amount, whole
 
-BF16_MOST = 0.72
+MAX_BF16_MFU = 0.72
 """Share of the 16-bit peak that no training run sustains over a whole step: a faster one used fewer bits."""
 
 
@@ -150,7 +150,9 @@ def precision_of(run: Run, kind: str) -> Precision | None:
 def unstated_precision(fastest: Sequence[tuple[float, Chip]]) -> Precision:
     """Return the precision of a table whose rows do not state theirs, from their model FLOP/s per device: bf16, unless one is faster than
     16 bits allow."""
-    faster = [chip for rate, chip in fastest if rate > BF16_MOST * (chip.flops.get("bf16") or math.inf) and "fp8" in chip.flops]
+    faster = [
+        chip for rate, chip in fastest if rate > MAX_BF16_MFU * (chip.flops.get("bf16") or math.inf) and "fp8" in chip.flops
+    ]
     return "fp8" if faster else "bf16"
 
 

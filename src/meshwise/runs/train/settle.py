@@ -15,9 +15,9 @@ from meshwise.runs.train import machine
 from meshwise.runs.train.case import Case, assumed_layout, case_of, with_precision
 from meshwise.runs.train.predict import predict
 
-IMPOSSIBLE = 1.1
+IMPOSSIBLE_MEMORY_RATIO = 1.1
 """Predicted memory over a chip's own from which a run cannot have used a setting: predictions of memory err by about that much."""
-CLOSE_ENOUGH = 0.02
+TIED_MISFIT = 0.02
 
 
 def read_cases(path: Path) -> tuple[list[Case], list[Skipped]]:
@@ -88,7 +88,7 @@ def _cheapest(cases: list[Case]) -> list[Case]:
     settings = [(stage, way) for way in ways for stage in stages]
     # one copy of the cases at a time
     misfits = [_misfit([_with(case, stage, way, unstated) for case in cases]) for stage, way in settings]
-    stage, way = next(one for one, misfit in zip(settings, misfits, strict=True) if misfit <= min(misfits) + CLOSE_ENOUGH)
+    stage, way = next(one for one, misfit in zip(settings, misfits, strict=True) if misfit <= min(misfits) + TIED_MISFIT)
     return [_with(case, stage, way, unstated) for case in cases]
 
 
@@ -99,7 +99,9 @@ def _misfit(cases: list[Case]) -> float:
     stated = [abs(float(np.log(memory[i] / case.memory))) for i, case in enumerate(cases) if case.has_memory]
     if 2 * len(stated) >= len(cases):
         return float(np.median(stated))
-    return float(np.mean([memory[i] > IMPOSSIBLE * case.chip.memory for i, case in enumerate(cases) if case.ran] or [0.0]))
+    return float(
+        np.mean([memory[i] > IMPOSSIBLE_MEMORY_RATIO * case.chip.memory for i, case in enumerate(cases) if case.ran] or [0.0])
+    )
 
 
 def _ways(case: Case) -> list[str]:

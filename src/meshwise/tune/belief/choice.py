@@ -19,12 +19,12 @@ from meshwise.tune.belief.posterior import Part, Posterior
 from meshwise.tune.belief.residual import SCALES, Scales
 from meshwise.tune.belief.space import Space
 
-FIRST = 1.2
+FIRST_TIME_FACTOR = 1.2
 """Before anything has run, a run is compared with one that takes this many times the fastest predicted seconds: what a second choice may
 cost, so that a risk of failing weighs as much as some percent of time."""
-TIE = 0.01
+TIE_SHARE = 0.01
 """Candidates whose gain is less than this share below the largest are nearly as good: the cost model is not more precise."""
-PROMISING = 16
+PROMISING_CANDIDATES = 16
 """Candidates with the largest gains, about which a run should tell."""
 
 
@@ -45,7 +45,7 @@ def gains(posterior: Posterior) -> Floats:
         mean, fine = posterior.mean, posterior.runs * (1 - posterior.slow)
         fine[list(posterior.tried)] = 0.0
         least = np.min(mean[fine >= 0.5 * np.max(fine)])  # of those that are likely to run: what does not fit is no measure
-        gain = np.maximum(0.0, 1 - np.exp(np.minimum(mean - least, 50.0)) / FIRST) * fine
+        gain = np.maximum(0.0, 1 - np.exp(np.minimum(mean - least, 50.0)) / FIRST_TIME_FACTOR) * fine
     else:
         gain = posterior.runs * sum((part.weight * _saved(part, best) for part in posterior.parts), np.zeros(1))
     gain[list(posterior.tried)] = 0.0
@@ -96,10 +96,10 @@ def _most_telling(posterior: Posterior, gain: Floats, scales: Scales, taken: Col
         possible = posterior.runs > 0
         possible[[*taken, *posterior.tried]] = False
         return int(np.argmin(np.where(possible, posterior.expected, np.inf))) if possible.any() else None
-    ties = np.flatnonzero(gain >= (1 - TIE) * largest)
+    ties = np.flatnonzero(gain >= (1 - TIE_SHARE) * largest)
     if len(ties) == 1:
         return int(ties[0])
-    promising = np.argsort(-gain, kind="stable")[:PROMISING]
+    promising = np.argsort(-gain, kind="stable")[:PROMISING_CANDIDATES]
     shared = posterior.belief.covariance(promising)[ties]
     told = np.sum(shared**2, axis=1) / (posterior.belief.variance[ties] + scales.noise**2)
     return int(ties[int(np.argmax(cast(Floats, np.round(told, 12))))])

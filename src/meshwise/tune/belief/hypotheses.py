@@ -18,24 +18,24 @@ from meshwise.cost.layout import Floats, Ints
 from meshwise.tune.belief.residual import Gaussian, Kernel
 from meshwise.tune.belief.space import Mask
 
-UNKNOWN_EFFECT = 0.1
+UNKNOWN_EFFECT_PROBABILITY = 0.1
 """Probability, before any run, that a machine or program has a large effect that the cost model does not know."""
-EFFECT = 0.3
+EFFECT_STD = 0.3
 """Standard deviation of ln(seconds) of such an effect."""
-FREEDOM = 3.0
+PRIOR_RUNS = 3.0
 """Runs that the prior of the variance of residuals counts as: between groups of the built-in tables, it differs by a factor of 5 either
 way."""
-FEWEST = 2
+MIN_RUNS_PER_TRAIT = 2
 """Runs with a trait, and without it, that tell its effect from what is peculiar to one run."""
-NEGLIGIBLE = 0.01
+NEGLIGIBLE_WEIGHT_SHARE = 0.01
 """A hypothesis with less than this share of the largest weight is left out of the mean."""
-SLOWDOWN = 0.9
+MEAN_LOG_SLOWDOWN = 0.9
 """Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
-SLOWER = 0.2
+MIN_LOG_SLOWDOWN = 0.2
 """Least ln(seconds / expected seconds) of such a run."""
-MOST = 8
+MAX_HYPOTHESES = 8
 """Hypotheses whose mean is taken: the most probable ones."""
-BEAM = 4
+BEAM_SIZE = 4
 """Sets of slow runs, the most probable ones of each size, to which one more run is added."""
 
 
@@ -75,11 +75,15 @@ class Evidence:
             more = {grown for slow in sizes for grown in self._grown(slow)}
             logs = {slow: self._logs(slow) for slow in more}
             found |= logs
-            sizes = sorted(logs, key=lambda slow: -max(logs[slow].values()))[:BEAM]
+            sizes = sorted(logs, key=lambda slow: -max(logs[slow].values()))[:BEAM_SIZE]
         flat = [(value, slow, trait) for slow, by_trait in found.items() for trait, value in by_trait.items()]
         most = max(value for value, _, _ in flat)
-        kept = [(math.exp(value - most), slow, trait) for value, slow, trait in flat if value - most >= math.log(NEGLIGIBLE)]
-        kept = sorted(kept, key=lambda each: -each[0])[:MOST]
+        kept = [
+            (math.exp(value - most), slow, trait)
+            for value, slow, trait in flat
+            if value - most >= math.log(NEGLIGIBLE_WEIGHT_SHARE)
+        ]
+        kept = sorted(kept, key=lambda each: -each[0])[:MAX_HYPOTHESES]
         total = sum(weight for weight, _, _ in kept)
         return tuple(Hypothesis(slow, trait, weight / total) for weight, slow, trait in kept)
 
@@ -88,7 +92,7 @@ class Evidence:
         inside = self._usual(slow)
         inverse = np.linalg.inv(self.shared[np.ix_(inside, inside)])
         beyond = inverse @ self.values[inside] / np.diag(inverse)
-        return [slow | {int(run)} for run in inside[beyond > SLOWER]]
+        return [slow | {int(run)} for run in inside[beyond > MIN_LOG_SLOWDOWN]]
 
     def _usual(self, slow: frozenset[int]) -> Ints:
         return np.array([run for run in range(len(self.rows)) if run not in slow], dtype=np.int64)
@@ -99,10 +103,12 @@ class Evidence:
         inside = self._usual(slow)
         columns: dict[str, Floats] = {"": np.zeros(len(self.rows))}
         for name, mask in self.traits.items():
-            if FEWEST <= np.sum(mask[self.rows[inside]]) <= len(inside) - FEWEST:
-                columns[name] = EFFECT * mask[self.rows]
+            if MIN_RUNS_PER_TRAIT <= np.sum(mask[self.rows[inside]]) <= len(inside) - MIN_RUNS_PER_TRAIT:
+                columns[name] = EFFECT_STD * mask[self.rows]
         prior = np.sum(np.log1p(-self.risk[inside])) + sum(math.log(self.risk[run]) for run in slow)
-        each = {name: UNKNOWN_EFFECT / (len(columns) - 1) if name else 1 - UNKNOWN_EFFECT for name in columns}
+        each = {
+            name: UNKNOWN_EFFECT_PROBABILITY / (len(columns) - 1) if name else 1 - UNKNOWN_EFFECT_PROBABILITY for name in columns
+        }
         return {
             name: float(prior)
             + math.log(each[name])
@@ -118,16 +124,16 @@ class Evidence:
         lower = np.linalg.cholesky(shared[np.ix_(inside, inside)])
         whitened = np.linalg.solve(lower, self.values[inside])
         beyond = self.values[slow] - np.linalg.solve(lower, shared[np.ix_(inside, slow)]).T @ whitened
-        if np.any(beyond <= SLOWER):
+        if np.any(beyond <= MIN_LOG_SLOWDOWN):
             return -math.inf
-        in_mode = -float(np.sum(beyond - SLOWER)) / SLOWDOWN - len(slow) * math.log(SLOWDOWN)
+        in_mode = -float(np.sum(beyond - MIN_LOG_SLOWDOWN)) / MEAN_LOG_SLOWDOWN - len(slow) * math.log(MEAN_LOG_SLOWDOWN)
         return in_mode + log_density(lower, whitened)
 
     def belief(self, hypothesis: Hypothesis) -> Gaussian:
         """Return ln(measured / predicted) of every candidate under a hypothesis, given the runs that are not slow under it."""
         inside = self._usual(hypothesis.slow)
         effect = self.traits.get(hypothesis.trait)
-        kernel = self.kernel if effect is None else self.kernel.with_effect(EFFECT * effect)
+        kernel = self.kernel if effect is None else self.kernel.with_effect(EFFECT_STD * effect)
         return Gaussian.of(kernel, self.rows[inside], self.values[inside], np.full(len(inside), kernel.noise))
 
 
@@ -135,13 +141,13 @@ def log_density(lower: Floats, whitened: Floats) -> float:
     """Return the logarithm of the probability density of runs for an unknown variance of residuals: Student's distribution, up to a
     constant of the common factor, which one run tells. `lower`: root of their covariance; `whitened`: their values in its units."""
     told = len(whitened) - 1
-    freedom = FREEDOM + told
-    constant = math.lgamma(freedom / 2) - math.lgamma(FREEDOM / 2) - told / 2 * math.log(FREEDOM * math.pi)
+    freedom = PRIOR_RUNS + told
+    constant = math.lgamma(freedom / 2) - math.lgamma(PRIOR_RUNS / 2) - told / 2 * math.log(PRIOR_RUNS * math.pi)
     misfit = float(whitened @ whitened)
-    return constant - float(np.sum(np.log(np.diag(lower)))) - freedom / 2 * math.log1p(misfit / FREEDOM)
+    return constant - float(np.sum(np.log(np.diag(lower)))) - freedom / 2 * math.log1p(misfit / PRIOR_RUNS)
 
 
 def spread(misfit: float, runs: int) -> float:
     """Return the factor on the variance of a machine's residuals that its runs tell: the mean under an inverse gamma prior. One run tells
     the common factor alone."""
-    return (FREEDOM + misfit) / (FREEDOM + runs - 1) if runs > 1 else 1.0
+    return (PRIOR_RUNS + misfit) / (PRIOR_RUNS + runs - 1) if runs > 1 else 1.0

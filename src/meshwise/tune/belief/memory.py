@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from meshwise.calibrate.train.intervals import MEMORY_OFFSET
+from meshwise.calibrate.train.intervals import SOURCE_MEMORY_OFFSET_STD
 from meshwise.cost.layout import Floats
 from meshwise.tune.belief.normal import below
 from meshwise.tune.belief.observation import Observation
@@ -22,9 +22,9 @@ def fitting(space: Space, observations: Sequence[Observation]) -> Floats:
     one takes its place.
     """
     scales = Scales(
-        offset=MEMORY_OFFSET, use=0.0, doubling=0.0,
-        smooth=math.sqrt(max(0.0, space.memory_spread**2 - MEMORY_OFFSET**2) / 2),
-        own=math.sqrt(max(1e-6, space.memory_spread**2 - MEMORY_OFFSET**2) / 2),
+        offset=SOURCE_MEMORY_OFFSET_STD, use=0.0, doubling=0.0,
+        smooth=math.sqrt(max(0.0, space.memory_spread**2 - SOURCE_MEMORY_OFFSET_STD**2) / 2),
+        own=math.sqrt(max(1e-6, space.memory_spread**2 - SOURCE_MEMORY_OFFSET_STD**2) / 2),
     )  # fmt: skip
     kernel = Kernel.of(space, space.memory_physics, scales)
     bounded = [o for o in observations if o.failure == "oom" or o.ran]

@@ -19,14 +19,14 @@ from statistics import NormalDist
 import numpy as np
 
 from meshwise.cost.layout import Floats, Ints
-from meshwise.tune.belief.hypotheses import SLOWDOWN, Evidence, Hypothesis, spread
+from meshwise.tune.belief.hypotheses import MEAN_LOG_SLOWDOWN, Evidence, Hypothesis, spread
 from meshwise.tune.belief.memory import fitting
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.residual import SCALES, Gaussian, Kernel, Scales
-from meshwise.tune.belief.risk import BROKEN, SLOW, risk
+from meshwise.tune.belief.risk import BROKEN_RUN, SLOW_MODE, risk
 from meshwise.tune.belief.space import Space
 
-UNKNOWN = 2.0
+COMMON_FACTOR_STD = 2.0
 """Standard deviation of the common factor of all runs, once there is one that shows it."""
 
 
@@ -69,12 +69,12 @@ class Posterior:
         """Return the posterior after these observations."""
         ran = [o for o in observations if o.ran]
         # the first run sets the machine's common factor, whatever the calibration expected of it
-        kernel = Kernel.of(space, space.physics, replace(scales, offset=UNKNOWN) if ran else scales)
+        kernel = Kernel.of(space, space.physics, replace(scales, offset=COMMON_FACTOR_STD) if ran else scales)
         failed = [o for o in observations if o.failure]
         rows = np.array([o.candidate for o in ran], dtype=np.int64)
         seconds = np.log([o.seconds or math.nan for o in ran])
         predicted = np.log(space.seconds)
-        evidence = Evidence(kernel, space.traits, rows, seconds - predicted[rows], risk(space.traits, SLOW, [], [])[rows])
+        evidence = Evidence(kernel, space.traits, rows, seconds - predicted[rows], risk(space.traits, SLOW_MODE, [], [])[rows])
         hypotheses = evidence.hypotheses()
         beliefs = [evidence.belief(each) for each in hypotheses]
         parts = tuple(
@@ -82,7 +82,7 @@ class Posterior:
         )
         mean, std, slow = _mixed(parts)
         suspected = [sum(each.weight for each in hypotheses if run in each.slow) for run in range(len(rows))]
-        broken = risk(space.traits, BROKEN, [o.candidate for o in failed if o.failure != "oom"], rows.tolist())
+        broken = risk(space.traits, BROKEN_RUN, [o.candidate for o in failed if o.failure != "oom"], rows.tolist())
         runs = fitting(space, observations) * (1 - broken)
         measured: dict[int, float] = {}
         for row, value in zip(rows.tolist(), seconds.tolist(), strict=True):
@@ -101,7 +101,7 @@ class Posterior:
     @cached_property
     def expected(self) -> Floats:
         """Expected ln(seconds), slow modes included."""
-        return self.mean + self.slow * SLOWDOWN
+        return self.mean + self.slow * MEAN_LOG_SLOWDOWN
 
     @property
     def incumbent(self) -> float | None:
@@ -124,7 +124,7 @@ def _part(space: Space, rows: Ints, predicted: Floats, hypothesis: Hypothesis, b
     """Return the distribution of every candidate under a hypothesis about the runs of some rows."""
     usual = [row for run, row in enumerate(rows.tolist()) if run not in hypothesis.slow]
     variance = spread(belief.misfit, len(usual)) * belief.variance + scales.noise**2
-    slow = risk(space.traits, SLOW, rows[list(hypothesis.slow)].tolist(), usual)
+    slow = risk(space.traits, SLOW_MODE, rows[list(hypothesis.slow)].tolist(), usual)
     return Part(hypothesis.weight, predicted + belief.mean, np.sqrt(variance), slow)
 
 

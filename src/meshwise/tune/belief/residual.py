@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwise.calibrate.train.intervals import OFFSET
+from meshwise.calibrate.train.intervals import SOURCE_OFFSET_STD
 from meshwise.cost.layout import Floats, Ints
 from meshwise.tune.belief.space import Space
 
@@ -20,7 +20,7 @@ from meshwise.tune.belief.space import Space
 class Scales:
     """Standard deviations of ln(seconds)."""
 
-    offset: float = OFFSET
+    offset: float = SOURCE_OFFSET_STD
     """Of a factor that all runs of a machine share."""
     physics: float = 0.34
     """Factor on the widths of the coefficients of the cost model."""

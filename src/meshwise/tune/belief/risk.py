@@ -26,10 +26,10 @@ class Prior:
     weight: float = 1.0
 
 
-SLOW = Prior(usual=0.001, means={ACROSS_PP: 0.2})
+SLOW_MODE = Prior(usual=0.001, means={ACROSS_PP: 0.2})
 """Slow modes. Pipelines across nodes: 24% and 30% of nanotron's runs, none of BLOOM's. All other runs: 0.4%, and each has four or five
 traits."""
-BROKEN = Prior(usual=0.01)
+BROKEN_RUN = Prior(usual=0.01)
 """Crashes and hangs: an assumption."""
 
 

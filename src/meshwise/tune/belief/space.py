@@ -19,12 +19,12 @@ from meshwise.plan.train.search import blocks, check_divides, concatenated
 Mask = NDArray[np.bool_]
 Options = Mapping[str, str]
 
-MOST = 100_000
+MAX_ROWS = 100_000
 """Rows of a space: the fastest that the cost model predicts."""
-WITHIN = 4.0
+MAX_TIME_RATIO = 4.0
 """A layout that is predicted to take more than this many times the fastest is no candidate: no calibration errs that much among layouts of
 one model on one machine."""
-ROOM = 1.25
+MAX_MEMORY_RATIO = 1.25
 """A layout whose predicted memory exceeds a device's by more than this factor is no candidate."""
 SIZES = (*MODEL_CUTS, "mbs", "vpp", "dp_shard")
 """Axes of a layout that are numbers of devices, sequences or chunks: what matters is how often they double."""
@@ -181,7 +181,7 @@ class Space:
     @staticmethod
     def search(
         question: Question, bounds: Bounds | None = None, options: Options | None = None, nodes: tuple[int, ...] = (),
-        most: int = MOST,
+        most: int = MAX_ROWS,
     ) -> "Space":  # fmt: skip
         """Enumerate every layout of a question that obeys the rules and may fit, and keep the `most` fastest."""
         limits = dict(bounds or {})
@@ -301,7 +301,7 @@ def _traits_of_axes(axes: Mapping[str, Axis], rows: int) -> dict[str, Mask]:
 
 def _enumerated(question: Question, limits: Bounds, nodes: tuple[int, ...], most: int, *, offloads: bool) -> Layouts:
     """Return the fastest layouts that may fit."""
-    room = question.chip.memory * ROOM
+    room = question.chip.memory * MAX_MEMORY_RATIO
     parts: list[Layouts] = []
     times: list[Floats] = []
     best = np.inf
@@ -312,11 +312,11 @@ def _enumerated(question: Question, limits: Bounds, nodes: tuple[int, ...], most
             continue
         step = evaluate(block_question, block).step
         best = min(best, float(step.min()))
-        near = step <= WITHIN * best
+        near = step <= MAX_TIME_RATIO * best
         parts.append(block.take(near))
         times.append(step[near])
     if not parts:
         return Layouts.of(tp=np.zeros(0, dtype=np.int64))
     layouts, seconds = concatenated(parts), np.concatenate(times)
     order = np.argsort(seconds, kind="stable")[:most]
-    return layouts.take(np.sort(order[seconds[order] <= WITHIN * best]))
+    return layouts.take(np.sort(order[seconds[order] <= MAX_TIME_RATIO * best]))

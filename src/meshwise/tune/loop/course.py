@@ -17,23 +17,23 @@ from meshwise.tune.belief.posterior import Posterior
 from meshwise.tune.loop import by_hand, ending
 from meshwise.tune.loop.by_hand import Prompt
 from meshwise.tune.loop.history import History, shown
-from meshwise.tune.loop.journal import FORMAT, Journal, Run, opened
+from meshwise.tune.loop.journal import FORMAT_VERSION, Journal, Run, opened
 from meshwise.tune.loop.launch import LOG, End, Job, launch_failed
 from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.result import Tuned
 from meshwise.tune.loop.subject import SetupError, Subject
 
-POLL = 0.25
+POLL_SECONDS = 0.25
 """Seconds between looks at the files of running runs."""
-ASKED_EVERY = 5.0
+QUEUE_POLL_SECONDS = 5.0
 """Seconds between questions to a queue."""
-HOPELESS = 3
+MAX_FAILED_FIRST_RUNS = 3
 """Runs in a row without a measurement, where none was ever measured, after which the loop stops: the setup is wrong, not the layout."""
-REFUSED = 100
+MAX_REFUSED = 100
 """Candidates that a program refuses, after which the loop stops."""
-NOT_FOUND = (126, 127)
+NOT_FOUND_EXIT_CODES = (126, 127)
 """Exit codes of a shell that could not find or execute a command."""
-VAIN = ("crash", "hang", "timeout")
+SETUP_FAILURES = ("crash", "hang", "timeout")
 """Failures that a wrong setup may explain as well as a layout."""
 
 
@@ -87,7 +87,9 @@ class Loop:
         stopped = ""
         try:
             self.resume()
-            self.in_vain = min(self.in_vain_so_far(), HOPELESS - 1)  # what was wrong may have been mended: one run tells
+            self.in_vain = min(
+                self.in_vain_so_far(), MAX_FAILED_FIRST_RUNS - 1
+            )  # what was wrong may have been mended: one run tells
             while True:
                 stopped = self.fill()
                 if not self.flights:
@@ -112,7 +114,7 @@ class Loop:
                 f"{count} {'are' if len(others) > 1 else 'is'} of another model, cluster, batch or program: kept out of the fit"
             )
         if now not in known:
-            self.journal.add("setting", id=now, format=FORMAT, title=self.subject.title, command=self.ask.command())
+            self.journal.add("setting", id=now, format=FORMAT_VERSION, title=self.subject.title, command=self.ask.command())
 
     def in_vain_so_far(self) -> int:
         """Return how many runs in a row, up to the last one, gave no measurement."""
@@ -199,7 +201,7 @@ class Loop:
             raise
         except UserError as error:
             self.refused += 1
-            if self.refused >= REFUSED or len(self.subject.space) == 1:
+            if self.refused >= MAX_REFUSED or len(self.subject.space) == 1:
                 raise UserError(f"{self.refused} candidates cannot be run, the last one for this reason: {error}") from None
             self.subject.drop(row)
             return
@@ -240,10 +242,10 @@ class Loop:
                 self.landed(flight, end)
             if done:
                 return
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
 
     def ask_queue(self) -> None:
-        if time.monotonic() - self.asked < ASKED_EVERY:
+        if time.monotonic() - self.asked < QUEUE_POLL_SECONDS:
             return
         self.asked = time.monotonic()
         for flight in self.flights:
@@ -263,7 +265,7 @@ class Loop:
     def finished(self, run: Run, folder: Path, end: End) -> None:
         """Read a run that has ended, and record it. A script whose command is not there says nothing about the layout."""
         outcome = self.subject.read(self.row(run), folder, end)
-        if outcome.failure == "crash" and end.code in NOT_FOUND:
+        if outcome.failure == "crash" and end.code in NOT_FOUND_EXIT_CODES:
             error = UserError(
                 f"run {run.number}: its script could not execute a command, so nothing was measured: {outcome.note}"
             )
@@ -293,14 +295,14 @@ class Loop:
             )  # fmt: skip
             self.write_table()
             self.say(self.history.sentence(self.journal.runs[run.number], self.last))
-        vain = bool(outcome.rejected) or outcome.failure in VAIN
+        vain = bool(outcome.rejected) or outcome.failure in SETUP_FAILURES
         self.in_vain = self.in_vain + 1 if vain else 0
-        if self.in_vain >= HOPELESS and not any(one.ran for one in self.runs):
+        if self.in_vain >= MAX_FAILED_FIRST_RUNS and not any(one.ran for one in self.runs):
             self.give_up(outcome)
 
     def give_up(self, outcome: Outcome) -> None:
         """Leave out runs that failed before any succeeded: what they have in common is not their layout."""
-        failed = [run for run in self.runs if run.state == "measured" and run.failure in VAIN]
+        failed = [run for run in self.runs if run.state == "measured" and run.failure in SETUP_FAILURES]
         for run in failed:
             self.journal.add("rejected", run=run.number, note=f"{run.failure}, before any run succeeded", end={"how": "launch"})
         raise UserError(

@@ -12,7 +12,7 @@ from meshwise.tune.loop.journal import Run
 from meshwise.tune.loop.result import Best, Tuned, TunedRun, with_regret
 from meshwise.tune.loop.subject import Verdict
 
-LISTED = 100
+LAYOUTS_LISTED = 100
 """Candidates from which the layouts of the tuned plan are taken."""
 
 
@@ -20,7 +20,9 @@ def result(history: History, stopped: str, lines: Sequence[str]) -> Tuned:
     """Write the plan and the calibration, and return everything."""
     subject, folder, posterior = history.subject, history.journal.folder, history.posterior()
     verdict = verdict_of(posterior, len(history.timed))
-    written = subject.finish(folder, verdict, [int(row) for row in np.argsort(posterior.mean)[:LISTED]]) if verdict else ()
+    written = (
+        subject.finish(folder, verdict, [int(row) for row in np.argsort(posterior.mean)[:LAYOUTS_LISTED]]) if verdict else ()
+    )
     return Tuned(
         title=subject.title, unit=subject.unit, folder=folder, runs=with_regret([_shown(run) for run in history.runs]),
         best=_best(history, verdict) if verdict else None, gain=gain_left(posterior), candidates=len(subject.space),

@@ -22,7 +22,7 @@ from meshwise.workers.trainer.contract.rows import read_rows
 FILE, LOCK = "tune.jsonl", ".lock"
 State = Literal["chosen", "started", "ended", "measured", "rejected"]
 STATES: tuple[State, ...] = ("chosen", "started", "ended", "measured", "rejected")
-FORMAT = 1
+FORMAT_VERSION = 1
 
 Event = dict[str, Any]
 
@@ -100,10 +100,10 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / FILE
         self.events: list[Event] = read_rows(self.path)
-        others = [event for event in self.events if event.get("event") == "setting" and event.get("format") != FORMAT]
+        others = [event for event in self.events if event.get("event") == "setting" and event.get("format") != FORMAT_VERSION]
         if others:
             raise UserError(
-                f"{self.path}: its format is {others[0].get('format')}, and this version writes {FORMAT}; choose another --folder"
+                f"{self.path}: its format is {others[0].get('format')}, and this version writes {FORMAT_VERSION}; choose another --folder"
             )
         self.runs = fold(self.events)
 

@@ -25,12 +25,12 @@ from typing import Literal
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.run.children import descendants, running
-from meshwise.run.train.submit import GONE, WAITING, job_state
+from meshwise.run.train.submit import LOOKS_UNTIL_GONE, WAITING, job_state
 
 How = Literal["exit", "launch", "timeout", "lost"]
-LAST_LINES = 5
+LAST_LINES_SHOWN = 5
 """Lines of output that an error shows."""
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 """Seconds between asking processes to end and killing them."""
 LOG = "output.log"
 KILLED: dict[str, How] = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "OUT_OF_MEMORY": "exit", "FAILED": "exit"}
@@ -131,7 +131,7 @@ class Job:
             return End("exit", 0, self._wall("launch.code"))
         if code:
             return End("exit" if started else "launch", code, self._wall("launch.code") if started else 0.0)
-        return self._killed() if self.job and gone >= GONE else None
+        return self._killed() if self.job and gone >= LOOKS_UNTIL_GONE else None
 
     def _killed(self) -> End:
         """Return the end of a job whose script could not tell it: Slurm killed it, or lost it."""
@@ -210,7 +210,7 @@ class Job:
 
 def _end(pids: list[int]) -> None:
     """Ask processes to end, and kill those that still run after a while."""
-    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
+    for number, patience in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, GRACE_SECONDS)):
         for pid in running(pids):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
@@ -243,7 +243,7 @@ def tail(path: Path, size: int = 1 << 16) -> str:
         return ""
 
 
-def last_lines(path: Path, count: int = LAST_LINES) -> str:
+def last_lines(path: Path, count: int = LAST_LINES_SHOWN) -> str:
     """Return the last lines of a file in one line; 'it printed nothing' where there are none."""
     lines = [line.strip() for line in tail(path).splitlines() if line.strip()]
     return " | ".join(line[:300] for line in lines[-count:]) or "it printed nothing"

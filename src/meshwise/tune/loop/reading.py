@@ -24,16 +24,16 @@ HANG_WORDS = (
     "timed out waiting", "without progress",
 )  # fmt: skip
 """How NCCL, torch and meshwise report ranks that wait for each other for ever."""
-QUIET = 0.5
+QUIET_TIME_SHARE = 0.5
 """Share of the time limit without a line of output from which on a run that was ended counts as a hang."""
-CHECKED = ("tokens per step", "step x throughput", "ranks and total", "layout", "batch", "above the chip", "memory", "NaN")
+CHECKED_RULES = ("tokens per step", "step x throughput", "ranks and total", "layout", "batch", "above the chip", "memory", "NaN")
 """Rules of `audit` that a measurement must satisfy. Others are about figures that tuning does not use."""
-SAME = {
+AGREEING_COLUMNS = {
     "devices": "devices", "seq": "tokens in a sequence", "batch": "sequences in a batch", "tp": "tensor-parallel ranks",
     "pp": "pipeline stages", "cp": "context-parallel ranks", "dp": "data-parallel ranks", "mbs": "sequences in a micro-batch",
 }  # fmt: skip
 """Figures in which a log must agree with the run that was started."""
-FEWEST = 2
+MIN_STEPS = 2
 """Steps in a log from which on it counts."""
 
 
@@ -83,7 +83,7 @@ def failure(log: Path, end: End, timeout: float) -> Failure:
         return "hang"
     if end.how != "timeout":
         return "crash"
-    return "hang" if _quiet(log) > QUIET * timeout else "timeout"
+    return "hang" if _quiet(log) > QUIET_TIME_SHARE * timeout else "timeout"
 
 
 def _quiet(log: Path) -> float:
@@ -118,12 +118,12 @@ def measurement(log: Path, expected: Run, format: str = "") -> Outcome:
 
 
 def _too_few(steps: float) -> str:
-    return f"its log has {steps:.0f} step, too few to measure: raise --steps" if steps < FEWEST else ""
+    return f"its log has {steps:.0f} step, too few to measure: raise --steps" if steps < MIN_STEPS else ""
 
 
 def other_run(stated: Run, figures: Figures, expected: Run) -> str:
     """Return how a log contradicts the run that was started: other devices, another batch or layout; '' where it agrees."""
-    for name, words in SAME.items():
+    for name, words in AGREEING_COLUMNS.items():
         want, have = expected.number(name), stated.number(name)
         if math.isfinite(want) and math.isfinite(have) and want != have and not stated.rough(name):
             return f"its log is of {have:g} {words}, where the run has {want:g}: the cluster or the launch files have changed"
@@ -136,5 +136,5 @@ def other_run(stated: Run, figures: Figures, expected: Run) -> str:
 def contradiction(name: str, format: str, run: Run) -> str:
     """Return what `audit` finds certainly wrong with the measurement of a run; '' for nothing."""
     found = report.audit([(name, Reading(format, [run]))], planned=False).findings
-    wrong = [finding for finding in found if finding.certainty == "certain" and finding.rule in CHECKED]
+    wrong = [finding for finding in found if finding.certainty == "certain" and finding.rule in CHECKED_RULES]
     return f"{wrong[0].message} ({wrong[0].arithmetic})" if wrong else ""

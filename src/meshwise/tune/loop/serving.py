@@ -38,7 +38,7 @@ ENGINE_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 """Flags of engines whose best value depends on the machine and that change no result, with values around their defaults."""
 AXES = ("split", "cards", "tp", "pp")
 """Axes by which `meshwise serve --fix` finds a layout again."""
-MOST = 1000
+MAX_CANDIDATES = 1000
 REPORT, ROWS, PLAN = "report.json", "rows.csv", "serve.json"
 
 
@@ -73,7 +73,11 @@ class Serving:
         self.ask = ask
         base = ask_of(plan) if plan is not None else ask_here(ask.what, ask.on)
         self.base = _absolute(base)
-        self.plan = plan if plan is not None and plan.ask.top >= MOST else make(replace(self.base, top=MOST), commands)
+        self.plan = (
+            plan
+            if plan is not None and plan.ask.top >= MAX_CANDIDATES
+            else make(replace(self.base, top=MAX_CANDIDATES), commands)
+        )
         self.base = ask_of(self.plan)
         self.options = candidates(self.plan, ask)
         users = f"{self.base.users} concurrent request{'s' * (self.base.users > 1)}"

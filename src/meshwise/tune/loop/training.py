@@ -26,7 +26,7 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs.forms import PLACEHOLDER
-from meshwise.programs.launch.script import REQUIRED
+from meshwise.programs.launch.script import REQUIRED_VARIABLE
 from meshwise.programs.program import find_launcher, find_program, programs
 from meshwise.programs.write import export
 from meshwise.run.train import launch as own_launch
@@ -44,19 +44,19 @@ from meshwise.tune.loop.subject import Candidate, SetupError, Verdict
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import read_rows
 
-OWN = "meshwise"
+OWN_PROGRAM = "meshwise"
 """The name of our trainer as a program and as a framework."""
 OPTIONS = ("precision", "compile", "loss")
 """Options of a training question that --try takes."""
-SET_HERE = ("STEPS", "TRAIN_ITERS", "TRAIN_SAMPLES", "OUT", "OUTPUT_DIR", "CHECKPOINTS")
+LOOP_VARIABLES = ("STEPS", "TRAIN_ITERS", "TRAIN_SAMPLES", "OUT", "OUTPUT_DIR", "CHECKPOINTS")
 """Variables of exported scripts that the loop sets for each run."""
 BY_LAUNCHER = ("MASTER_ADDR", "NODE_RANK")
 """Variables that differ from node to node: the launch command sets them."""
-GRACE = 600.0
+GRACE_SECONDS = 600.0
 """Seconds beyond --timeout that a scheduler gives a run. Exported Slurm scripts ask to be requeued two minutes before their limit."""
-FEWEST = 3
+MIN_RUNS_TO_FIT = 3
 """Measured runs from which on a calibration is fitted."""
-EAGER = "torchtitan"
+EAGER_FRAMEWORK = "torchtitan"
 """A framework whose layers are eager PyTorch unless they are compiled, as our trainer's are with --no-compile."""
 
 
@@ -76,8 +76,10 @@ class Training:
 
     def __init__(self, plan: TrainPlan, ask: TuneAsk) -> None:
         self.plan, self.ask = plan, ask
-        if ask.own and plan.question().work.framework.key != OWN:
-            raise UserError(f"--own runs meshwise's trainer, and the plan is for {plan.framework}: plan with --framework {OWN}")
+        if ask.own and plan.question().work.framework.key != OWN_PROGRAM:
+            raise UserError(
+                f"--own runs meshwise's trainer, and the plan is for {plan.framework}: plan with --framework {OWN_PROGRAM}"
+            )
         self.variants = variants(plan, ask)
         self.space = Space.joined(
             [Space.search(variant.question, plan.ask.bounds, options=variant.options) for variant in self.variants]
@@ -89,7 +91,7 @@ class Training:
     @property
     def setting(self) -> str:
         """Model, cluster, batch and program. Prices and calibrations do not count: a measurement does not depend on them."""
-        q, program = self.plan.question(), OWN if self.ask.own else self.program
+        q, program = self.plan.question(), OWN_PROGRAM if self.ask.own else self.program
         nodes = tuple((count, tuple((number, chip.key) for number, chip in node.chips)) for count, node in q.cluster.nodes)
         machine = (nodes, q.cluster.network, q.cluster.tiers, q.cluster.torus)
         return plans.versions(setting=(q.model.placed, machine, q.work.batch, q.work.seq, q.work.optimizer, program))["setting"]
@@ -200,7 +202,7 @@ class Training:
     def _exported(self, plan: TrainPlan, number: int, folder: Path) -> Path:
         """Write the launch files of another program, and return the one that starts it."""
         # a scheduler ends the run only if the loop, which does so at --timeout, is no longer there
-        name, hours = job_name(plan, number), (self.ask.timeout + GRACE) / 3600
+        name, hours = job_name(plan, number), (self.ask.timeout + GRACE_SECONDS) / 3600
         made = export(plan, self.program, self.launcher, name=name, hours=hours)
         first = next(iter(made.files))
         logs_itself = not first.endswith((".yaml", ".yml"))
@@ -229,7 +231,7 @@ class Training:
     @property
     def _writes_logs(self) -> bool:
         """Whether the program writes a log, and not a measurement.jsonl as our trainer does."""
-        return not self.ask.own and self.program != OWN
+        return not self.ask.own and self.program != OWN_PROGRAM
 
     def _taught(self, out: Path, found: Outcome) -> Outcome:
         """Return a failure with the kind that our trainer states in failure.json."""
@@ -280,8 +282,8 @@ class Training:
         """Fit the cost model to the runs. Too few rows, or a fit that is no better, is said and no error."""
         target = folder / "calibration.toml"
         timed = [row for row in read_rows(folder / "measurement.jsonl") if row.get("outcome") == "ok"]
-        if len(timed) < FEWEST:
-            return f"no calibration: it needs at least {FEWEST} measured runs"
+        if len(timed) < MIN_RUNS_TO_FIT:
+            return f"no calibration: it needs at least {MIN_RUNS_TO_FIT} measured runs"
         try:
             made = dispatch.calibrate([str(folder / "measurement.jsonl")], (), (), (), None)
         except UserError as error:
@@ -315,9 +317,9 @@ def _question(ask: TrainAsk, options: Mapping[str, str], plan: TrainPlan) -> Que
     """Return the question of a variant. Our trainer compiles unless told otherwise: without, its layers are eager PyTorch."""
     q = lookup.question(ask, plan.question().model)
     framework = q.work.framework
-    if framework.key != OWN or options.get("compile") != "no" or q.chip.kind != "gpu":
+    if framework.key != OWN_PROGRAM or options.get("compile") != "no" or q.chip.kind != "gpu":
         return q
-    eager = replace(framework, unfused=find_framework(EAGER).unfused)
+    eager = replace(framework, unfused=find_framework(EAGER_FRAMEWORK).unfused)
     return replace(q, work=replace(q.work, framework=eager))
 
 
@@ -349,8 +351,8 @@ def job_name(plan: TrainPlan, number: int) -> str:
 def _check_variables(texts: Mapping[str, str], launch: str) -> None:
     """Refuse launch files that need variables which are not set: every run would stop at once."""
     first, *others = texts.items()
-    needed = {match[1]: match[2] for match in REQUIRED.finditer(first[1])}
-    open_ = [name for name in needed if name not in (*SET_HERE, *BY_LAUNCHER) and not os.environ.get(name)]
+    needed = {match[1]: match[2] for match in REQUIRED_VARIABLE.finditer(first[1])}
+    open_ = [name for name in needed if name not in (*LOOP_VARIABLES, *BY_LAUNCHER) and not os.environ.get(name)]
     if open_:
         raise SetupError(f"{first[0]} needs {', '.join(open_)} in the environment: {'; '.join(needed[name] for name in open_)}")
     left = [name for name, text in (first, *others) if PLACEHOLDER in text]

@@ -24,7 +24,7 @@ from meshwise.runs.train.settle import read_cases
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.space import Space
 
-FEWEST = 6
+MIN_ROWS_PER_GROUP = 6
 """Rows of a group that is replayed."""
 LEFT_OUT = "left_out"
 Order = list[int]
@@ -89,7 +89,7 @@ def left_out_name(case: Case) -> str:
     return f"{case.table}.{case.chip.key}.{case.work.framework.key}"
 
 
-def read_groups(table: str, calibration: str = "", fewest: int = FEWEST) -> tuple[list[Group], list[Skipped]]:
+def read_groups(table: str, calibration: str = "", fewest: int = MIN_ROWS_PER_GROUP) -> tuple[list[Group], list[Skipped]]:
     """Read the groups of a table that have at least `fewest` rows, two of which ran, and the rows that are not used."""
     if is_served(table):
         raise UserError(f"--replay {quoted(table)}: this table is of served models; give a table of training runs")

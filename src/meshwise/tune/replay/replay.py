@@ -15,9 +15,9 @@ from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.posterior import Posterior
 from meshwise.tune.belief.residual import SCALES, Scales
 from meshwise.tune.replay import rivals
-from meshwise.tune.replay.groups import FEWEST, Group, Order, Strategy, read_groups
+from meshwise.tune.replay.groups import MIN_ROWS_PER_GROUP, Group, Order, Strategy, read_groups
 
-SHOWN = (1, 2, 3, 5, 10)
+RUNS_SHOWN = (1, 2, 3, 5, 10)
 """Numbers of runs after which regret is shown."""
 
 
@@ -49,7 +49,7 @@ class Replay:
 
     @property
     def shown(self) -> tuple[int, ...]:
-        return (*(n for n in SHOWN if n < self.runs), self.runs)
+        return (*(n for n in RUNS_SHOWN if n < self.runs), self.runs)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, under the keys of `tune --replay --json`."""
@@ -74,7 +74,7 @@ class Replay:
 
 
 def replay(
-    table: str, runs: int = 10, seeds: int = 20, calibration: str = "", fewest: int = FEWEST,
+    table: str, runs: int = 10, seeds: int = 20, calibration: str = "", fewest: int = MIN_ROWS_PER_GROUP,
     progress: Callable[[str], object] = lambda strategy: None, scales: Scales = SCALES,
 ) -> Replay:  # fmt: skip
     """Replay a table: the loop of `tune`, and its rivals. `progress` is told each strategy before it starts."""

@@ -9,11 +9,11 @@ import numpy as np
 
 from meshwise.tune.replay.groups import Group, Order, Strategy, drawn
 
-STARTUP = 3
+STARTUP_RUNS = 3
 """Random runs before optuna's samplers learn; their own default of 10 would make them random order here."""
 SHARE = {"optuna TPE": 0.25, "optuna GP": 0.05}
 """Seeds of optuna's samplers, over those of random order: a choice of theirs takes milliseconds, or several tenths of a second."""
-PENALTY = 2.0
+FAILURE_TIME_FACTOR = 2.0
 """A run that fails counts for an optimizer as this many times the slowest run so far."""
 
 
@@ -33,8 +33,8 @@ def strategies(
         return tuple(found), ("optuna is not installed, so its samplers are left out: pip install optuna",)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     samplers: dict[str, Callable[[int], Any]] = {
-        "optuna TPE": lambda seed: optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP),
-        "optuna GP": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP),
+        "optuna TPE": lambda seed: optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_RUNS),
+        "optuna GP": lambda seed: optuna.samplers.GPSampler(seed=seed, n_startup_trials=STARTUP_RUNS),
     }
     for name, sampler in samplers.items():
         tell(name)
@@ -43,7 +43,7 @@ def strategies(
             return optimizer_order(optuna, sampler(seed), group, runs)
 
         found.append(Strategy(name, tuple(drawn(groups, runs, max(1, round(SHARE[name] * seeds)), order))))
-    return tuple(found), (f"optuna's samplers learn after {STARTUP} random runs; a run out of memory counts as slow",)
+    return tuple(found), (f"optuna's samplers learn after {STARTUP_RUNS} random runs; a run out of memory counts as slow",)
 
 
 def planner(group: Group) -> Order:
@@ -80,7 +80,7 @@ def optimizer_order(optuna: Any, sampler: Any, group: Group, runs: int) -> Order
         row = int(np.argmin(far))
         seconds = float(group.seconds[row])
         slowest = max(slowest, seconds) if math.isfinite(seconds) else slowest
-        value = math.log(seconds) if math.isfinite(seconds) else math.log(PENALTY * (slowest or 1.0))
+        value = math.log(seconds) if math.isfinite(seconds) else math.log(FAILURE_TIME_FACTOR * (slowest or 1.0))
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
         params = {name: int(place) for name, place in zip(axes, places[row], strict=True)}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=spaces, value=value))

@@ -35,11 +35,11 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "ui": ("web", "Open a page in the browser: ask, see, compare, share."),
     },
 }
-EVERY = {name: entry for group in VERBS.values() for name, entry in group.items()}
+ALL_VERBS = {name: entry for group in VERBS.values() for name, entry in group.items()}
 """By verb: the module that defines it, imported when the verb is used, and the sentence that help shows."""
 OUTPUT = "Output"
-WIDTH = 100
-COLUMN = 24
+MAX_WIDTH = 100
+FLAG_COLUMN_WIDTH = 24
 """Width of the column of flags."""
 
 
@@ -63,7 +63,7 @@ class Verb(TyperCommand):
 
     def lines(self, ctx: Any, *, whole: bool) -> Iterator[str]:
         """Yield the help of a verb; `whole` lists the options of every group."""
-        width = min(WIDTH, typer.get_terminal_size((WIDTH, 24)).columns)
+        width = min(MAX_WIDTH, typer.get_terminal_size((MAX_WIDTH, 24)).columns)
         options = [param for param in self.params if param.param_type_name == "option" and not getattr(param, "hidden", False)]
         arguments = [param for param in self.params if param.param_type_name == "argument"]
         yield " ".join(["Usage:", ctx.command_path, *(_metavar(argument) for argument in arguments), "[OPTIONS]"])
@@ -117,25 +117,25 @@ def _entry(param: Any, width: int) -> Iterator[str]:
     else:
         names = [*sorted(param.opts, key=len), *param.secondary_opts]
         head = ", ".join(names) + (f" {param.metavar}" if param.metavar and not param.is_flag else "")
-    lines = _wrapped(param.help or "", max(30, width - COLUMN - 2)) or [""]
+    lines = _wrapped(param.help or "", max(30, width - FLAG_COLUMN_WIDTH - 2)) or [""]
     head = f"  {head}"
-    if len(head) > COLUMN:
+    if len(head) > FLAG_COLUMN_WIDTH:
         yield from _broken(head, width)
         head = ""
-    yield f"{head:<{COLUMN}}  {lines[0]}".rstrip()
-    yield from (" " * (COLUMN + 2) + line for line in lines[1:])
+    yield f"{head:<{FLAG_COLUMN_WIDTH}}  {lines[0]}".rstrip()
+    yield from (" " * (FLAG_COLUMN_WIDTH + 2) + line for line in lines[1:])
 
 
 class Verbs(TyperGroup):
     """The program itself: its verbs in groups, each imported when it is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(EVERY)
+        return list(ALL_VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in EVERY:
+        if cmd_name not in ALL_VERBS:
             return None
-        module = import_module(f"meshwise.ui.cli.{EVERY[cmd_name][0]}")
+        module = import_module(f"meshwise.ui.cli.{ALL_VERBS[cmd_name][0]}")
         return next(_built(info) for info in module.app.registered_commands if info.name == cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

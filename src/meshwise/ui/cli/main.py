@@ -12,12 +12,12 @@ from typer import Option
 
 from meshwise.errors import UserError
 from meshwise.output import flush, say, silence
-from meshwise.ui.cli.help import EVERY, Verbs
+from meshwise.ui.cli.help import ALL_VERBS, Verbs
 from meshwise.version import VERSION
 
 TWINS = {"plan": "serve", "serve": "plan"}
 """Verbs whose options are easily mixed up."""
-STOPPED = 130
+STOPPED_EXIT_CODE = 130
 """Exit code after Ctrl-C."""
 
 app = typer.Typer(
@@ -39,7 +39,7 @@ def main() -> None:
     open_closed_streams()
     try:
         code = app(standalone_mode=False, prog_name="meshwise") or 0
-        if code == STOPPED:  # typer turns Ctrl-C into an exit code
+        if code == STOPPED_EXIT_CODE:  # typer turns Ctrl-C into an exit code
             raise KeyboardInterrupt
         sys.exit(code)
     except UserError as error:
@@ -47,7 +47,7 @@ def main() -> None:
     except typer.TyperException as error:  # a misspelt verb or option, a missing argument
         fail(_usage(error), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        fail("stopped", STOPPED)
+        fail("stopped", STOPPED_EXIT_CODE)
     except BrokenPipeError:  # head or less has read enough
         silence(sys.stdout)
         sys.exit(1)
@@ -80,7 +80,7 @@ def _usage(error: Any) -> str:
     path = (
         context.command_path
         if context is not None
-        else " ".join(["meshwise", *(word for word in sys.argv[1:2] if word in EVERY)])
+        else " ".join(["meshwise", *(word for word in sys.argv[1:2] if word in ALL_VERBS)])
     )
     option, message = getattr(error, "option_name", None), " ".join(error.format_message().split())
     if option and "No such option" in message:
@@ -92,13 +92,13 @@ def _usage(error: Any) -> str:
         return f"missing {param.opts[0] if param.param_type_name == 'option' else param.metavar or param.name.upper()} ({path} --help)"
     if message.startswith("No such command"):
         name = message.split("'")[1] if "'" in message else ""
-        return f"unknown verb {name!r}{_alike(name, EVERY)} (meshwise --help)"
+        return f"unknown verb {name!r}{_alike(name, ALL_VERBS)} (meshwise --help)"
     return f"{message} ({path} --help)"
 
 
 def _option_hint(given: str, context: Any) -> str:
     """Return a hint for an unknown option: it is a verb, another verb has it, or the nearest option of this verb."""
-    if (verb := given.lstrip("-")) in EVERY:
+    if (verb := given.lstrip("-")) in ALL_VERBS:
         longer = [name for name in _options(context.command) if name.endswith(verb)] if context else []  # --finetune for --tune
         return _alike(given, longer) or f"; it is a verb: 'meshwise {verb}'"
     if context is None:

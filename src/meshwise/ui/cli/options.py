@@ -15,7 +15,7 @@ from typer import Argument, Option
 from meshwise import api
 from meshwise.errors import UserError
 from meshwise.plan.fields import About, Ask, defaults, field_of, flag_of, spec
-from meshwise.ui.cli.help import EVERY, OUTPUT, Verb
+from meshwise.ui.cli.help import ALL_VERBS, OUTPUT, Verb
 
 Asked = TypeVar("Asked", bound=Ask)
 
@@ -57,7 +57,7 @@ def plain_verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callabl
 
 def _help(name: str, function: Callable[..., None]) -> str:
     """Return the help text of a verb: its sentence in the list of verbs, then the docstring of its function."""
-    return " ".join([EVERY[name][1], *(function.__doc__ or "").split()])
+    return " ".join([ALL_VERBS[name][1], *(function.__doc__ or "").split()])
 
 
 def verb(

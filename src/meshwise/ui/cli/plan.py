@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 GENERATING = tuple(name for name, one in OBJECTIVES.items() if one.generates)
-SHAPE_ONLY = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk))
+SHAPE_ONLY_FIELDS = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk))
 
 
 @verb(app, "plan", ShapeAsk, examples=(
@@ -41,7 +41,7 @@ def plan(
 ) -> None:  # fmt: skip
     """Every layout that the framework can run is evaluated. Exit code 1: nothing fits."""
     words, texts = given.of(ShapeAsk), vary or []
-    if any(name in words for name in SHAPE_ONLY):
+    if any(name in words for name in SHAPE_ONLY_FIELDS):
         if texts or cheapest or out is not None or html is not None:
             raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest, --out and --html")
         output.show(api.shapes(**words), json=json, csv=csv)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from meshwise.audit.profile.parts import PartComparison
     from meshwise.audit.profile.parts import Row as PartRow
 
-MOST_RUNS = 12
+MAX_RUNS = 12
 """Runs in the table, at most; --json has all."""
-FEW = 3
+MAX_RUNS_IN_DETAIL = 3
 """Up to this many runs, TFLOP/s are shown by every formula."""
-MOST_PLACES = 5
+MAX_PLACES = 5
 Row = dict[str, Any]
 """One run of `Audit.rows`."""
 MARGIN = " " * 8
@@ -30,7 +30,7 @@ STYLES = {"certain": "bold red", "likely": "yellow", "unusual": "cyan"}
 
 def kinds(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
     """Return the rows of training runs, and those of served models."""
-    served = [row for row in rows if any(name in row for name in figures.SERVED)]
+    served = [row for row in rows if any(name in row for name in figures.SERVE_FIGURES)]
     return [row for row in rows if row not in served], served
 
 
@@ -42,11 +42,11 @@ def audit_view(audit: Audit, width: int) -> RenderableType:
     first_finding = {place: i for i, finding in reversed(list(enumerate(audit.findings))) for place in finding.where}
     for runs, columns in ((trained, TRAINED), (served, SERVED)):
         if runs:
-            first = sorted(runs, key=lambda row: first_finding.get(row["where"], len(audit.findings)))[:MOST_RUNS]
+            first = sorted(runs, key=lambda row: first_finding.get(row["where"], len(audit.findings)))[:MAX_RUNS]
             parts.append(runs_table([row for row in runs if row in first], columns).fitted(width))
-            formulas = [line for row in runs if (line := _formulas(row))] if len(runs) <= FEW else []
+            formulas = [line for row in runs if (line := _formulas(row))] if len(runs) <= MAX_RUNS_IN_DETAIL else []
             parts += [wrapped(line, width, indent="  ") for line in formulas]
-            parts += [Text(f"... and {len(runs) - MOST_RUNS} more runs (--json has all)")] if len(runs) > MOST_RUNS else []
+            parts += [Text(f"... and {len(runs) - MAX_RUNS} more runs (--json has all)")] if len(runs) > MAX_RUNS else []
     parts += [Text(""), *(line for finding in audit.findings for line in _finding(finding, width))]
     parts += [wrapped(f"note: {note}", width, indent="  ") for note in audit.notes]
     parts += [wrapped(f"next: {suggestion.message}", width, indent="  ") for suggestion in audit.predictions.suggestions]
@@ -78,12 +78,12 @@ def _finding(finding: Finding, width: int) -> list[Text]:
 def places(where: tuple[str, ...]) -> str:
     """Return 'notes.md: line 3, line 9': each file is named once."""
     shown: list[str] = []
-    for place in where[:MOST_PLACES]:
+    for place in where[:MAX_PLACES]:
         source, _, position = place.partition(": ")
         before = shown[-1].partition(": ")[0] if shown else ""
         first = next((s.partition(": ")[0] for s in reversed(shown) if ": " in s), before)
         shown.append(position if position and first == source else place)
-    return ", ".join(shown) + (f" and {len(where) - MOST_PLACES} more" if len(where) > MOST_PLACES else "")
+    return ", ".join(shown) + (f" and {len(where) - MAX_PLACES} more" if len(where) > MAX_PLACES else "")
 
 
 def _count(row: Row, key: str) -> str:

@@ -6,8 +6,8 @@ from rich.text import Text
 
 from meshwise.cost.parts import Part
 
-EIGHTHS = " ▏▎▍▌▋▊▉"
-LEAST = 0.02
+BLOCKS_BY_EIGHTH = " ▏▎▍▌▋▊▉"
+MIN_LEGEND_SHARE = 0.02
 """Shares below this are left out of a legend."""
 LONGEST, SHORTEST = 40, 10
 """Characters of a bar on a wide and on a narrow terminal."""
@@ -43,10 +43,10 @@ def legend(
     parts: Sequence[Part], values: Mapping[str, float], full: float, width: int, indent: int = 0, bar_width: int = LONGEST
 ) -> Text:
     """Return 'M matrix products 49%  R recomputing activations 22%', the largest part first: every part that the bar shows or that exceeds
-    LEAST. Lines break between parts."""
+    MIN_LEGEND_SHARE. Lines break between parts."""
     total = sum(values.values())
     drawn = {part.name for part, number in cells(parts, values, full, bar_width) if number}
-    shown = [part for part in parts if part.name in drawn or values.get(part.name, 0.0) > LEAST * total]
+    shown = [part for part in parts if part.name in drawn or values.get(part.name, 0.0) > MIN_LEGEND_SHARE * total]
     text, used = Text(" " * indent), indent
     for part in sorted(shown, key=lambda part: -values.get(part.name, 0.0)):
         words = f" {part.words} {100 * values[part.name] / total:.0f}%"
@@ -73,4 +73,4 @@ def letters(parts: Sequence[Part], several: Sequence[Mapping[str, float]], width
 def plain(share: float, width: int) -> str:
     """Return a bar of one colour, `share` of `width` characters long, to the eighth of a character."""
     eighths = round(share * width * 8)
-    return "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+    return "█" * (eighths // 8) + (BLOCKS_BY_EIGHTH[eighths % 8] if eighths % 8 else "")

@@ -11,7 +11,7 @@ from meshwise.ui.views import bars
 LONGEST, SHORTEST = 16, 3
 """Characters of a bar on a wide and on a narrow terminal."""
 COLOURS = ("green", "yellow", "cyan")
-GAP = 2
+COLUMN_GAP = 2
 
 Choice = TypeVar("Choice")
 Panel = tuple[str, Callable[[Choice], float | None], Callable[[Choice], str]]
@@ -27,10 +27,10 @@ def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequen
     labels = [max(len(text) for text in (title, *(row[i] for row, _, _ in points))) for i, title in enumerate(titles)]
     numbers = [max(len(title) - LONGEST - 1, *(len(show(c)) for c in done), 0) for title, _, show in panels]
     mark = max(len(mark) for _, _, mark in points)
-    free = width - sum(labels) - GAP * len(labels) - mark
+    free = width - sum(labels) - COLUMN_GAP * len(labels) - mark
     shown = next(n for n in range(len(panels), 0, -1) if n == 1 or _bar_width(free, numbers[:n]) >= SHORTEST)
     bar_width = max(SHORTEST, min(LONGEST, _bar_width(free, numbers[:shown])))
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, COLUMN_GAP, 0, 0))
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for (title, _, _), colour in zip(panels[:shown], COLOURS, strict=False):
@@ -50,4 +50,4 @@ def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequen
 
 def _bar_width(free: int, numbers: Sequence[int]) -> int:
     """Return the length of bars where `free` characters hold all bars, their numbers and the gaps."""
-    return free // len(numbers) - max(numbers) - 1 - GAP
+    return free // len(numbers) - max(numbers) - 1 - COLUMN_GAP

@@ -8,7 +8,7 @@ from meshwise import units
 from meshwise.models.count import Count, Tally
 from meshwise.ui.views.tables import Table, at_path, grid, whole_at, wrapped
 
-DAY = 86400.0
+DAY_SECONDS = 86400.0
 Row = tuple[str, Callable[[Tally], str]]
 
 
@@ -113,12 +113,12 @@ def budget_rows(b: Tally) -> list[tuple[str, str, str]]:
         ("FLOPs per token", f"{b['flops_per_token']:.3g}", "6 per active parameter"),
         ("one token on one device", units.show(b['token_seconds'], "seconds", digits=3), "at its peak"),
         ("FLOPs in all", f"{b['flops']:.3g}", f"{tokens} tokens"),
-        ("one device", f"{b['device_seconds'] / DAY / 365:,.0f} years", "at its peak"),
-        (f"{b['devices']:,} devices", f"{b['seconds'] / DAY:,.1f} days", f"at {100 * b['mfu']:g}% MFU"),
+        ("one device", f"{b['device_seconds'] / DAY_SECONDS / 365:,.0f} years", "at its peak"),
+        (f"{b['devices']:,} devices", f"{b['seconds'] / DAY_SECONDS:,.1f} days", f"at {100 * b['mfu']:g}% MFU"),
         ("weights", units.show(b['weights'], "bytes", digits=3), "2 bytes each"),
         ("optimizer", units.show(b['optimizer'], "bytes", digits=3), "8 bytes each: two float32 moments"),
         ("activation checkpoints", units.show(b['activations'], "bytes", digits=4), f"{b['checkpoints']} per layer and token, 2 B x width"),
         ("memory in all", size, ""),
-        ("devices at least", few, f"{size} over {units.show(b['device_memory'], 'bytes')}; {b['least_seconds'] / DAY:,.0f} days"),
+        ("devices at least", few, f"{size} over {units.show(b['device_memory'], 'bytes')}; {b['least_seconds'] / DAY_SECONDS:,.0f} days"),
         ("memory per device", units.show(b['device_bytes'], "bytes", digits=2), f"on {b['devices']:,}"),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 
 ROWS, WIDEST = 14, 72
 SIZE, LEFT, RIGHT, TOP, BOTTOM = (760.0, 440.0), 70.0, 110.0, 60.0, 60.0
-BEATEN = "#bbbbbb"
+BEATEN_COLOUR = "#bbbbbb"
 LABEL = (130.0, 14.0)
 """Width and height of a label, in pixels."""
 
@@ -77,7 +77,7 @@ def svg(front: Front) -> str:
         *(_tick(place(0.0, value), (place(across[-1], value)), tokens(value), "up") for value in up),
         f'<text x="{width / 2}" y="{height - 12}" text-anchor="middle">tokens/s of each user</text>',
         f'<text x="{LEFT}" y="{TOP - 10}">tokens/s of a device</text>',
-        *(_dot(place(point.per_user, point.per_device), point, 2.5, BEATEN) for point in front.dominated),
+        *(_dot(place(point.per_user, point.per_device), point, 2.5, BEATEN_COLOUR) for point in front.dominated),
         f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="1.5"/>',
         *(_dot(place(point.per_user, point.per_device), point, 4.5, COLOURS[0]) for point in front.points),
         *(_label(place(point.per_user, point.per_device), point) for point in _apart(front.points, place)),

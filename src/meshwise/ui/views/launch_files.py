@@ -22,7 +22,7 @@ HOW = {"said": "said", "default": "default", "derived": "derived", "unknown": "u
 STYLES = {"stops": "bold red", "warns": "yellow", "notes": "cyan"}
 HEADS = {"stops": "cannot start", "warns": "warning", "notes": "note"}
 GROUPS = ("layout", "stages", "batch", "serving", "work", "model", "machine")
-QUIET = (
+VERBOSE_FACTS = (
     "seed", "save_every", "rope_theta", "norm_eps", "qkv_bias", "biased", "norm", "position_kind", "positions", "tied",
     "top_k", "hours",
 )  # fmt: skip
@@ -55,7 +55,7 @@ def _group(one: Stated) -> int:
 
 def _matters(one: Stated) -> bool:
     """Return whether a fact is listed: what is said or unknown, and what is not at its least by default."""
-    if one.fact in QUIET:
+    if one.fact in VERBOSE_FACTS:
         return False
     if one.how in ("default", "derived") and one.value in (1, 0, "none", "1f1b", False, True):
         return one.fact in ("zero", "recompute")

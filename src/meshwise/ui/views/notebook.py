@@ -9,7 +9,7 @@ from meshwise.plan.plan import Plan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import plan, serve
-from meshwise.ui.views.bars import LEAST
+from meshwise.ui.views.bars import MIN_LEGEND_SHARE
 from meshwise.ui.views.tables import Table
 from meshwise.units import GIB
 
@@ -34,7 +34,7 @@ def _bar(parts: Sequence[Part], values: dict[str, float], full: float, label: st
     names = "  ".join(
         f'<span style="color:{part.colour}">&#9632;</span> {escape(part.words)} {100 * values[part.name] / full:.0f}%'
         for part in parts
-        if values[part.name] > LEAST * full
+        if values[part.name] > MIN_LEGEND_SHARE * full
     )
     return _stacked(parts, values, full, label) + f'<div style="color:#666;font-size:smaller">{names}</div>'
 

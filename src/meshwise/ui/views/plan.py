@@ -7,13 +7,13 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.cost.axes import layout_name
-from meshwise.cost.goodput import HARDWARE, LLAMA3_STORAGE, LOSSES
+from meshwise.cost.goodput import HARDWARE_SHARE, LLAMA3_STORAGE_RATE, LOSSES
 from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME, on_chip
 from meshwise.cost.reliability import Reliability
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
-from meshwise.plan.train.dataset import CHARACTERS, TEMPLATE
+from meshwise.plan.train.dataset import CHARS_PER_TOKEN, TEMPLATE_TOKENS
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
@@ -23,7 +23,7 @@ from meshwise.units import GIB
 FIT = "see meshwise calibrate"
 REMEDY: dict[str, str] = {"gpu": "see meshwise probe and calibrate", "cpu": "see meshwise probe and calibrate"}
 """How to measure a chip, by its kind: probes run on GPUs and CPUs."""
-SEVERAL = 5
+BARS_SHOWN = 5
 """Layouts whose bars `--verbose` draws."""
 
 
@@ -37,7 +37,7 @@ def plan_view(plan: TrainPlan, width: int, *, why: Explanation, verbose: bool) -
     ]  # fmt: skip
     kind = plan.cluster["kind"]
     if verbose:
-        parts += [*choice_bars(plan.choices[:SEVERAL], width, kind), Text(), wrapped(formulas(best), width)]
+        parts += [*choice_bars(plan.choices[:BARS_SHOWN], width, kind), Text(), wrapped(formulas(best), width)]
         parts += [*(wrapped(line, width) for line in failures(plan)), Text(), wrapped(rejects(plan), width), Text()]
         parts += [wrapped(line, width) for line in why.reasons]
     else:
@@ -157,7 +157,9 @@ def finetune_lines(plan: TrainPlan) -> list[str]:
         other = f"{100 * found.packed:.0f}% packed, {100 * found.padded:.0f}% padded"
         money = f", ${found.dollars:,.2f}" if found.dollars is not None else ""
         took = units.show(found.seconds, "seconds", digits=3)
-        assumed = "" if found.counted else f" Tokens are assumed: {CHARACTERS:g} characters each, {TEMPLATE} per message."
+        assumed = (
+            "" if found.counted else f" Tokens are assumed: {CHARS_PER_TOKEN:g} characters each, {TEMPLATE_TOKENS} per message."
+        )
         ends = f" {found.cut:,} sequence{'s are' if found.cut > 1 else ' is'} longer than {plan.ask.seq:,} tokens and cut there."
         lines.append(
             f"{plan.ask.epochs} epoch{'s' * (plan.ask.epochs > 1)} of {found.rows:,} row{'s' * (found.rows > 1)}, {how} ({other} are real "
@@ -249,11 +251,11 @@ def _assumed(plan: TrainPlan) -> str:
     r = Reliability()
     words = {
         "mtbf": f"a failure per {r.mtbf / 3600:,.0f} device-hours (arXiv:2407.21783)",
-        "checkpoint_bandwidth": f"{units.show(LLAMA3_STORAGE, 'bytes/s', digits=3)} to storage per device (arXiv:2407.21783)",
+        "checkpoint_bandwidth": f"{units.show(LLAMA3_STORAGE_RATE, 'bytes/s', digits=3)} to storage per device (arXiv:2407.21783)",
         "restart": f"{units.show(r.restart, 'seconds')} to restart",
         "repair": f"{units.show(r.repair, 'seconds')} to repair a node",
         "spares": "as many spare nodes as pay off",
         "straggler": f"step times that spread by {units.show(r.straggler, 'share')}",
     }
     left = [text for name, text in words.items() if name not in plan.ask.failures]
-    return f"Assumed: {', '.join([*left, f'{HARDWARE:.0%} of failures take a node out'])}."
+    return f"Assumed: {', '.join([*left, f'{HARDWARE_SHARE:.0%} of failures take a node out'])}."

@@ -17,7 +17,7 @@ from meshwise.ui.views.tables import wrapped
 if TYPE_CHECKING:
     from meshwise.run.probe.store import Probed
 
-BAR = 32
+BAR_WIDTH = 32
 """Characters of the longest bar."""
 
 Line = tuple[str, float, Row]
@@ -117,5 +117,5 @@ def _bars(lines: list[Line], show: Callable[[float], str]) -> Table:
     most = max(value for _, value, _ in lines)
     for label, value, row in lines:
         spread = 50 * (row["high"] / row["low"] - 1)
-        table.add_row(label, bars.plain(value / most, BAR), show(value), f"± {spread:.0f}% of {row['repeats']}")
+        table.add_row(label, bars.plain(value / most, BAR_WIDTH), show(value), f"± {spread:.0f}% of {row['repeats']}")
     return table

@@ -16,9 +16,9 @@ from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, h
 from meshwise.units import GIB
 
 REMEDY = "see meshwise bench"
-HIGHLIGHTS = 5
+REASONS_SHOWN = 5
 """Reasons that the short answer lists."""
-SEVERAL = 5
+BARS_SHOWN = 5
 """Layouts whose bars `--verbose` draws."""
 
 
@@ -30,7 +30,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
     ]  # fmt: skip
     parts += [
         *device_bars(plan.best, str(plan.cluster["unit"]), width), Text(),
-        *time_bars(plan.choices[: SEVERAL if verbose else 1], width), Text(),
+        *time_bars(plan.choices[: BARS_SHOWN if verbose else 1], width), Text(),
     ]  # fmt: skip
     parts += [wrapped(line, width) for line in plan.reasons] if verbose else bullets(_highlights(plan), width)
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
@@ -41,7 +41,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
 def _highlights(plan: ServePlan) -> list[str]:
     """Return the first reasons; the verdict on a measured speed, which is the last of the reasons, comes before them."""
     end = next((i for i, line in enumerate(plan.reasons) if line.startswith("Measured ")), len(plan.reasons))
-    return [*plan.reasons[end:], *plan.reasons[: HIGHLIGHTS - (end < len(plan.reasons))]]
+    return [*plan.reasons[end:], *plan.reasons[: REASONS_SHOWN - (end < len(plan.reasons))]]
 
 
 def header(plan: ServePlan) -> list[str]:

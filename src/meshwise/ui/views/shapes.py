@@ -7,7 +7,7 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.cost.axes import layout_name
-from meshwise.plan.shapes.answer import LIKE, Shapes
+from meshwise.plan.shapes.answer import DEFAULT_KIND_MODEL, Shapes
 from meshwise.plan.shapes.search import Row
 from meshwise.plan.train.choice import Choice
 from meshwise.ui.views.plan import setting
@@ -25,7 +25,7 @@ def shapes_view(shapes: Shapes, width: int) -> RenderableType:
     size = f"near {units.show(ask.params, 'count')} parameters, " if ask.params else ""
     searched = f"{shapes.candidates:,} pairs of shape and layout searched, over {shapes.searched:,} shapes."
     return paragraphs(
-        heading([f"shapes {size}like {ask.like or LIKE}, on {ask.on}", setting(ask, shapes.framework)], width),
+        heading([f"shapes {size}like {ask.like or DEFAULT_KIND_MODEL}, on {ask.on}", setting(ask, shapes.framework)], width),
         [Table(_columns(), shapes.shapes).fitted(width)],
         [Text("faults of each shape, with their cost in percent of its seconds per parameter", style="bold"), *faults],
         [Text(searched), *([wrapped(shapes.rule, width)] if shapes.rule else [])],

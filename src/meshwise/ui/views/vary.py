@@ -8,7 +8,7 @@ from rich.text import Text
 from meshwise import units
 from meshwise.cost.axes import layout_name
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.cheapest import CONSIDERED, Cheapest
+from meshwise.plan.cheapest import CONSIDERED_GPUS, Cheapest
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.vary import Point, TrainPoints
 from meshwise.ui.views.chart import Panel, chart
@@ -113,7 +113,7 @@ def cheapest_view(cheapest: Cheapest, width: int) -> RenderableType:
         f"Cheapest{limit}: {best.ask.on}, {money(best.choice)}, {best.choice.total_days or 0:,.1f} days, {best.choice.name}."
     )
     marks = {i: "cheapest" if point is best else "" if point.meets(ask.within) else "too late" for i, point in enumerate(counts)}
-    chips = [] if ask.on else [wrapped(f"Chips: {CONSIDERED}; --vary chip=... names others.", width)]
+    chips = [] if ask.on else [wrapped(f"Chips: {CONSIDERED_GPUS}; --vary chip=... names others.", width)]
     return paragraphs(
         heading(_header(ask, "chip and nodes", cheapest.tried), width),
         [wrapped(sentence, width, style="bold")],

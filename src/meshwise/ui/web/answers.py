@@ -15,16 +15,16 @@ from anyio import to_thread
 from starlette.requests import Request
 
 Answer = TypeVar("Answer")
-KEPT = 64
+MAX_ANSWERS_KEPT = 64
 """Answers that are kept."""
-MOST_WAITING = 128
+MAX_WAITING = 128
 """Requests that may wait for a thread; more are refused."""
 
 
 class Kept:
     """The last answers by question; the one unused for longest goes first. Threads that ask the same wait for one computation."""
 
-    def __init__(self, most: int = KEPT) -> None:
+    def __init__(self, most: int = MAX_ANSWERS_KEPT) -> None:
         self._most = most
         self._answers: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class Pool:
         """Call `compute` in a thread. Busy where too many wait; Gone where the client left first."""
         if self._limiter is None:  # a limiter belongs to the event loop that it was made in
             self._limiter = anyio.CapacityLimiter(self._threads)
-        if self._waiting >= MOST_WAITING:
+        if self._waiting >= MAX_WAITING:
             raise Busy
         done: list[Answer] = []
         failed: list[BaseException] = []

@@ -21,7 +21,7 @@ from meshwise.ui.views.tables import as_csv, as_json
 from meshwise.ui.web import drawing, render, report, suggest
 from meshwise.ui.web.answers import Busy, Gone, Kept, Pool
 from meshwise.ui.web.asking import Pairs, one
-from meshwise.ui.web.guard import LARGEST_UPLOAD, Guard
+from meshwise.ui.web.guard import MAX_BODY_BYTES, Guard
 from meshwise.ui.web.named import Named
 from meshwise.ui.web.pages import PAGES, accuracy, audit, plan, runs, timeline, whatif
 from meshwise.ui.web.pages.page import Page, Reply, Site
@@ -31,7 +31,7 @@ FRAGMENT = "x-meshwise-fragment"
 DOWNLOAD = "download"
 """The parameter of .json and .csv with which a browser saves the file instead of showing it."""
 STATES = {400: "invalid", 422: "does-not-fit"}
-KEPT_PAGES = 128
+MAX_PAGES_KEPT = 128
 """Rendered answers that are kept."""
 FIGURES = spec(AuditAsk)
 WEEK = "public, max-age=604800"
@@ -44,7 +44,7 @@ class Web:
 
     site: Site
     pool: Pool = field(default_factory=Pool)
-    rendered: Kept = field(default_factory=partial(Kept, KEPT_PAGES))
+    rendered: Kept = field(default_factory=partial(Kept, MAX_PAGES_KEPT))
 
 
 def create(named: Named | None = None, *, hosts: frozenset[str], token: str = "") -> Guard:
@@ -204,7 +204,7 @@ def traced(web: Web, query: Pairs) -> Response:
 
 async def uploaded(web: Web, request: Request) -> Response:
     """Audit an uploaded file, and forget it."""
-    async with request.form(max_files=1, max_fields=len(FIGURES), max_part_size=LARGEST_UPLOAD) as form:
+    async with request.form(max_files=1, max_fields=len(FIGURES), max_part_size=MAX_BODY_BYTES) as form:
         file = form.get("file")
         name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else ("", b"")
         query = [(key, value) for key, value in form.multi_items() if isinstance(value, str)]

@@ -17,17 +17,17 @@ from meshwise.plan.vary import parse
 Pairs = Sequence[tuple[str, str]]
 """A query string, decoded."""
 Asked = TypeVar("Asked", bound=Ask)
-LISTED = ("frameworks", "engines")
+LISTED_CATALOGUES = ("frameworks", "engines")
 """Catalogues short enough for a drop-down list."""
 FILES = ("lengths",)
 """Fields that name a file, which a page does not read."""
-LONGEST = 300
+MAX_VALUE_CHARS = 300
 """Characters of one value, at most."""
-MOST_ROWS = 100
+MAX_ROWS = 100
 """Layouts that a page lists, at most."""
-MOST_NODES = 64
+MAX_NODE_COUNTS = 64
 """Node counts that a page tries for --at-most: each is a search of its own."""
-YES = ("1", "on", "true", "yes")
+TRUE_WORDS = ("1", "on", "true", "yes")
 PRESSED, RELEASED = "1", "0"
 
 
@@ -69,12 +69,12 @@ def words(cls: type[Ask], query: Pairs, others: Collection[str] = ()) -> dict[st
             continue
         if name not in known:
             raise UserError(f"there is no field {quoted(name)}{nearest(name, known)}")
-        if len(value) > LONGEST or not value.isprintable():
+        if len(value) > MAX_VALUE_CHARS or not value.isprintable():
             raise UserError(f"{flag_of(name, known[name])}: the value is too long, or has characters that cannot be printed")
         if not value.strip():
             continue
         if not known[name].kind.metavar:
-            found[name] = value.lower() in YES
+            found[name] = value.lower() in TRUE_WORDS
         elif known[name].kind.repeated:
             found.setdefault(name, []).append(value)
         else:
@@ -108,13 +108,11 @@ def _refuse_files(text: str, about: About, flag: str, named: Collection[str]) ->
 
 
 def _refuse_long_searches(ask: Ask) -> None:
-    if getattr(ask, "top", 0) > MOST_ROWS:
-        raise UserError(
-            f"--top {getattr(ask, 'top', 0)}: a page lists at most {MOST_ROWS} layouts; the command line has no limit"
-        )
+    if getattr(ask, "top", 0) > MAX_ROWS:
+        raise UserError(f"--top {getattr(ask, 'top', 0)}: a page lists at most {MAX_ROWS} layouts; the command line has no limit")
     nodes = "".join(c for c in getattr(ask, "at_most", "") if c.isdecimal())
-    if nodes and (len(nodes) > 4 or int(nodes) > MOST_NODES):
-        raise UserError(f"--at-most {nodes} nodes: a page tries at most {MOST_NODES}; the command line has no limit")
+    if nodes and (len(nodes) > 4 or int(nodes) > MAX_NODE_COUNTS):
+        raise UserError(f"--at-most {nodes} nodes: a page tries at most {MAX_NODE_COUNTS}; the command line has no limit")
 
 
 def groups(cls: type[Ask], query: Pairs, hidden: Collection[str] = ()) -> list[Group]:
@@ -138,7 +136,7 @@ def _input(cls: type[Ask], name: str, about: About, value: str) -> Input:
         kind = "flag"
     elif len(words) > 1:
         kind, options = "choice", tuple(word for word in words if word)
-    elif about.complete in LISTED:
+    elif about.complete in LISTED_CATALOGUES:
         kind, options = "choice", tuple(api.names(about.complete))
     elif about.complete:
         kind = "search"

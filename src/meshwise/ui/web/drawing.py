@@ -11,9 +11,9 @@ from meshwise.ui.views.tables import Column, Table
 Shown = TypeVar("Shown")
 SCALES = {"tt": TRAIN_TIME, "tm": TRAIN_MEMORY, "st": SERVE_TIME, "sm": SERVE_MEMORY}
 """Parts by the prefix of their CSS classes: time and memory of training and of serving."""
-SMALLEST = 0.02
+MIN_PIECE_PERCENT = 0.02
 """Percent below which a piece of a bar cannot be seen, and is not drawn."""
-LETTERED = 2.6
+MIN_LETTER_PERCENT = 2.6
 """Percent from which a piece of a wide bar has room for its letter."""
 INTERVAL = re.compile(r"(.+?) \((\S+?)-(\S+?)\)")
 NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
@@ -35,7 +35,7 @@ class Piece:
 
     @property
     def lettered(self) -> bool:
-        return self.width >= LETTERED
+        return self.width >= MIN_LETTER_PERCENT
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def bar(
     for part in on_chip(SCALES[scale], kind):
         value = values.get(part.name, 0.0)
         width = 100 * value / full if full else 0.0
-        if width > SMALLEST:
+        if width > MIN_PIECE_PERCENT:
             share = 100 * value / whole if whole else 0.0
             pieces.append(Piece(part, f"{scale}-{part.name}", round(x, 3), round(width, 3), share, show(value)))
             x += width

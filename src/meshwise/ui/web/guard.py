@@ -20,9 +20,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LARGEST_UPLOAD = 4 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
 """Bytes of a request's body, at most."""
-LONGEST_QUERY = 8192
+MAX_QUERY_CHARS = 8192
 """Characters of a query string, at most."""
 COOKIE = "meshwise"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -41,7 +41,7 @@ HEADERS = {
 
 
 class TooLarge(Exception):
-    """A body above LARGEST_UPLOAD."""
+    """A body above MAX_BODY_BYTES."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Guard:
         """Return the reply to a request that no page should see; None where it may pass."""
         if host_of(headers.get("host", "")) not in self.hosts:
             return _refuse(421, "this address is not served here: open the address that 'meshwise ui' printed")
-        if len(scope.get("query_string", b"")) > LONGEST_QUERY:
-            return _refuse(414, f"the question is too long: at most {LONGEST_QUERY} characters")
+        if len(scope.get("query_string", b"")) > MAX_QUERY_CHARS:
+            return _refuse(414, f"the question is too long: at most {MAX_QUERY_CHARS} characters")
         if scope["method"] not in ("GET", "HEAD") and foreign(headers):
             return _refuse(403, "uploads are taken from our own pages only")
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length[:12]) > LARGEST_UPLOAD:
+        if not length.isdecimal() or int(length[:12]) > MAX_BODY_BYTES:
             return _refuse(413, too_large())
         return self._without_token(scope, headers) if self.token else None
 
@@ -117,7 +117,7 @@ def foreign(headers: Headers) -> bool:
 
 
 def too_large() -> str:
-    return f"the file is too large: at most {LARGEST_UPLOAD >> 20} MiB; audit a larger one with 'meshwise audit FILE'"
+    return f"the file is too large: at most {MAX_BODY_BYTES >> 20} MiB; audit a larger one with 'meshwise audit FILE'"
 
 
 def _cookie(headers: Headers) -> str:
@@ -140,7 +140,7 @@ def _limited(receive: Receive) -> Receive:
         nonlocal read
         message = await receive()
         read += len(message.get("body", b""))
-        if read > LARGEST_UPLOAD:
+        if read > MAX_BODY_BYTES:
             raise TooLarge
         return message
 

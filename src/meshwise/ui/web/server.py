@@ -14,11 +14,11 @@ from meshwise.ui.web.app import create
 from meshwise.ui.web.guard import LOOPBACK
 from meshwise.ui.web.named import Named
 
-SHORTEST_TOKEN = 16
+MIN_TOKEN_CHARS = 16
 """Characters of a token, at least."""
-WAITING = 128
+MAX_WAITING_CONNECTIONS = 128
 """Connections that wait before they are taken."""
-GRACE = 3
+GRACE_SECONDS = 3
 """Seconds that open connections have to end when the server stops."""
 
 
@@ -26,12 +26,12 @@ def check(host: str, token: str) -> None:
     """Refuse an address that others can reach, without a token that they must know."""
     if host not in ("127.0.0.1", "localhost", "::1") and not token:
         raise UserError(
-            f"--host {quoted(host)} is reachable by others: give --token too, a secret of {SHORTEST_TOKEN} letters or more"
+            f"--host {quoted(host)} is reachable by others: give --token too, a secret of {MIN_TOKEN_CHARS} letters or more"
         )
     if token and (
-        len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or set(token) & set(' ";,\\&#%+')
+        len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or set(token) & set(' ";,\\&#%+')
     ):
-        raise UserError(f"--token: expected at least {SHORTEST_TOKEN} letters, digits, '-' or '_'")
+        raise UserError(f"--token: expected at least {MIN_TOKEN_CHARS} letters, digits, '-' or '_'")
 
 
 def hosts(host: str) -> frozenset[str]:
@@ -61,7 +61,7 @@ def listen(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
-        bound.listen(WAITING)
+        bound.listen(MAX_WAITING_CONNECTIONS)
     except (OSError, OverflowError) as error:
         bound.close()
         raise UserError(
@@ -90,7 +90,7 @@ def serve(
     threading.Thread(target=suggest.warm, daemon=True).start()
     application = create(named, hosts=hosts(host), token=token)
     settings = uvicorn.Config(
-        application, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE,
+        application, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE_SECONDS,
         h11_max_incomplete_event_size=32768,
     )  # fmt: skip
     uvicorn.Server(settings).run(sockets=[bound])

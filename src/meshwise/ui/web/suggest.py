@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from meshwise import api, units
 from meshwise.errors import UserError
 
-MOST = 1000
+MAX_NAMES = 1000
 """Names that are suggested, at most."""
 FORMATS = ("q4_k_m", "q5_k_m", "q6_k", "q8_0", "bf16", "fp8", "awq")
 """The usual weight formats, smallest first; others can be typed."""
-COUNTED = re.compile(r"((?:\d+\s*x\s*){0,2})(.*)")
+COUNTED_CHIP = re.compile(r"((?:\d+\s*x\s*){0,2})(.*)")
 """A number of nodes and of devices, and the chip: '4x8xh100'."""
 
 
@@ -27,7 +27,7 @@ def suggest(catalogue: str, typed: str, *, serving: bool, whole: bool = False) -
     opened by mouse."""
     read, text = _models if catalogue == "models" else _clusters, typed.strip().lower()
     found = read(text, serving)
-    return list(dict.fromkeys([*found, *read("", serving)] if whole else found))[:MOST]
+    return list(dict.fromkeys([*found, *read("", serving)] if whole else found))[:MAX_NAMES]
 
 
 def warm() -> None:
@@ -48,7 +48,7 @@ def _models(text: str, serving: bool) -> list[Suggestion]:
 
 def _clusters(text: str, serving: bool) -> list[Suggestion]:
     """Return clusters of the catalogue, and numbers of devices of each chip that fits."""
-    match = COUNTED.fullmatch(text)
+    match = COUNTED_CHIP.fullmatch(text)
     counts, name = (match[1].replace(" ", ""), match[2]) if match else ("", text)
     chips, clusters = _known_chips(), _known_clusters()
     found = [Suggestion(each, clusters[each]) for each in _ordered(text, list(clusters))] if not counts else []

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-SLACK = 8
+EXTRA_STEPS = 8
 """Steps that warm-up and capture take, beyond those that are timed."""
 
 

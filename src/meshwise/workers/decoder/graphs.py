@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from meshwise.workers.decoder import fused, kernels
-from meshwise.workers.decoder.clock import SLACK, capture, time_call
+from meshwise.workers.decoder.clock import EXTRA_STEPS, capture, time_call
 from meshwise.workers.decoder.settings import Job, Point
 
-ROUND = 64
+LENGTH_MULTIPLE = 64
 
 
 def cache_length(point: Point) -> int:
     """Return tokens in the KV cache of one request."""
-    return -(-(point.prompt + point.output + SLACK) // ROUND) * ROUND
+    return -(-(point.prompt + point.output + EXTRA_STEPS) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
 
 
 class FusedTimed:
@@ -51,7 +51,7 @@ class FusedTimed:
     def prompt(self, prompt: int) -> Callable[[], object]:
         tokens = torch.randint(self.model.embedding.shape[0], (1, prompt), device="cuda")
         positions = torch.arange(prompt, device="cuda")
-        cache = self.cache(1, -(-prompt // ROUND) * ROUND)
+        cache = self.cache(1, -(-prompt // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
 
         def read() -> torch.Tensor:
             return fused.prefill(self.model, tokens, positions, cache).argmax(-1)

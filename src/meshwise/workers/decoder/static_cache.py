@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from meshwise.workers.decoder.clock import SLACK, capture, time_call
+from meshwise.workers.decoder.clock import EXTRA_STEPS, capture, time_call
 from meshwise.workers.decoder.settings import Job, Point
 
 
@@ -32,7 +32,7 @@ class StaticTimed:
         prompts = torch.randint(self.model.config.vocab_size, (point.users, point.prompt), device=self.device)
         tokens = torch.zeros(point.users, 1, device=self.device, dtype=torch.long)
         positions = torch.zeros(point.users, 1, device=self.device, dtype=torch.long)
-        cache = self._cache(point.prompt + point.output + SLACK)
+        cache = self._cache(point.prompt + point.output + EXTRA_STEPS)
 
         def step() -> None:
             inputs = {"input_ids": tokens, "position_ids": positions, "past_key_values": cache, "use_cache": True}

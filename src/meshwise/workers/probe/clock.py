@@ -11,9 +11,9 @@ from torch import Tensor
 
 MIN_REPEATS, MAX_REPEATS = 3, 60
 """Repeats of a measurement."""
-BLOCK = 1e-3
+SAMPLE_SECONDS = 1e-3
 """Seconds that one sample on a CPU should take: clock and scheduler disturb shorter ones."""
-FLUSH = 256 * 2**20
+FLUSH_BYTES = 256 * 2**20
 """Bytes written before each sample on a GPU, so that operands come from memory, as in training, and not from a cache (H200: 60 MiB)."""
 
 
@@ -38,7 +38,7 @@ class Clock:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.flush: Tensor | None = torch.empty(FLUSH, dtype=torch.int8, device=device) if device.type == "cuda" else None
+        self.flush: Tensor | None = torch.empty(FLUSH_BYTES, dtype=torch.int8, device=device) if device.type == "cuda" else None
 
     def wait(self) -> None:
         if self.device.type == "cuda":
@@ -57,8 +57,8 @@ class Clock:
         work()
         first = self.once(work)
         if self.device.type == "cuda":
-            return self._by_events(work, self._repeats(first + FLUSH / 2e12, seconds))
-        inside = max(1, round(BLOCK / max(first, 1e-7)))
+            return self._by_events(work, self._repeats(first + FLUSH_BYTES / 2e12, seconds))
+        inside = max(1, round(SAMPLE_SECONDS / max(first, 1e-7)))
         return Timing.of([self._block(work, inside) for _ in range(self._repeats(first * inside, seconds))])
 
     def host(self, work: Callable[[], object], seconds: float, inside: int = 50) -> Timing:

@@ -18,7 +18,7 @@ from meshwise.workers.probe.clock import Clock, Timing
 from meshwise.workers.probe.rows import Row, row
 
 Shape = tuple[int, int, int]
-LARGE: tuple[Shape, ...] = (
+GPU_PRODUCTS: tuple[Shape, ...] = (
     (4096, 4096, 4096), (8192, 8192, 8192), (2048, 2048, 2048), (1024, 1024, 1024), (8192, 4096, 4096), (8192, 14336, 4096),
     (8192, 4096, 14336), (14336, 4096, 8192), (16384, 2048, 2048), (16384, 8192, 2048), (16384, 2048, 8192), (8192, 768, 768),
     (8192, 2048, 768), (8192, 768, 2048), (2048, 768, 8192), (16384, 768, 768), (4096, 1024, 4096), (2048, 4096, 4096),
@@ -31,7 +31,7 @@ LARGE: tuple[Shape, ...] = (
 )  # fmt: skip
 """m, n, k for GPUs: squares, layers of models from 125M to 8B with their gradients, steps in m, n and k across tiles and waves, small
 m, and widths that are not multiples of 8."""
-SMALL: tuple[Shape, ...] = (
+CPU_PRODUCTS: tuple[Shape, ...] = (
     (512, 512, 512), (1024, 1024, 1024), (256, 256, 256), (128, 128, 128), (512, 768, 256), (512, 256, 768), (768, 256, 512),
     (512, 256, 256), (256, 256, 512), (64, 64, 64), (512, 512, 256), (2048, 512, 512), (512, 2048, 512), (128, 1024, 1024),
     (64, 1024, 1024), (16, 1024, 1024), (1, 1024, 1024), (512, 512, 32), (512, 512, 64), (512, 520, 512), (512, 516, 512),
@@ -42,7 +42,7 @@ GROUPED = ((64, 1024, 2048, 2048), (64, 1024, 2048, 1024), (8, 2048, 4096, 2048)
 """Experts, rows of each, outputs and inputs of a grouped product."""
 SIZES = {"cuda": (2**30, 2**28, 2**26, 2**24, 2**22, 2**20), "cpu": (2**26, 2**24, 2**28, 2**22, 2**20, 2**18)}
 """Bytes to copy."""
-FASTEST_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+ATTENTION_BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention backends in the trainer's order: on Hopper, cuDNN's takes two thirds of FlashAttention 2's time."""
 ATTENTION = {
     "cuda": (
@@ -56,7 +56,7 @@ BLOCKS = {
     "cpu": ((16, 64, 4, 192), (512, 256, 8, 768), (256, 512, 8, 1536), (2048, 256, 8, 768)),
 }
 """Tokens, hidden size, heads and feed-forward width of a block; the first is so small that only its launches take time."""
-LENGTH = 64
+SEQUENCE_TOKENS = 64
 """Tokens per sequence in these blocks on a CPU; sixteen times as many on a GPU."""
 STATE = {"cuda": 2**26, "cpu": 2**21}
 """Weights in the timing of the optimizer."""
@@ -76,7 +76,7 @@ def random(device: torch.device, *shape: int) -> Tensor:
 
 def products(clock: Clock, stop: float) -> Iterator[Row]:
     """Time x W', as in a linear layer, over shapes."""
-    shapes = LARGE if clock.device.type == "cuda" else SMALL
+    shapes = GPU_PRODUCTS if clock.device.type == "cuda" else CPU_PRODUCTS
     for i, (m, n, k) in enumerate(shapes):
         x, weight = random(clock.device, m, k), random(clock.device, n, k)
         seconds = max(0.0, stop - time.monotonic()) / (len(shapes) - i)
@@ -159,7 +159,7 @@ def attention(clock: Clock, stop: float) -> Iterator[Row]:
         about: Row = {"batch": batch, "heads": heads, "seq": seq, "width": width, "dtype": _name(q.dtype)}
         flops = 2 * batch * heads * seq * seq * width  # two products, half of them masked
         attend = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
-        with sdpa_kernel(FASTEST_FIRST, set_priority=True):
+        with sdpa_kernel(ATTENTION_BACKENDS, set_priority=True):
             with torch.no_grad():
                 forward = clock.time(attend, each)
             out = attend()
@@ -173,7 +173,7 @@ def blocks(clock: Clock, stop: float) -> Iterator[Row]:
     """Time a Llama block, one kernel per operation: forward, and forward plus backward."""
     kinds = BLOCKS[clock.device.type]
     for i, (tokens, hidden, heads, ffn) in enumerate(kinds):
-        length = min(tokens, LENGTH * (16 if clock.device.type == "cuda" else 1))
+        length = min(tokens, SEQUENCE_TOKENS * (16 if clock.device.type == "cuda" else 1))
         block, x = _block(clock.device, tokens, length, hidden, heads, ffn)
         each = max(0.0, stop - time.monotonic()) / (len(kinds) - i) / 2
         about: Row = {"tokens": tokens, "seq": length, "hidden": hidden, "heads": heads, "ffn": ffn, "dtype": _name(x.dtype)}

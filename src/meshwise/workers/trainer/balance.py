@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from meshwise.workers.trainer.models.decoder.experts import MixedFeedForward
 from meshwise.workers.trainer.parallel import Ranks
 
-SPEED = 1e-3
+BIAS_STEP = 1e-3
 """How far a step moves the bias of an expert (arXiv:2412.19437, 4.2)."""
 
 
@@ -42,7 +42,7 @@ class Balance:
             worst = (loads / mean).max()
             for layer, load in zip(self.layers, loads, strict=True):
                 if layer.router.balance is not None and layer.router.weight.requires_grad:
-                    layer.router.balance.add_(SPEED * torch.sign(load.mean() - load))
+                    layer.router.balance.add_(BIAS_STEP * torch.sign(load.mean() - load))
                 layer.load.zero_()
         if self.ranks.layout.pp > 1:
             dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=self.ranks.mesh["pp"].get_group())

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from meshwise.output import say
 from meshwise.workers.trainer.contract.marker import (
-    DAMAGED,
+    DAMAGED_PREFIX,
     MARKER,
     Marker,
     Trained,
@@ -45,8 +45,8 @@ from meshwise.workers.trainer.gradients import NamedParameters
 from meshwise.workers.trainer.optimizer import MOMENTS, StepOptimizer
 from meshwise.workers.trainer.ranks.faults import TrainingError, kind_of
 
-CHUNK = 1 << 22
-SMALLEST = 1 << 20
+READ_BYTES = 1 << 22
+MIN_FREE_BYTES = 1 << 20
 """A disk with fewer free bytes counts as full."""
 
 
@@ -66,7 +66,7 @@ def checksum(path: Path) -> tuple[int, int]:
     """Return the size of a file in bytes, and its CRC-32."""
     size = crc = 0
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(READ_BYTES):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return size, crc
 
@@ -159,7 +159,7 @@ class Checkpoints:
         return self.resumed
 
     def _set_aside(self, target: Path, step: int, damage: str) -> None:
-        aside = target.with_name(f"{DAMAGED}{target.name}")
+        aside = target.with_name(f"{DAMAGED_PREFIX}{target.name}")
         self._say(f"the checkpoint after step {step} is damaged ({damage}): renamed to {aside.name}")
         if self.rank == 0:
             shutil.rmtree(aside, ignore_errors=True)
@@ -209,7 +209,7 @@ class Checkpoints:
             if kind_of(error) == "lost":
                 raise
             # a writer that ran out of space reports where it stopped, not why
-            full = shutil.disk_usage(self.folder).free < SMALLEST
+            full = shutil.disk_usage(self.folder).free < MIN_FREE_BYTES
             problem = f"{os.strerror(errno.ENOSPC)}, rank {self.rank}" if full else _reason(error, self.rank)
         results: list[Any] = [None] * self.world
         dist.all_gather_object(results, (problem, files), group=self.group)

@@ -25,10 +25,10 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 METADATA = ".metadata"
-LONGEST = 1 << 28
+MAX_METADATA_BYTES = 1 << 28
 """Bytes at most; a sharded tensor takes about a hundred for each of its parts."""
 _DCP = "torch.distributed.checkpoint"
-ALLOWED = {
+ALLOWED_CLASSES = {
     (f"{_DCP}.metadata", name)
     for name in (
         "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata", "ChunkStorageMetadata",
@@ -54,7 +54,7 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
-        if (module, name) in ALLOWED:
+        if (module, name) in ALLOWED_CLASSES:
             __import__(module)
             return getattr(sys.modules[module], name)
         raise MetadataError(f"{METADATA} asks for {module[:60]}.{name[:60]}, which no checkpoint needs")
@@ -66,9 +66,9 @@ class _Unpickler(pickle._Unpickler):
 def read_metadata(folder: Path, files: Mapping[str, tuple[int, int]]) -> Metadata:
     """Return the description of a checkpoint, checked against the files (name: size, checksum) that its marker lists."""
     with (folder / METADATA).open("rb") as file:
-        data = file.read(LONGEST + 1)
-    if len(data) > LONGEST:
-        raise MetadataError(f"{METADATA} is larger than {LONGEST >> 20} MiB")
+        data = file.read(MAX_METADATA_BYTES + 1)
+    if len(data) > MAX_METADATA_BYTES:
+        raise MetadataError(f"{METADATA} is larger than {MAX_METADATA_BYTES >> 20} MiB")
     try:
         metadata: object = _Unpickler(io.BytesIO(data)).load()
     except MetadataError:

@@ -10,7 +10,7 @@ from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 
-MOST_BATCHES = 16
+MAX_BATCHES = 16
 """Batches of the validation text that are read, so that a long text costs little."""
 
 
@@ -30,7 +30,7 @@ class Evaluator:
         self.settings = replace(settings, data=settings.eval_data, text=settings.eval_text, seed=0)
         self.ranks, self.passes = ranks, passes
         samples = sum(file.windows(settings.seq) for file in settings.eval_data)
-        self.batches = min(MOST_BATCHES, samples // settings.batch)
+        self.batches = min(MAX_BATCHES, samples // settings.batch)
 
     @torch.no_grad()
     def run(self, step: int) -> Evaluation:

@@ -66,21 +66,21 @@ def generate(predictor: Predictor, prompt: Tensor, count: int, temperature: floa
 
     graphed = prompt.is_cuda and not isinstance(predictor, StatelessPredictor) and count > 4
     run = captured(step) if graphed else step
-    for _ in range(count - 1 - (WARM if graphed else 0)):
+    for _ in range(count - 1 - (WARM_UP_STEPS if graphed else 0)):
         run()
     return generated
 
 
-WARM = 2
+WARM_UP_STEPS = 2
 """Steps that run before one is captured, so that every kernel is compiled; capturing runs nothing."""
 
 
 def captured(step: Callable[[], None]) -> Callable[[], None]:
-    """Run WARM steps, then capture one as a CUDA graph; return the function that replays it."""
+    """Run WARM_UP_STEPS steps, then capture one as a CUDA graph; return the function that replays it."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(WARM):
+        for _ in range(WARM_UP_STEPS):
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()

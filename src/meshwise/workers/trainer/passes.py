@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshwise.workers.trainer.balance import Balance
 from meshwise.workers.trainer.contract.settings import Settings
-from meshwise.workers.trainer.ops.loss import IGNORED
+from meshwise.workers.trainer.ops.loss import IGNORED_TARGET
 from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize
 from meshwise.workers.trainer.phases import Phases
 
@@ -62,7 +62,7 @@ class Passes:
         rows, labels = logits.flatten(0, 1).float(), targets.flatten()
         if self.factor is None:
             return F.cross_entropy(rows, labels) / self.settings.microbatches
-        total = F.cross_entropy(rows, labels, ignore_index=IGNORED, reduction="sum")
+        total = F.cross_entropy(rows, labels, ignore_index=IGNORED_TARGET, reduction="sum")
         return total * (self.factor / (labels.numel() * self.settings.microbatches))
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.phases import PhaseTimes
 from meshwise.workers.trainer.ranks.faults import is_finite
 
-EAGER = 3
+EAGER_STEPS = 3
 """Steps before one is captured: the first ones compile and choose kernels, and capturing runs nothing."""
 
 
@@ -95,7 +95,7 @@ class Stepper:
         return torch.stack((loss.float(), total, self.passes.balance.finish_step()))
 
     def _replay(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        if self.graph is None and self.done < EAGER:
+        if self.graph is None and self.done < EAGER_STEPS:
             # on a separate stream, as capturing requires
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())

@@ -10,7 +10,7 @@ from meshwise.catalogue.engines import Runtime, find_runtime
 from meshwise.cost.serve.memory.cache import CacheRequest, LayerCache, layer_caches
 from meshwise.cost.serve.memory.placement import (
     ALL_EXPERTS,
-    HOST,
+    HOST_MEMORY,
     Placement,
     host_experts,
     layer_devices,
@@ -53,7 +53,7 @@ def test_weights_and_cache_match_llama_cpps_dry_runs() -> None:
 def test_weights_and_cache_match_llama_cpps_logs() -> None:
     def check(row: dict[str, str]) -> None:
         placed = by_layers(row["model"], row["quant"], int(row["n_ctx"]), int(row["n_gpus"]), OLD)
-        device = {"CPU": HOST, "CUDA_Host": HOST, "Metal": 0}.get(row["device"])
+        device = {"CPU": HOST_MEMORY, "CUDA_Host": HOST_MEMORY, "Metal": 0}.get(row["device"])
         load = placed.loads[1 + (int(row["device"].removeprefix("CUDA")) if device is None else device)]
         if row["weights_mib"]:
             assert load.weights / MIB == pytest.approx(float(row["weights_mib"]), abs=0.011)
@@ -72,8 +72,8 @@ def test_layers_are_split_at_cumulative_shares() -> None:
 
 
 def test_the_first_layers_stay_on_the_host() -> None:
-    assert layer_devices(4, [1], gpu_layers=3) == (HOST, HOST, 0, 0, 0)
-    assert layer_devices(4, [1], gpu_layers=0) == layer_devices(4, []) == (HOST,) * 5
+    assert layer_devices(4, [1], gpu_layers=3) == (HOST_MEMORY, HOST_MEMORY, 0, 0, 0)
+    assert layer_devices(4, [1], gpu_layers=0) == layer_devices(4, []) == (HOST_MEMORY,) * 5
     assert layer_devices(4, [1], gpu_layers=99) == (0,) * 5
 
 
@@ -85,8 +85,8 @@ def test_every_layer_has_one_device_and_devices_are_in_order(layers: int, propor
     found = layer_devices(layers, proportions, gpu_layers)
     assert len(found) == layers + 1
     assert list(found) == sorted(found)
-    assert found.count(HOST) == max(0, layers + 1 - gpu_layers)
-    assert all(device == HOST or proportions[device] > 0 for device in found)
+    assert found.count(HOST_MEMORY) == max(0, layers + 1 - gpu_layers)
+    assert all(device == HOST_MEMORY or proportions[device] > 0 for device in found)
 
 
 def test_invalid_shares_are_refused() -> None:

@@ -74,7 +74,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def test_too_few_nodes_end_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "JOIN", 0.5)
+    monkeypatch.setattr(membership, "JOIN_SECONDS", 0.5)
     with (
         node(tmp_path, 1) as alone,
         pytest.raises(DoesNotFit, match=r"node 0 and node 2 did not join within .* at least 2 nodes"),

@@ -25,10 +25,10 @@ def test_the_parts_add_up_and_the_nearest_layout_keeps_the_cuts(monkeypatch: pyt
     assert parts.startswith("predicted per device: weights ")
     assert parts.endswith(f"{now.peak / 2**30:.2f} GiB of {now.capacity / 2**30:.2f} GiB")
     assert near.startswith("nearest layout that needs less: --")
-    found = failure.nearest(asked, failure.MARGIN * now.capacity)
+    found = failure.nearest(asked, failure.MAX_MEMORY_SHARE * now.capacity)
     assert found is not None
     assert found.layout["dp_shard"] == 8
-    assert found.peak <= failure.MARGIN * now.capacity
+    assert found.peak <= failure.MAX_MEMORY_SHARE * now.capacity
     # one change is enough, so no more are proposed
     assert len(near.removeprefix("nearest layout that needs less: ").split(":")[0].split("--")) == 2
 

@@ -17,7 +17,7 @@ from meshwise.run.train.report.memory import layout_of
 from meshwise.run.train.results import TrainResult
 from meshwise.ui.views.run.report import balanced, by_part, headline, memory, next_to_try, scaled, sections
 from meshwise.ui.views.run.sections import Section, as_text
-from meshwise.workers.trainer.contract.rows import PREDICTED, Rank, Step, add_row, measurement
+from meshwise.workers.trainer.contract.rows import PREDICTED_COLUMNS, Rank, Step, add_row, measurement
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
 PHASES = {"data": 0.01, "forward": 0.2, "backward": 0.4, "reduce": 0.05, "optimizer": 0.1}
@@ -202,4 +202,4 @@ def test_steps_of_an_earlier_run_are_not_counted_to_this_one(tmp_path: Path) -> 
 
 def test_the_prediction_made_before_a_run_is_kept_in_its_row() -> None:
     run = ready()
-    assert seen(run).row[PREDICTED[0]] == pytest.approx(run.predicted().step)
+    assert seen(run).row[PREDICTED_COLUMNS[0]] == pytest.approx(run.predicted().step)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwise.runs.train.settle import read_cases
 from meshwise.workers.trainer.contract.rows import (
-    PREDICTED,
+    PREDICTED_COLUMNS,
     Rank,
     Step,
     add_row,
@@ -83,9 +83,9 @@ def test_validate_reads_runs_that_ended_and_runs_that_ran_out_of_memory(tmp_path
 
 
 def test_the_prediction_before_a_run_is_in_its_row() -> None:
-    predicted = replace(RUN, facts={PREDICTED[0]: 0.25, PREDICTED[1]: 1.5})
-    assert [measurement(predicted, steps(1), 2)[name] for name in PREDICTED] == [0.25, 1.5]
-    assert PREDICTED[0] not in measurement(RUN, steps(1), 2)
+    predicted = replace(RUN, facts={PREDICTED_COLUMNS[0]: 0.25, PREDICTED_COLUMNS[1]: 1.5})
+    assert [measurement(predicted, steps(1), 2)[name] for name in PREDICTED_COLUMNS] == [0.25, 1.5]
+    assert PREDICTED_COLUMNS[0] not in measurement(RUN, steps(1), 2)
 
 
 def test_a_line_that_was_cut_off_is_no_row(tmp_path: Path) -> None:

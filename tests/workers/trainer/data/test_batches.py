@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.workers.trainer.contract.settings import Layout, Settings, TokenFile
-from meshwise.workers.trainer.data.batches import KEPT, Batches
+from meshwise.workers.trainer.data.batches import PINNED_STEPS, Batches
 from meshwise.workers.trainer.data.samples import batch_of, local_batch
 
 
@@ -127,7 +127,7 @@ def test_a_batch_in_pinned_memory_stays_as_it_is_while_the_device_may_still_copy
         held: list[tuple[torch.Tensor, torch.Tensor]] = []
         for step, batch in enumerate(batches):
             held.append(batch)
-            for before in range(max(0, step - KEPT), step + 1):
+            for before in range(max(0, step - PINNED_STEPS), step + 1):
                 assert torch.equal(held[before][0], local_batch(asked, rank(0), before)[0])
                 assert torch.equal(held[before][1], local_batch(asked, rank(0), before)[1])
         assert len({tokens.data_ptr() for tokens, _ in held}) < 40  # the memory is reused

@@ -10,7 +10,7 @@ from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK, Finetun
 from meshwise.workers.trainer.finetune.attach import attach, fuse_adapters, start_adapters
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear
-from meshwise.workers.trainer.ops.nf4 import GROUP, LEVELS, STEPS, Quantized, dequantize, quantize
+from meshwise.workers.trainer.ops.nf4 import GROUP_BLOCKS, LEVELS, SCALE_STEPS, Quantized, dequantize, quantize
 from meshwise.workers.trainer.ops.nf4_kernel import run_dequantize
 from meshwise.workers.trainer.weights import init_random
 
@@ -77,7 +77,7 @@ def check_nf4() -> None:
         weight = torch.randn(rows, columns, generator=dice)
         stored = quantize(weight)
         out = torch.empty(rows * columns)
-        run_dequantize(stored, out, LEVELS, NF4_BLOCK, GROUP, STEPS)
+        run_dequantize(stored, out, LEVELS, NF4_BLOCK, GROUP_BLOCKS, SCALE_STEPS)
         expected = dequantize(list(Quantized(*stored)), columns, torch.float32)
         torch.testing.assert_close(out.view(rows, columns), expected, rtol=1e-6, atol=1e-7)
 

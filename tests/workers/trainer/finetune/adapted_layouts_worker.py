@@ -17,7 +17,7 @@ from meshwise.workers.trainer.data.samples import batch_of, local_batch
 from meshwise.workers.trainer.finetune.attach import attach, fill_parameter, start_adapters
 from meshwise.workers.trainer.gradients import gradient_norm, reduce_gradients, trained_parameters
 from meshwise.workers.trainer.models.base import Span, build
-from meshwise.workers.trainer.ops.loss import IGNORED
+from meshwise.workers.trainer.ops.loss import IGNORED_TARGET
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.weights import init_random
@@ -37,7 +37,7 @@ def stir(models: list[Any]) -> None:
 
 def hide(tokens: torch.Tensor, targets: torch.Tensor, settings: Settings) -> torch.Tensor:
     """Leave a part of the targets without a loss: other shares of them on other ranks."""
-    return targets.masked_fill(tokens % 3 == 0, IGNORED) if settings.answers else targets
+    return targets.masked_fill(tokens % 3 == 0, IGNORED_TARGET) if settings.answers else targets
 
 
 def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float]:
@@ -51,7 +51,7 @@ def reference(settings: Settings) -> tuple[dict[str, torch.Tensor], float]:
         stir([model])
     tokens, targets = batch_of(settings, 0)
     labels = hide(tokens, targets, settings)
-    loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+    loss = torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=IGNORED_TARGET)
     loss.backward()
     grads = {name: parameter.grad for name, parameter in trained_parameters([model])}
     return {name: grad for name, grad in grads.items() if grad is not None}, float(loss.detach())

@@ -7,18 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.library import opcheck
 
-from meshwise.cost.train.passes import JOINED_STEP
-from meshwise.cost.train.step import UPDATED_TOGETHER
+from meshwise.cost.train.passes import JOINED_OUTPUTS_MULTIPLE
+from meshwise.cost.train.step import MAX_WEIGHTS_UPDATED_TOGETHER
 from meshwise.workers.trainer.models.base import Fusable, Span, build
-from meshwise.workers.trainer.models.ttt.linear import PADDING, LinearLearner
+from meshwise.workers.trainer.models.ttt.linear import ROWS_MULTIPLE, LinearLearner
 from meshwise.workers.trainer.ops import grouped_products, squares, wide_attention
-from meshwise.workers.trainer.ops.adamw import SMALL, SplitAdamW
+from meshwise.workers.trainer.ops.adamw import MAX_GROUPED_WEIGHTS, SplitAdamW
 from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, Scores, attend
 from meshwise.workers.trainer.ops.expert_kernels import expert_product, spread_rows, squares_of_gradients, sum_rows
-from meshwise.workers.trainer.ops.experts import ALIGNED, arrange, load_of
+from meshwise.workers.trainer.ops.experts import EXPERT_ROWS_MULTIPLE, arrange, load_of
 from meshwise.workers.trainer.ops.fp8 import FORWARD, cast, fp8_gated_product, fp8_linear
 from meshwise.workers.trainer.ops.fused_heads import norm_and_rotate, split_and_rotate
-from meshwise.workers.trainer.ops.fused_projections import GATES, ROWS, fused_linear, gated_product, stack
+from meshwise.workers.trainer.ops.fused_projections import FUSED_ROWS_MULTIPLE, GATES, fused_linear, gated_product, stack
 from meshwise.workers.trainer.ops.routing_kernels import arrange_choices, best_experts, count_choices
 from meshwise.workers.trainer.ops.softmax import loss_and_gradient, scale
 
@@ -103,8 +103,11 @@ def check_squares_of_experts() -> None:
 
     In float16: the interpreter multiplies bfloat16 wrongly.
     """
-    ends, shares = torch.tensor([ALIGNED, 3 * ALIGNED], dtype=torch.int32), torch.rand(3 * ALIGNED, generator=dice)
-    shapes = ((3 * ALIGNED, 256), (2, 512, 256), (2, 256, 256))
+    ends, shares = (
+        torch.tensor([EXPERT_ROWS_MULTIPLE, 3 * EXPERT_ROWS_MULTIPLE], dtype=torch.int32),
+        torch.rand(3 * EXPERT_ROWS_MULTIPLE, generator=dice),
+    )
+    shapes = ((3 * EXPERT_ROWS_MULTIPLE, 256), (2, 512, 256), (2, 256, 256))
     given = [(torch.randn(*shape, generator=dice) * 0.1).half().requires_grad_() for shape in shapes]
     leaf = squares_of_gradients(*given[1:])
     assert leaf is not None
@@ -142,7 +145,7 @@ def check_routing(tokens: int, count: int, chosen: int, aligned: int) -> None:
 
 
 def check_squares() -> None:
-    squares.PROGRAMS, squares.AT_ONCE, squares.LARGE = 3, 64, 1000
+    squares.PROGRAMS, squares.AT_ONCE, squares.MIN_OWN_LAUNCH_ELEMENTS = 3, 64, 1000
     tensors = [torch.randn(*shape, generator=dice) for shape in ((30, 41), (7, 5), (3,))]
     torch.testing.assert_close(squares.sum_of_squares(tensors), sum(tensor.square().sum() for tensor in tensors))
     torch.testing.assert_close(squares.sum_of_squares(tensors[:1]), tensors[0].square().sum())
@@ -232,7 +235,7 @@ def check_experts(activation: str) -> None:
     rows, ends, shares = [], [], []
     for expert in range(count):
         load = int((choices == expert).sum())
-        padded = -(-load // ALIGNED) * ALIGNED
+        padded = -(-load // EXPERT_ROWS_MULTIPLE) * EXPERT_ROWS_MULTIPLE
         rows.append(F.pad(torch.randn(load, hidden, generator=dice), (0, 0, 0, padded - load)))
         shares.append(F.pad(torch.rand(load, generator=dice), (0, padded - load)))
         ends.append((ends[-1] if ends else 0) + padded)
@@ -342,8 +345,8 @@ check_routing(90, 40, 8, 64)
 check_eight_bits(by_row=False)
 check_eight_bits(by_row=True)
 check_casts()
-assert JOINED_STEP == ROWS == PADDING
-assert UPDATED_TOGETHER == SMALL
+assert JOINED_OUTPUTS_MULTIPLE == FUSED_ROWS_MULTIPLE == ROWS_MULTIPLE
+assert MAX_WEIGHTS_UPDATED_TOGETHER == MAX_GROUPED_WEIGHTS
 check_scale()
 check_squares()
 check_grouped_products()

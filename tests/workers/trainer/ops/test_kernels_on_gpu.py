@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
 from meshwise.workers.trainer.models.base import Fusable, Span, build
 from meshwise.workers.trainer.ops.adamw import SplitAdamW
 from meshwise.workers.trainer.ops.attention import UNSHARDED, Rule, attend, make_scores
-from meshwise.workers.trainer.ops.experts import ALIGNED, arrange, best_of, load_of
+from meshwise.workers.trainer.ops.experts import EXPERT_ROWS_MULTIPLE, arrange, best_of, load_of
 from meshwise.workers.trainer.ops.fp8 import fp8_gated_product, fp8_linear
 from meshwise.workers.trainer.ops.fused_projections import GATES
 from meshwise.workers.trainer.ops.grouped_products import gated_product_by_rows, product_by_weights
@@ -115,7 +115,7 @@ def test_experts_are_chosen_counted_and_arranged_as_on_a_cpu(tokens: int, count:
     assert torch.equal(experts.sort().values, scores.topk(chosen).indices.sort().values)
     groups = experts.view(2, -1)
     assert torch.equal(load_of(groups, count).cpu(), load_of(groups.cpu(), count))
-    right = arrange(experts.cpu().flatten(), count, ALIGNED)
+    right = arrange(experts.cpu().flatten(), count, EXPERT_ROWS_MULTIPLE)
     for one, other in zip(arrange(experts.flatten(), count), right, strict=True):
         assert torch.equal(one.cpu(), other)
 

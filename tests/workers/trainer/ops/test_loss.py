@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from meshwise.workers.trainer.ops.loss import IGNORED, head_loss
+from meshwise.workers.trainer.ops.loss import IGNORED_TARGET, head_loss
 
 
 @pytest.mark.parametrize(("tokens", "vocabulary"), [(1, 7), (300, 64), (517, 97)])
@@ -34,10 +34,10 @@ def test_ignored_tokens_have_neither_a_loss_nor_a_gradient_and_a_frozen_head_has
     x = torch.randn(40, 12, generator=dice, requires_grad=True)
     weight = torch.randn(97, 12, generator=dice)
     targets = torch.randint(97, (40,), generator=dice)
-    targets[::3] = IGNORED
+    targets[::3] = IGNORED_TARGET
     logits = x @ weight.T
     logits = cap * torch.tanh(logits / cap) if cap else logits
-    expected = F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum") / 40
+    expected = F.cross_entropy(logits, targets, ignore_index=IGNORED_TARGET, reduction="sum") / 40
     found = head_loss(x, weight, targets, cap, at_once=1)
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     (one,), (other,) = torch.autograd.grad(found, (x,)), torch.autograd.grad(expected, (x,))

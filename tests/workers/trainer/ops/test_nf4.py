@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK
-from meshwise.workers.trainer.ops.nf4 import GROUP, LEVELS, Quantized, dequantize, empty, quantize
+from meshwise.workers.trainer.ops.nf4 import GROUP_BLOCKS, LEVELS, Quantized, dequantize, empty, quantize
 
 WIDEST_STEP = max(second - first for first, second in pairwise(LEVELS))
 
@@ -38,7 +38,7 @@ def test_the_error_of_normal_weights_is_that_of_the_paper() -> None:
 def test_a_weight_takes_four_bits_and_an_eighth_of_its_scale() -> None:
     rows, columns = 4096, 14336
     stored, count = empty(rows, columns), rows * columns
-    assert sum(part.nbytes for part in stored) == count // 2 + count // 64 + 4 * (count // (64 * GROUP)) + 4
+    assert sum(part.nbytes for part in stored) == count // 2 + count // 64 + 4 * (count // (64 * GROUP_BLOCKS)) + 4
 
 
 def test_matrices_are_one_below_another_and_zeros_stay_zeros() -> None:

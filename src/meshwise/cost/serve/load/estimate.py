@@ -10,11 +10,11 @@ import random
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from meshwise.cost.serve.load.queue import SAMPLES, arrivals, queued
-from meshwise.cost.serve.load.requests import NOTHING, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
+from meshwise.cost.serve.load.queue import SAMPLED_REQUESTS, arrivals, queued
+from meshwise.cost.serve.load.requests import NOTHING_SERVED, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
 from meshwise.cost.serve.passes.speed import Batch, PassCost
 
-ROUNDS = 30
+FIXED_POINT_ROUNDS = 30
 """Steps of the fixed point."""
 MAX_BUSY_SHARE = 0.98
 """Largest share of mixed passes in the queue of prompts, whose wait grows without end towards 1. A choice."""
@@ -156,14 +156,14 @@ class Estimator:
         if not load.steps:
             return self._prompts_only()
         decodes = running
-        for i in range(ROUNDS):
+        for i in range(FIXED_POINT_ROUNDS):
             found = self.passes(decodes)
             seconds = self.prefill(found)
             after = running * load.steps * found.step / (load.steps * found.step + seconds)
             most = self._saturated()
             after = min(after, most)
             near = abs(after - decodes) < 1e-3 * running
-            decodes = after if near or i < ROUNDS // 2 else (decodes + after) / 2
+            decodes = after if near or i < FIXED_POINT_ROUNDS // 2 else (decodes + after) / 2
             if near:
                 break
         found = self.passes(decodes)
@@ -261,7 +261,7 @@ def _at_rate(estimator: Estimator, most: float) -> Steady:
     while high < most and not enough(high):
         high = min(most, high * 1.5)
     low = high / 1.5
-    for _ in range(ROUNDS):
+    for _ in range(FIXED_POINT_ROUNDS):
         decodes = (low + high) / 2
         low, high = (low, decodes) if enough(decodes) else (decodes, high)
         if high - low < 1e-4 * high:
@@ -309,7 +309,7 @@ def _all_taken(places: int, offered: float) -> float:
 def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed: bool) -> Report:
     load = estimator.load
     if not steady.rate or not math.isfinite(steady.passes.step):
-        return NOTHING
+        return NOTHING_SERVED
     first = _prompt_times(estimator, steady) if detailed else _flat(steady.prefill)
     ttft = first.plus(wait)
     per_token = steady.passes.step / load.gained
@@ -345,7 +345,7 @@ def _decode_times(load: Load, tpot: Percentiles) -> Percentiles:
     if load.output.fixed:
         steps = load.steps * load.gained
         return Percentiles(steps * tpot.mean, steps * tpot.p50, steps * tpot.p95, steps * tpot.p99)
-    return percentiles([max(0, length - 1) * tpot.mean for length in load.output.draw(rng, SAMPLES)])
+    return percentiles([max(0, length - 1) * tpot.mean for length in load.output.draw(rng, SAMPLED_REQUESTS)])
 
 
 def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
@@ -365,7 +365,7 @@ def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
         times = queued(arrivals(load, per_pass, 1.0), steady.passes.plain, lines, room, users=load.users)
     else:
         times = queued(arrivals(load, steady.rate, load.burst), steady.passes.plain, lines, room, users=0)
-    return percentiles(times[SAMPLES // 10 :])
+    return percentiles(times[SAMPLED_REQUESTS // 10 :])
 
 
 def _smoothed(estimator: Estimator, decodes: float, size: float, room: float) -> float:

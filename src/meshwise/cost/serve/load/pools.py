@@ -11,9 +11,9 @@ from meshwise.cost.serve.load.estimate import Estimator, estimate, highest_rate
 from meshwise.cost.serve.load.requests import Lengths, Limits, Load, Percentiles, Report
 from meshwise.cost.serve.passes.speed import PassCost
 
-ROUNDS = 24
+BISECTION_ROUNDS = 24
 """Steps of the bisection for the request rate of a closed loop."""
-NEARLY = 0.995
+CLOSED_LOOP_RATE_SHARE = 0.995
 """Share of the highest rate that a closed loop is taken to reach: its users wait, so that no queue grows without end."""
 
 
@@ -62,8 +62,8 @@ def pooled(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, *, deta
         return None
     if load.rate:
         return _at(cost, load, limits, pool, load.rate, detailed)
-    low, high = 0.0, most * NEARLY
-    for _ in range(ROUNDS):
+    low, high = 0.0, most * CLOSED_LOOP_RATE_SHARE
+    for _ in range(BISECTION_ROUNDS):
         middle = (low + high) / 2
         found = _at(cost, load, limits, pool, middle, False)
         low, high = (middle, high) if found and middle * found.e2e.mean < load.users else (low, middle)
@@ -72,7 +72,7 @@ def pooled(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, *, deta
     rate = max(low, 1e-3 * most)
     found = _at(cost, load, limits, pool, rate, detailed)
     waiting = max(0.0, load.users / rate - found.e2e.mean) if found else 0.0
-    if found and low >= most * NEARLY * 0.99:  # the pools are full, and users wait for their turn
+    if found and low >= most * CLOSED_LOOP_RATE_SHARE * 0.99:  # the pools are full, and users wait for their turn
         found = replace(found, ttft=found.ttft.plus(_flat(waiting)), e2e=found.e2e.plus(_flat(waiting)))
     return found
 

@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 from meshwise.cost.serve.load.requests import Lengths, Load, gaps
 
-SAMPLES = 800
+SAMPLED_REQUESTS = 800
 """Requests whose prompts are queued for the percentiles."""
 
 
@@ -20,13 +20,13 @@ def arrivals(load: Load, rate: float, burst: float) -> list[tuple[float, float]]
 @lru_cache(maxsize=32)
 def _times(burst: float) -> tuple[float, ...]:
     """Return the times of arrivals at one request per second."""
-    return tuple(accumulate(gaps(random.Random(0), SAMPLES, 1.0, burst)))
+    return tuple(accumulate(gaps(random.Random(0), SAMPLED_REQUESTS, 1.0, burst)))
 
 
 @lru_cache(maxsize=32)
 def _prompts(lengths: Lengths) -> tuple[int, ...]:
     """Return prompt tokens of as many requests."""
-    return tuple(lengths.draw(random.Random(1), SAMPLES))
+    return tuple(lengths.draw(random.Random(1), SAMPLED_REQUESTS))
 
 
 def queued(

@@ -143,7 +143,7 @@ class Percentiles:
         return Percentiles(self.mean + other.mean, self.p50 + other.p50, self.p95 + other.p95, self.p99 + other.p99)
 
 
-NEVER = Percentiles(math.inf, math.inf, math.inf, math.inf)
+NO_TIMES = Percentiles(math.inf, math.inf, math.inf, math.inf)
 
 
 def percentiles(values: Sequence[float]) -> Percentiles:
@@ -194,8 +194,16 @@ class Report:
     """Share of requests that lost their place in the cache and were computed again."""
 
 
-NOTHING = Report(
-    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NEVER, tpot=NEVER, itl=NEVER, e2e=NEVER
+NOTHING_SERVED = Report(
+    requests=0.0,
+    output_rate=0.0,
+    input_rate=0.0,
+    running=0.0,
+    waiting=0.0,
+    ttft=NO_TIMES,
+    tpot=NO_TIMES,
+    itl=NO_TIMES,
+    e2e=NO_TIMES,
 )
 """The report of a layout that cannot serve the load."""
 

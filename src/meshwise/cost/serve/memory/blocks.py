@@ -7,7 +7,7 @@ from math import ceil
 
 from meshwise.cost.serve.memory.cache import round_up
 
-UNEVEN = 1.25
+MAX_PADDING_FACTOR = 1.25
 """Kinds of layers whose numbers differ by less than this factor are padded to the larger one, not cut into groups of the smaller."""
 
 
@@ -79,7 +79,7 @@ def pool(layers: Sequence[PagedLayer], left: float, size: int) -> Pool:
     page = size * token if token else state
     numbers = Counter(layer.kind for layer in layers)
     fewest, most = min(numbers.values()), max(numbers.values())
-    depth = most if most < UNEVEN * fewest else fewest
+    depth = most if most < MAX_PADDING_FACTOR * fewest else fewest
     groups = {kind: ceil(number / depth) for kind, number in numbers.items()}
     return Pool(
         blocks=int(left // (page * depth)), size=size, page=page, depth=depth, full=groups.get((False, 0), 0),

@@ -15,28 +15,28 @@ from meshwise.errors import UserError
 from meshwise.models.formats import Weight, Weights
 from meshwise.models.model import Model
 from meshwise.models.op import BY_OUTPUT, Op
-from meshwise.models.tensors import INPUT
+from meshwise.models.tensors import EMBEDDING_LAYER
 
-HOST = -1
+HOST_MEMORY = -1
 """The device number of host memory."""
 
-ROUNDING = 128
+SPLIT_ROWS_MULTIPLE = 128
 """llama.cpp's row split cuts matrices at multiples of this many rows on NVIDIA cards since Volta."""
-VOCABULARY_STEP = 64
+VOCABULARY_MULTIPLE = 64
 """vLLM pads the vocabulary to a multiple of this before it shards it."""
 
-LARGEST_SHARE = 1e30
+MAX_SHARE = 1e30
 """Larger than any memory, and well within single precision."""
 
 Pin = tuple[str, int]
 """A pattern of tensor names, and the device that holds matching tensors: llama.cpp's -ot."""
-ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate)_exps", HOST)
+ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate)_exps", HOST_MEMORY)
 """-ot exps=CPU, or --cpu-moe."""
 
 
 def host_experts(layers: int) -> tuple[Pin, ...]:
     """Return pins that keep the experts of the first `layers` layers on the host: --n-cpu-moe."""
-    return tuple((rf"blk\.{i}\.ffn_(up|down|gate)_exps", HOST) for i in range(layers))
+    return tuple((rf"blk\.{i}\.ffn_(up|down|gate)_exps", HOST_MEMORY) for i in range(layers))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,16 +96,16 @@ def layer_devices(layers: int, proportions: Sequence[float], gpu_layers: int | N
     """Return the device of each layer, then of the head: upper bound over cumulative proportions (llama.cpp, load_tensors). `proportions`
     are -ts, or each device's free memory. `gpu_layers` is -ngl: the last `gpu_layers` of layers + 1 leave the host. Worked: 33 over 4
     equal devices: 9, 8, 8 and 8, of which the last is the head."""
-    if not all(0 <= share <= LARGEST_SHARE for share in proportions) or (proportions and not sum(map(_single, proportions))):
+    if not all(0 <= share <= MAX_SHARE for share in proportions) or (proportions and not sum(map(_single, proportions))):
         raise UserError("the shares of a split must be finite and not negative, and at least one above zero")
     moved = min(layers + 1, layers + 1 if gpu_layers is None else gpu_layers) if proportions else 0
     if moved <= 0:
-        return (HOST,) * (layers + 1)
+        return (HOST_MEMORY,) * (layers + 1)
     sums = list(accumulate((_single(share) for share in proportions), lambda a, b: _single(a + b)))
     bounds = [_single(bound / sums[-1]) for bound in sums]
     start = layers + 1 - moved
     # The quotient is below 1 and the last bound is 1, so there is always a device.
-    return (HOST,) * start + tuple(bisect_right(bounds, _single(i / moved)) for i in range(moved))
+    return (HOST_MEMORY,) * start + tuple(bisect_right(bounds, _single(i / moved)) for i in range(moved))
 
 
 def split_layers(
@@ -117,14 +117,14 @@ def split_layers(
     patterns = [(re.compile(pattern), _check_device(device, len(proportions))) for pattern, device in pins]
     held: dict[int, list[tuple[Weight, int]]] = {}
     for weight in weights.tensors:
-        device = HOST if weight.layer == INPUT else owners[weight.layer]
+        device = HOST_MEMORY if weight.layer == EMBEDDING_LAYER else owners[weight.layer]
         device = next((pinned for pattern, pinned in patterns if pattern.search(weight.name)), device)
         held.setdefault(device, []).append((weight, weight.bytes))
     return _placement("layer", held, caches, owners, len(proportions))
 
 
 def _check_device(device: int, devices: int) -> int:
-    if not HOST <= device < devices:
+    if not HOST_MEMORY <= device < devices:
         raise UserError(f"no device {device} to pin tensors to: there are {devices}, counted from 0, and the host")
     return device
 
@@ -136,9 +136,9 @@ def split_rows(
     owners = layer_devices(weights.layers, proportions, gpu_layers)
     held: dict[int, list[tuple[Weight, int]]] = {}
     for weight in weights.tensors:
-        owner = HOST if weight.layer == INPUT else owners[weight.layer]
+        owner = HOST_MEMORY if weight.layer == EMBEDDING_LAYER else owners[weight.layer]
         slot = weight.slot
-        if owner == HOST or slot.rows == 1 or slot.copies > 1 or "_norm." in slot.name:
+        if owner == HOST_MEMORY or slot.rows == 1 or slot.copies > 1 or "_norm." in slot.name:
             held.setdefault(owner, []).append((weight, weight.bytes))
             continue
         for device, rows in enumerate(row_counts(slot.rows, proportions)):
@@ -147,7 +147,7 @@ def split_rows(
 
 
 def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
-    """Return rows of one matrix per device: cut at cumulative proportions, rounded down to multiples of ROUNDING (ggml-cuda,
+    """Return rows of one matrix per device: cut at cumulative proportions, rounded down to multiples of SPLIT_ROWS_MULTIPLE (ggml-cuda,
     get_row_split)."""
     return list(_row_counts(rows, tuple(proportions)))
 
@@ -156,7 +156,7 @@ def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
 def _row_counts(rows: int, proportions: tuple[float, ...]) -> tuple[int, ...]:
     """Cached, since a model has few distinct matrix heights and a search splits each of them hundreds of times."""
     before = [rows * share / sum(proportions) for share in accumulate(proportions, initial=0.0)][:-1]
-    cuts = [int(cut) // ROUNDING * ROUNDING for cut in before]
+    cuts = [int(cut) // SPLIT_ROWS_MULTIPLE * SPLIT_ROWS_MULTIPLE for cut in before]
     return tuple(high - low for low, high in pairwise([*cuts, rows]))
 
 
@@ -166,11 +166,11 @@ def _placement(
 ) -> Placement:  # fmt: skip
     """Sum the tensors held by each device, and add the cache of its layers."""
     loads: list[Load] = []
-    for device in range(HOST, devices):
+    for device in range(HOST_MEMORY, devices):
         layers = [i for i, owner in enumerate(owners[:-1]) if owner == device]
         cache = sum(caches[i].bytes for i in layers)
         # On the host a tied head shares the embedding; a device needs its own copy.
-        load = _load(held.get(device, []), shared=device == HOST)
+        load = _load(held.get(device, []), shared=device == HOST_MEMORY)
         loads.append(replace(load, device=device, layers=tuple(layers), head=owners[-1] == device, cache=cache))
     return Placement(split, loads[0], tuple(loads[1:]))
 
@@ -179,7 +179,7 @@ def _load(held: list[tuple[Weight, int]], *, shared: bool) -> Load:
     """Sum the weights of one device. `shared`: it has the embedding, so a tied head takes no more memory but is still read."""
     experts = [(weight, size) for weight, size in held if weight.slot.expert]
     return Load(
-        device=HOST,
+        device=HOST_MEMORY,
         weights=sum(size for weight, size in held if weight.slot.stored or not shared),
         once=sum(size for weight, size in held if weight.slot.share == 1),
         experts=sum(size for _, size in experts),
@@ -224,7 +224,7 @@ def _obstacle(model: Model, tp: int) -> str:
 
 
 def _padded_vocabulary(vocab: int) -> int:
-    return ceil(vocab / VOCABULARY_STEP) * VOCABULARY_STEP
+    return ceil(vocab / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
 def split_tensors(
@@ -252,7 +252,9 @@ def split_tensors(
         )
         loads += [replace(load, device=stage * tp + i) for i in range(tp)]
     on_host = (
-        _load([(weight, weight.bytes) for weight in weights.embedding], shared=True) if host_embedding else Load(device=HOST)
+        _load([(weight, weight.bytes) for weight in weights.embedding], shared=True)
+        if host_embedding
+        else Load(device=HOST_MEMORY)
     )
     return Placement("tensor", on_host, tuple(loads), tp)
 
@@ -279,7 +281,9 @@ def split_experts(model: Model, weights: Weights, caches: Sequence[LayerCache], 
         head=True,
         cache=sum(ceil(cache.bytes / devices) for cache in caches),
     )
-    return Placement("tensor", Load(device=HOST), tuple(replace(load, device=i) for i in range(devices)), devices, apart=True)
+    return Placement(
+        "tensor", Load(device=HOST_MEMORY), tuple(replace(load, device=i) for i in range(devices)), devices, apart=True
+    )
 
 
 def _part(model: Model, weight: Weight, tp: int) -> int:

@@ -7,7 +7,7 @@ from math import ceil
 from meshwise.catalogue.chips import Chip, Link
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.memory.cache import CacheRequest, LayerCache, cached_rows
-from meshwise.cost.serve.memory.placement import HOST, Load, Placement, cache_part
+from meshwise.cost.serve.memory.placement import HOST_MEMORY, Load, Placement, cache_part
 from meshwise.cost.serve.passes.task import Hop, Task
 from meshwise.cost.serve.passes.tokens import DENSE_KERNELS, TokenWork, adapted_products, token_work
 from meshwise.cost.serve.passes.waves import products
@@ -116,7 +116,7 @@ class Workload:
         per_token, devices = self.per_token, self.placement.devices
         in_layers = sum(per_token.products[i] for i in load.layers) / self.placement.tp
         pinned = _pinned(self.placement, per_token)
-        if load.device == HOST:
+        if load.device == HOST_MEMORY:
             return in_layers + pinned
         if self.placement.split == "row":
             share = load.weights / sum(other.weights for other in devices)

@@ -20,19 +20,19 @@ from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
-CROSSING = 3e-5
+HOST_SYNC_SECONDS = 3e-5
 """Seconds of a synchronization between host and device."""
-SHARP = 6.0
+BOUND_SHARPNESS = 6.0
 """Sharpness of the minimum of two bounds: where they are equal, the rate is 11% below either. Of 3, 4, 6 and 10 this one has the smallest
 error on cards left out of the fit."""
-SKINNY = 64
+MAX_SKINNY_TOKENS = 64
 """Tokens of a pass up to which products are bound by reading: libraries split their sums over all SMs, and no tile is padded."""
 WARP_PEAK = {"Hopper": 0.63}
 """Share of the peak that instructions of one warp (mma.sync) reach on architectures whose peak needs those of a warp group: llama.cpp
 uses the former."""
 FP4_SHARE = 0.7
 """Share of the peak of 4-bit products that kernels reach, over the share of 8-bit ones: scales of 16 elements are applied in between."""
-MEGATOKEN = 4096
+MAX_EXACT_ROWS = 4096
 """Rows that a product is tiled for are rounded to a multiple of 64 above this many, to keep the table of utilizations small."""
 
 Parts = dict[str, float]
@@ -123,7 +123,7 @@ def read_rate(chip: Chip, s: ServeCalibration) -> float:
     2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52."""
     streamed = s.stream * chip.bandwidth
     taken = s.reach * cycles(chip)
-    return (streamed**-SHARP + taken**-SHARP) ** (-1 / SHARP)
+    return (streamed**-BOUND_SHARPNESS + taken**-BOUND_SHARPNESS) ** (-1 / BOUND_SHARPNESS)
 
 
 def cycles(chip: Chip) -> float:
@@ -190,8 +190,8 @@ class TaskCost:
             task, s = self.task, self.s
             read = (task.weights + task.reached_bytes(tokens) / s.grouped) / (self.reading * (s.single if single else 1.0))
             rows = ceil(tokens)
-            rows = rows if rows <= MEGATOKEN else ceil(rows / 64) * 64
-            filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > SKINNY else 1.0
+            rows = rows if rows <= MAX_EXACT_ROWS else ceil(rows / 64) * 64
+            filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > MAX_SKINNY_TOKENS else 1.0
             flops = task.flops + task.expert_flops * (1 / s.expert_product - 1)
             multiplied = tokens * flops / (filled * self.rate)
             self.known[key] = (read, _overlapped(read, multiplied, s) - read)
@@ -357,7 +357,7 @@ def _on_host(d: Demand, batch: Batch, passes: int, s: ServeCalibration) -> float
     read = passes * task.read(tokens / passes) + task.head + cached + batch.decodes * task.state
     flops = tokens * task.flops + pairs
     rate = peak_flops(cpu, "", int8_products=d.int8_products) * s.product
-    on_cpu = max(flops / rate, read / (s.host * cpu.bandwidth)) + CROSSING * d.crossings * passes
+    on_cpu = max(flops / rate, read / (s.host * cpu.bandwidth)) + HOST_SYNC_SECONDS * d.crossings * passes
     if not batch.tokens or not d.stages or d.pcie is None:
         return on_cpu
     on_device = flops / _product_rate(d, d.stages[0][0].chip, s)

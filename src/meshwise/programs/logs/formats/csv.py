@@ -12,7 +12,7 @@ from meshwise.runs.table import Header, decimal_mark
 name = "csv"
 order = 30
 DELIMITERS = ",;\t|"
-AHEAD = 200
+LINES_AHEAD = 200
 """Lines from which the decimal mark of a file is determined."""
 
 
@@ -61,7 +61,7 @@ def read(lines: Iterable[Line]) -> Reading:
         return reading
     by = delimiter(first.text)
     header = Header(split(first.text, by))
-    waiting = list(islice(rows, AHEAD))
+    waiting = list(islice(rows, LINES_AHEAD))
     decimal = decimal_mark([cell for line in waiting for cell in header.number_cells(split(line.text, by))])
     for line in chain(waiting, rows):
         cells = split(line.text, by)

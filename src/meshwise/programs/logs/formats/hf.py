@@ -22,7 +22,7 @@ _BANNERS = {
     "number of trainable parameters": "params",
 }
 _BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<[\d:?]+,\s*([\d.]+)\s*(it/s|s/it)\]")
-LONGEST = 1 << 15
+MAX_OBJECT_CHARS = 1 << 15
 """Characters kept of one object."""
 
 
@@ -45,7 +45,7 @@ def objects(lines: Iterable[Line], series: Series) -> Iterator[tuple[Line, str]]
             held, start = "", line  # an inner object starts: drop the keys of the outer one read so far
             text = text[opened:]
         held += text + " "
-        if "}" in text or len(held) > LONGEST:
+        if "}" in text or len(held) > MAX_OBJECT_CHARS:
             yield start, held
             held, start = "", None
     if start is not None:

@@ -13,7 +13,7 @@ from meshwise.runs.table import Header
 
 name = "jsonl"
 order = 20
-MOST_KEYS = 400
+MAX_KEYS = 400
 STEP = frozenset({"step", "loss", "seconds", "memory"})
 """Keys of a line of steps.jsonl, which `meshwise run` writes at every step: all lines are one run."""
 
@@ -42,7 +42,7 @@ def read(lines: Iterable[Line]) -> Reading:
             reading.skipped.add("a line cut off" if line.cut else "a line that is not JSON", where)
             continue
         values = cast(dict[str, object], parsed) if isinstance(parsed, dict) else {}
-        if not isinstance(parsed, dict) or len(values) > MOST_KEYS:
+        if not isinstance(parsed, dict) or len(values) > MAX_KEYS:
             reading.skipped.add("a line that is not an object of columns", where)
             continue
         if set(values) >= STEP:

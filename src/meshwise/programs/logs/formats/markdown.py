@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from meshwise.programs.logs import document, prose
 from meshwise.programs.logs.formats import megatron
 from meshwise.programs.logs.lines import Line
-from meshwise.programs.logs.rows import MEASURED, run_of
+from meshwise.programs.logs.rows import MEASURED_FIELDS, run_of
 from meshwise.runs.numbers import parse_range
 from meshwise.runs.reading import Reading
 from meshwise.runs.run import Run
@@ -14,7 +14,7 @@ from meshwise.runs.table import Header, decimal_mark, read_cell
 
 name = "markdown"
 order = 40
-MOST_ROWS = 5_000
+MAX_ROWS = 5_000
 """Rows of a table held in memory; a longer one is read in pieces."""
 RANK_FIGURES = {
     "tokens_per_second": "tokens_per_second",
@@ -67,10 +67,10 @@ def read(lines: Iterable[Line]) -> Reading:
             table = Table()
             table.add(held, _cells(held.text))
         elif held is not None:
-            _read_line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
+            _read_line(reading, page, held, bare(held.text[: prose.MAX_PARAGRAPH_CHARS]), fenced=False)
         held = None
         in_table = not fenced and (text.startswith("|") or ("|" in text and bool(table.header)))
-        if not in_table or len(table.rows) >= MOST_ROWS:
+        if not in_table or len(table.rows) >= MAX_ROWS:
             _add_table(reading, page, table)
             table = Table()
         if in_table:
@@ -78,9 +78,9 @@ def read(lines: Iterable[Line]) -> Reading:
         elif "|" in text and not fenced and "iteration" not in text:
             held = line
         else:
-            _read_line(reading, page, line, bare(line.text[: prose.LONGEST]), fenced)
+            _read_line(reading, page, line, bare(line.text[: prose.MAX_PARAGRAPH_CHARS]), fenced)
     if held is not None:
-        _read_line(reading, page, held, bare(held.text[: prose.LONGEST]), fenced=False)
+        _read_line(reading, page, held, bare(held.text[: prose.MAX_PARAGRAPH_CHARS]), fenced=False)
     _add_table(reading, page, table)
     page.close()
     return reading
@@ -116,7 +116,7 @@ def _add_table(reading: Reading, page: document.Page, table: Table) -> None:
     if not table.rows or not table.ruled:
         return
     header = Header(table.header)
-    if not header.fields & set(MEASURED) or len(header.fields) < 2:
+    if not header.fields & set(MEASURED_FIELDS) or len(header.fields) < 2:
         _add_columns(reading, page, table)
         return
     if _read_ranks(page, table):
@@ -156,7 +156,7 @@ def _add_columns(reading: Reading, page: document.Page, table: Table) -> None:
     names = [cells[0] for _, cells in table.rows]
     header = Header(names)
     known = sum(column is not None for column in header.columns)
-    if not header.fields & set(MEASURED) or known < 2 or not page.measured:
+    if not header.fields & set(MEASURED_FIELDS) or known < 2 or not page.measured:
         return
     section = f"{page.section} #{table.rows[0][0]}"
     for column in range(1, len(table.header)):

@@ -20,7 +20,7 @@ from meshwise.run.train.report import failure
 from meshwise.workers.trainer.contract.settings import Settings
 
 Result = TypeVar("Result")
-TAKEOVER = 60.0
+MAX_TAKEOVER_SECONDS = 60.0
 """Seconds in which a lost node's lock is released, at most: a file server notices only after a while that its client is gone."""
 
 
@@ -96,7 +96,7 @@ class _Leader:
         try:
             self.held.enter_context(lock.lock(self.out, say=self.say))
         except UserError:
-            if time.monotonic() - self.begun > TAKEOVER:
+            if time.monotonic() - self.begun > MAX_TAKEOVER_SECONDS:
                 raise
             return False
         replanned = replan.for_nodes(self.ready, len(generation.members))

@@ -20,21 +20,21 @@ from typing import Any, cast
 from meshwise.errors import DoesNotFit
 from meshwise.run.callbacks import Say
 from meshwise.run.children import handle_signals
-from meshwise.run.train.hosts import JOIN, Hosts, address_towards
+from meshwise.run.train.hosts import JOIN_SECONDS, Hosts, address_towards
 from meshwise.workers.trainer.contract.process.stop import stop_signals
 
 FOLDER, GENERATION = ".nodes", "generation.json"
-BEAT = 1.0
+HEARTBEAT_SECONDS = 1.0
 """Seconds between heartbeats."""
-LOST = 10.0
+LOST_SECONDS = 10.0
 """Seconds without a new heartbeat after which a node counts as lost."""
-SETTLE = 3.0
+SETTLE_SECONDS = 3.0
 """Seconds to wait for the other nodes that lost the same peer."""
-FIRST = 30.0
+FIRST_SECONDS = 30.0
 """Seconds that a start waits for more nodes once there are enough, as torchrun's last call."""
-ANSWER = 2.0
+ANSWER_SECONDS = 2.0
 """Seconds in which a node that can be reached answers."""
-PORTS = 100
+RENDEZVOUS_PORTS = 100
 """Ports that successive generations cycle through, so that a port that is still closing does not block the next one."""
 
 
@@ -64,11 +64,11 @@ class Node:
     """The generation that its workers have left, and when this was first seen."""
     left_at: float = 0.0
     beat: str = ""
-    changed: float = -LOST
+    changed: float = -LOST_SECONDS
     """When its heartbeat last changed, by this node's clock."""
 
     def live(self, now: float) -> bool:
-        return now - self.changed < LOST
+        return now - self.changed < LOST_SECONDS
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Membership:
             try:
                 connection, _ = self.server.accept()
                 with connection:
-                    connection.settimeout(ANSWER)
+                    connection.settimeout(ANSWER_SECONDS)
                     connection.sendall(self.name.encode())
             except OSError:
                 if self.ended.is_set():
@@ -120,7 +120,7 @@ class Membership:
                 time.sleep(0.05)
 
     def _live(self) -> None:
-        while not self.ended.wait(BEAT):
+        while not self.ended.wait(HEARTBEAT_SECONDS):
             self._write()
 
     def _write(self) -> None:
@@ -159,8 +159,8 @@ class Membership:
         """Return whether a node answers."""
         host, _, port = node.address.rpartition(" ")
         try:
-            with socket.create_connection((host, int(port)), timeout=ANSWER) as connection:
-                connection.settimeout(ANSWER)
+            with socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS) as connection:
+                connection.settimeout(ANSWER_SECONDS)
                 return connection.recv(200).decode("ascii", "replace") == " ".join(node.beat.split(" ")[:3])
         except (OSError, ValueError):
             return False
@@ -196,21 +196,23 @@ class Membership:
                 group, missing = self._group()
                 if group:
                     enough = enough or now
-                    complete = len(group) == self.hosts.nodes or now - enough > (FIRST if not self.current.members else SETTLE)
+                    complete = len(group) == self.hosts.nodes or now - enough > (
+                        FIRST_SECONDS if not self.current.members else SETTLE_SECONDS
+                    )
                     if complete and group[0] == self.hosts.rank and lead(made := self._next(group)):
                         _replace(self.folder / GENERATION, asdict(made))
                         return self._join(made)
                 else:
                     enough = 0.0
                 words = f"waiting for {self.names(missing)}" if missing else "waiting for the other nodes to stop"
-                if now - begun > SETTLE and words != reported:
-                    self.say(f"{words}, up to {JOIN} s")
+                if now - begun > SETTLE_SECONDS and words != reported:
+                    self.say(f"{words}, up to {JOIN_SECONDS} s")
                     reported = words
-                if now - begun > JOIN:
+                if now - begun > JOIN_SECONDS:
                     raise DoesNotFit(
-                        f"{self.names(missing)} did not join within {JOIN} s; at least {self.hosts.least} nodes are needed"
+                        f"{self.names(missing)} did not join within {JOIN_SECONDS} s; at least {self.hosts.least} nodes are needed"
                     )
-                time.sleep(BEAT / 4)
+                time.sleep(HEARTBEAT_SECONDS / 4)
 
     def _group(self) -> tuple[list[int], list[int]]:
         """Return the nodes that can train together from now on, none if there are too few or some still run; and the missing ones."""
@@ -226,7 +228,7 @@ class Membership:
         number = max(self._generation().number, self.current.number) + 1
         port = int(self.hosts.rendezvous.rpartition(":")[2])
         address = f"[{self.address}]" if ":" in self.address else self.address
-        port = 1024 + (port - 1024 + number % PORTS) % (65536 - 1024)
+        port = 1024 + (port - 1024 + number % RENDEZVOUS_PORTS) % (65536 - 1024)
         return Generation(number, tuple(group), f"{address}:{port}")
 
     def _join(self, generation: Generation) -> Generation:
@@ -260,7 +262,7 @@ class Membership:
         self.look()
         now, mine = time.monotonic(), self.current.number
         others = [node for rank, node in self.nodes.items() if rank in self.current.members]
-        return [node.rank for node in others if not node.live(now) or (node.left == mine and now - node.left_at > SETTLE)]
+        return [node.rank for node in others if not node.live(now) or (node.left == mine and now - node.left_at > SETTLE_SECONDS)]
 
     def joining(self) -> list[int]:
         """Return nodes that wait to join the current generation and can be reached."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from meshwise.catalogue import here
 from meshwise.errors import UserError
 from meshwise.run.train.launch import Launch
-from meshwise.run.train.report.failure import SEARCHED
+from meshwise.run.train.report.failure import LAYOUTS_SEARCHED
 from meshwise.run.train.report.memory import layout_of
 from meshwise.runs.compare import layouts
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
@@ -64,7 +64,7 @@ def _planned(smaller: Launch, devices: int) -> Iterator[Layout]:
     question = smaller.question()
     if question.cluster.devices != devices:  # a cluster file that states its own number of nodes
         return
-    runnable = layouts(question, lambda one: one.layout["offload"] == "none" and one.layout["ep"] == 1, tried=SEARCHED)
+    runnable = layouts(question, lambda one: one.layout["offload"] == "none" and one.layout["ep"] == 1, tried=LAYOUTS_SEARCHED)
     yield from (layout_of(one.layout) for one in runnable)
 
 

@@ -7,19 +7,19 @@ from statistics import median
 from typing import Any
 
 from meshwise.cost.parts import TRAIN_WORDS
-from meshwise.plan.train.choice import TIE, Choice, differences
+from meshwise.plan.train.choice import TIE_SHARE, Choice, differences
 from meshwise.plan.train.own_run import finetune_words
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.report.memory import layout_of
 from meshwise.runs.compare import MAX_TRIED, layouts
 from meshwise.runs.table import run_of
-from meshwise.workers.trainer.contract.rows import PREDICTED
+from meshwise.workers.trainer.contract.rows import PREDICTED_COLUMNS
 from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 
-SHOWN = 3
+LAYOUTS_SHOWN = 3
 """Faster layouts that the report shows."""
-GENERIC = "cpu"
+GENERIC_CHIP = "cpu"
 """The chip that stands for any CPU."""
 
 
@@ -39,7 +39,7 @@ class Forecast:
     evaluated: int
     """Layouts that the search evaluated."""
     better: tuple[Choice, ...]
-    """Layouts on as many devices that the trainer can run and that are faster by more than TIE, fastest first."""
+    """Layouts on as many devices that the trainer can run and that are faster by more than TIE_SHARE, fastest first."""
     doubled: Choice | None
     """The fastest layout with twice the batch, if one fits."""
 
@@ -53,23 +53,23 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
     """Return the planner's forecast for a run. `earlier`: rows of the runs before it in the same folder."""
     q, here = ready.question(), ready.predicted()
     found = search(q, top=MAX_TRIED)
-    generic = q.chip.key == GENERIC
+    generic = q.chip.key == GENERIC_CHIP
     ratios = scales(earlier, ready.settings) if generic else []
-    faster = [one for one in layouts(q, _keeps_rules(ready.settings), found=found) if one.step < here.step * (1 - TIE)]
+    faster = [one for one in layouts(q, _keeps_rules(ready.settings), found=found) if one.step < here.step * (1 - TIE_SHARE)]
     batch = 2 * ready.settings.batch
     larger = layouts(replace(q, work=replace(q.work, batch=batch)), _keeps_rules(replace(ready.settings, batch=batch)))
     return Forecast(
         here=here, scale=median(ratios) if ratios else 1.0, fitted=len(ratios), kind=q.chip.kind, generic=generic,
-        evaluated=found.evaluated, better=tuple(_distinct(faster))[:SHOWN], doubled=next(larger, None),
+        evaluated=found.evaluated, better=tuple(_distinct(faster))[:LAYOUTS_SHOWN], doubled=next(larger, None),
     )  # fmt: skip
 
 
 def scales(rows: list[dict[str, Any]], settings: Settings) -> list[float]:
     """Return measured over predicted seconds of earlier runs with as many processes, which share the cores, and the same --compile."""
     same = (settings.device, settings.layout.devices, "yes" if settings.compile else "no")
-    predicted = [(run_of(row), row) for row in rows if row.get(PREDICTED[0])]
+    predicted = [(run_of(row), row) for row in rows if row.get(PREDICTED_COLUMNS[0])]
     alike = [(run, row) for run, row in predicted if (run.text("chip"), run.whole("devices"), row.get("compiled")) == same]
-    return [run.number("seconds") / float(row[PREDICTED[0]]) for run, row in alike if run.stated("seconds")]
+    return [run.number("seconds") / float(row[PREDICTED_COLUMNS[0]]) for run, row in alike if run.stated("seconds")]
 
 
 def _keeps_rules(settings: Settings) -> Callable[[Choice], bool]:
@@ -127,7 +127,7 @@ def suggestions(settings: Settings, forecast: Forecast) -> list[Suggestion]:
     ]
     if doubled is not None:
         gain = doubled.tokens_per_second / (settings.batch * settings.seq / here.step) - 1
-        pays = not forecast.better and gain > TIE
+        pays = not forecast.better and gain > TIE_SHARE
         words = command(settings, layout_of(doubled.layout), 2 * settings.batch) if pays else ""
         found.append(Suggestion(doubled, gain, words, doubled=True))
     return found

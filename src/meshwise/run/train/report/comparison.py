@@ -31,14 +31,14 @@ PHASES = {
     "forward": "forward", "backward": "backward", "passes": "pipelined passes", "data": "reading data",
     "reduce": "gradient norm and clipping", "optimizer": "optimizer",
 }  # fmt: skip
-ONCE = ("optimizer", "offload", "fixed")
+PARTS_OUTSIDE_PASSES = ("optimizer", "offload", "fixed")
 """Parts of a prediction outside of the forward and backward passes."""
 FILES = (
     "config.json", "environment.json", "steps.jsonl", "evaluations.jsonl", "kernels.json", "ranks.json", "measurement.jsonl", "report.md",
     "weights", "adapter", "lengths", "tensorboard",
 )  # fmt: skip
 """Files and folders that a run may leave, in the order in which the report names them."""
-EVEN = 1.05
+EVEN_LOAD_RATIO = 1.05
 """Ranks count as evenly loaded up to this ratio of largest to mean."""
 
 
@@ -114,7 +114,7 @@ def parts(measured: Measured, forecast: Forecast | None) -> list[Part]:
     if not timed and not forecast:
         return []
     plan = {name: forecast.scale * value for name, value in forecast.here.time.items()} if forecast else {}
-    inside = {name: value for name, value in plan.items() if name not in ONCE and value > 0}
+    inside = {name: value for name, value in plan.items() if name not in PARTS_OUTSIDE_PASSES and value > 0}
     passes = [name for name in PASSES if name in timed]
     both = sum(timed[name] for name in passes) if passes else None
     rows = [Part("forward and backward", sum(inside.values()) if forecast else None, both)]
@@ -161,7 +161,7 @@ class Spread:
 
     @property
     def even(self) -> bool:
-        return self.ratio <= EVEN
+        return self.ratio <= EVEN_LOAD_RATIO
 
 
 def balance(ranks: Sequence[Rank]) -> list[Spread]:
@@ -183,7 +183,7 @@ def _spread(words: str, unit: str, values: Sequence[tuple[float | None, Rank]]) 
     return Spread(words, unit, least, most, most[0] / mean if mean else 1.0)
 
 
-SAME = ("model", "seq_len", "gpu", "precision", "compiled")
+EQUAL_COLUMNS = ("model", "seq_len", "gpu", "precision", "compiled")
 """Columns that must be equal for runs to be compared."""
 
 
@@ -216,7 +216,11 @@ class Rival:
 def scaling(measured: Measured) -> tuple[list[Scaling], Rival | None]:
     """Compare tokens per second and device with runs on fewer or more devices in the same folder, and with those on as many."""
     own, mine = measured.row, run_of(measured.row)
-    alike = [row for row in measured.earlier if row.get("outcome") == "ok" and all(row.get(key) == own.get(key) for key in SAME)]
+    alike = [
+        row
+        for row in measured.earlier
+        if row.get("outcome") == "ok" and all(row.get(key) == own.get(key) for key in EQUAL_COLUMNS)
+    ]
     runs = [run_of(row) for row in alike]
     found: list[Scaling] = []
     for weak in (False, True):

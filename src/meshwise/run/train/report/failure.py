@@ -14,11 +14,11 @@ from meshwise.runs.compare import layouts
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
-MARGIN = 0.9
+MAX_MEMORY_SHARE = 0.9
 """Largest share of the memory that ran out that a suggested layout may need."""
 LOST = ("killed", "gone", "lost", "hang")
 """Kinds of failure that the training program did not cause."""
-SEARCHED = 64
+LAYOUTS_SEARCHED = 64
 """Layouts to look at: the trainer may not be able to run the fastest ones."""
 CUTS = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 
@@ -50,7 +50,7 @@ def memory_lines(ready: Launch) -> list[str]:
     shared = ready.settings.device == "cpu" and ready.processes_here > 1
     share = f" for each of {ready.processes_here} processes on this machine" if shared else ""
     lines = [f"predicted per device: {each} GiB; {total / GIB:.2f} GiB of {have / GIB:.2f} GiB{share}"]
-    near = nearest(ready, MARGIN * min(total, have))
+    near = nearest(ready, MAX_MEMORY_SHARE * min(total, have))
     if near is None:
         none = "no layout on these devices is predicted to need clearly less: use more devices, a smaller --batch or --seq"
         return [*lines, none]
@@ -65,7 +65,7 @@ def nearest(ready: Launch, most: float) -> Choice | None:
     current = ready.settings.layout
     same_cuts = {axis: (getattr(current, axis), getattr(current, axis)) for axis in CUTS}
     for bounds in (same_cuts, {}):
-        runnable = layouts(question, lambda row: _runs(ready, row), bounds=bounds, tried=SEARCHED)
+        runnable = layouts(question, lambda row: _runs(ready, row), bounds=bounds, tried=LAYOUTS_SEARCHED)
         if fit := [row for row in runnable if sum(parts(ready, row).values()) <= most]:
             return min(fit, key=lambda row: (len(_changes(current, row)), row.step))
     return None

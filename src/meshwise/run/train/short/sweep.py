@@ -15,14 +15,14 @@ from meshwise.plan.train.choice import Choice
 from meshwise.run.train.ask import AXES as LAYOUT_AXES
 from meshwise.run.train.ask import TrainRun
 from meshwise.run.train.launch import BrokenRules, Launch, prepare
-from meshwise.run.train.report.advice import GENERIC
+from meshwise.run.train.report.advice import GENERIC_CHIP
 from meshwise.runs.run import Run
 from meshwise.runs.table import run_of
 from meshwise.workers.trainer.contract.settings import RECOMPUTE, SCHEDULES
 
 WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "compile": ("no", "yes")}
 AXES = (*LAYOUT_AXES, "compile", "batch", "seq")
-MOST = 64
+MAX_RUNS = 64
 """Most runs in one sweep: each starts processes and takes many seconds."""
 Value = int | str
 
@@ -63,7 +63,7 @@ class Outcome:
     @property
     def generic(self) -> bool:
         """Whether the prediction is for the generic CPU."""
-        return self.point.ready is not None and self.point.ready.question().chip.key == GENERIC
+        return self.point.ready is not None and self.point.ready.question().chip.key == GENERIC_CHIP
 
     @property
     def ran(self) -> bool:
@@ -102,8 +102,8 @@ def parse(text: str) -> dict[str, tuple[Value, ...]]:
             raise UserError(f"--sweep: {quoted(piece)} repeats a value")
     if not axes:
         raise UserError("--sweep: expected axis=values, such as 'mbs=1,2,4 tp=1,2'")
-    if (runs := int(np.prod([len(values) for values in axes.values()]))) > MOST:
-        raise UserError(f"--sweep makes {runs} runs; at most {MOST} are allowed")
+    if (runs := int(np.prod([len(values) for values in axes.values()]))) > MAX_RUNS:
+        raise UserError(f"--sweep makes {runs} runs; at most {MAX_RUNS} are allowed")
     return axes
 
 

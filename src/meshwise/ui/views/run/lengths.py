@@ -12,7 +12,7 @@ from meshwise.ui.views.tables import Column, Table, grid
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import Rank, measured_steps
 
-MILESTONES = 5
+MILESTONE_ROWS = 5
 """Rows in the table of losses."""
 
 
@@ -63,7 +63,7 @@ def per_rank(measured: Measured) -> Section:
 def losses(measured: Measured) -> Section:
     """Return the loss, a mean over all ranks, at a few steps."""
     steps = measured.steps
-    picked = sorted({round(i * (len(steps) - 1) / (MILESTONES - 1)) for i in range(MILESTONES)})
+    picked = sorted({round(i * (len(steps) - 1) / (MILESTONE_ROWS - 1)) for i in range(MILESTONE_ROWS)})
     rows = [(str(steps[i].step + 1), f"{steps[i].loss:.4f}", f"{steps[i].grad_norm:.3f}") for i in picked]
     spread = sorted(step.seconds for step in measured_steps(steps))
     line = f"step times after the warm-up: {spread[0]:.4f} to {spread[-1]:.4f} s"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from meshwise.cost.axes import layout_name as name_of
-from meshwise.plan.train.choice import TIE
+from meshwise.plan.train.choice import TIE_SHARE
 from meshwise.run.train.report.advice import Forecast, Suggestion, suggestions, why
 from meshwise.run.train.report.comparison import Measured, Part, Rival, Scaling, Spread, balance, by_kernel, parts, scaling
 from meshwise.run.train.results import SweepResult, TrainResult
@@ -217,7 +217,7 @@ def next_to_try(measured: Measured, forecast: Forecast) -> Section:
     lines = [_suggestion(one, forecast) for one in found if not one.doubled]
     if not lines:
         here = name_of(forecast.here.layout)
-        lines.append(f"{here} is already the fastest of {forecast.evaluated:,} layouts for this batch, within {TIE:.0%}.")
+        lines.append(f"{here} is already the fastest of {forecast.evaluated:,} layouts for this batch, within {TIE_SHARE:.0%}.")
     lines += [
         f"Twice the batch: {one.gain:+.0%} tokens/s predicted, with {name_of(one.choice.layout)}." for one in found if one.doubled
     ]

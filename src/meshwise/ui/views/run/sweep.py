@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from meshwise.calibrate.score import FEWEST
+from meshwise.calibrate.score import MIN_ROWS_TO_RANK
 from meshwise.run.train.results import SweepResult
 from meshwise.run.train.short.sweep import Outcome, Ranking, by_devices, planned_rank, rankings, scale
 from meshwise.ui.views.run.sections import Section
@@ -53,7 +53,7 @@ def _ranking(ranking: Ranking) -> str:
     if best is None:
         return f"{head}: none completed"
     ranked = (
-        f"no rank correlation of fewer than {FEWEST} runs"
+        f"no rank correlation of fewer than {MIN_ROWS_TO_RANK} runs"
         if ranking.correlation is None
         else f"rank correlation (Spearman) {ranking.correlation:.2f}"
     )

@@ -8,21 +8,21 @@ import numpy as np
 
 from meshwise import units
 from meshwise.cost.parts import TRAIN_WORDS
-from meshwise.plan.train.timeline import COMPUTED, STREAMS, WITHIN, Timeline, after
+from meshwise.plan.train.timeline import COMPUTED, INNER_PARTS, STREAMS, Timeline, after
 from meshwise.ui.views.svg.drawing import GRID, INK, document
 
 WIDTH, LEFT, RIGHT, TOP = 1100, 70, 16, 66
-BREAK = 26
+BREAK_PIXELS = 26
 """Pixels between the two ends of a step whose middle is left out."""
-SHOWN = 26
+MAX_MICRO_BATCHES_DRAWN = 26
 """The middle is left out if there are more micro-batches than this, not counting those that fill the pipeline."""
 TONES = ("#8ec9f0", "#7fc29b", "#f2c14e")
 """Colours of forward, backward and weight-gradient passes."""
 WAITS = {"tp": "#cc79a7", "cp": "#7a3db8", "ep": "#b00020", "p2p": "#5b5b5b"}
 CLOSING = {"dp": "#d55e00", "offload": "#7a3db8", "optimizer": "#8a6d00", "fixed": "#9a9a9a"}
-HAIR = 0.2
+MIN_BOX_PIXELS = 0.2
 """Pixels below which a box is not visible."""
-DIGIT = 6.5
+DIGIT_PIXELS = 6.5
 """Width of a digit in pixels."""
 
 
@@ -54,12 +54,12 @@ def gantt(timeline: Timeline, name: str) -> str:
 def _windows(timeline: Timeline) -> list[Window]:
     """Return one window for the whole step, or two for its beginning and its end."""
     total, slot = timeline.choice.step, timeline.pipeline / (timeline.microbatches + timeline.stages - 1)
-    length = (timeline.stages + SHOWN / 2) * slot
+    length = (timeline.stages + MAX_MICRO_BATCHES_DRAWN / 2) * slot
     tail = length + total - timeline.pipeline
     if length + tail > 0.9 * total:
         return [Window(0.0, total, LEFT, WIDTH - RIGHT)]
-    middle = LEFT + (WIDTH - LEFT - RIGHT - BREAK) * length / (length + tail)
-    return [Window(0.0, length, LEFT, middle), Window(total - tail, total, middle + BREAK, WIDTH - RIGHT)]
+    middle = LEFT + (WIDTH - LEFT - RIGHT - BREAK_PIXELS) * length / (length + tail)
+    return [Window(0.0, length, LEFT, middle), Window(total - tail, total, middle + BREAK_PIXELS, WIDTH - RIGHT)]
 
 
 def _title(timeline: Timeline, name: str) -> list[str]:
@@ -84,7 +84,7 @@ def _axis(timeline: Timeline, bottom: float) -> Iterator[str]:
             yield f'<text x="{x:.1f}" y="{bottom + 20:.1f}" text-anchor="middle">{tick:.{digits}f}</text>'
     yield f'<text x="{WIDTH - RIGHT}" y="{bottom + 36:.1f}" text-anchor="end">seconds</text>'
     for window in windows[1:]:
-        x = window.left - BREAK / 2
+        x = window.left - BREAK_PIXELS / 2
         yield f'<text x="{x:.1f}" y="{(TOP + bottom) / 2:.1f}" text-anchor="middle" font-size="20">…</text>'
 
 
@@ -103,7 +103,7 @@ def _stages(timeline: Timeline, row: float) -> Iterator[str]:
 def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
     """Return the operations of a window. Boxes of one colour are one path, which takes a fraction of the bytes."""
     run, paths, texts = timeline.run, dict[tuple[str, float], list[str]](), list[str]()
-    first, last = WITHIN.index(COMPUTED[0]), WITHIN.index(COMPUTED[-1]) + 1
+    first, last = INNER_PARTS.index(COMPUTED[0]), INNER_PARTS.index(COMPUTED[-1]) + 1
     seen = (run.end > window.start) & (run.start < window.end)
     pieces = timeline.inside[:, run.kind, run.stage, run.chunk][:, seen]
     edges: list[list[float]] = (
@@ -112,11 +112,11 @@ def _boxes(timeline: Timeline, window: Window, row: float) -> list[str]:
     for (stage, what, chunk, microbatch), at in zip(run.rows(seen), edges, strict=True):
         y, tone = TOP + row * stage, (TONES[what], 1 - 0.55 * chunk / timeline.chunks)
         paths.setdefault(tone, []).append(_box(window, at[first], at[last], y, row))
-        for i, part in enumerate(WITHIN):
-            if part in WAITS and window.x(at[i + 1]) - window.x(at[i]) > HAIR:
+        for i, part in enumerate(INNER_PARTS):
+            if part in WAITS and window.x(at[i + 1]) - window.x(at[i]) > MIN_BOX_PIXELS:
                 paths.setdefault((WAITS[part], 1.0), []).append(_box(window, at[i], at[i + 1], y, row))
         left, right = window.x(at[first]), window.x(at[last])
-        if right - left >= DIGIT * len(str(microbatch)) + 1 and row >= 2 * DIGIT:
+        if right - left >= DIGIT_PIXELS * len(str(microbatch)) + 1 and row >= 2 * DIGIT_PIXELS:
             texts.append(f'<text x="{(left + right) / 2:.1f}" y="{y + row / 2 + 4:.1f}">{microbatch}</text>')
     for part, start, end in after(timeline):
         if end > window.start:

@@ -14,7 +14,7 @@ from meshwise.ui.views.svg.drawing import COLOURS, GRID, INK, document
 WIDTH, HEIGHT = 720, 540
 LEFT, RIGHT, TOP, BOTTOM = 74, 184, 64, 56
 """Room for the labels of the axes, the legend, and the title."""
-BAND = 0.10
+BAND_SHARE = 0.10
 STEPS = (
     (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(n / 5 for n in range(5, 50)),
     tuple(n / 20 for n in range(20, 200)),
@@ -105,7 +105,12 @@ def _provenance(validation: TrainValidation) -> str:
 def _axes(scale: Scale) -> list[str]:
     low, high = scale.ends
     x0, x1, y0, y1 = LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, TOP
-    corners = [(low, low * (1 - BAND)), (high, high * (1 - BAND)), (high, high * (1 + BAND)), (low, low * (1 + BAND))]
+    corners = [
+        (low, low * (1 - BAND_SHARE)),
+        (high, high * (1 - BAND_SHARE)),
+        (high, high * (1 + BAND_SHARE)),
+        (low, low * (1 + BAND_SHARE)),
+    ]
     band = " ".join(f"{scale.x(a):.1f},{scale.y(b):.1f}" for a, b in corners)
     lines = [
         f'<clipPath id="frame"><rect x="{x0}" y="{y1}" width="{x1 - x0}" height="{y0 - y1}"/></clipPath>',
@@ -143,7 +148,7 @@ def _dots(series: dict[str, list[Dot]], scale: Scale) -> list[str]:
         faint = '<path d="M0 0h0" stroke="#555555" stroke-opacity="0.35" stroke-width="9" stroke-linecap="round"/>'
         entries.append(("2x the best, or more", faint))
     entries.append(
-        (f"within {100 * BAND:.0f}%", '<rect x="-6" y="-5" width="12" height="10" fill="#9a9a9a" fill-opacity="0.35"/>')
+        (f"within {100 * BAND_SHARE:.0f}%", '<rect x="-6" y="-5" width="12" height="10" fill="#9a9a9a" fill-opacity="0.35"/>')
     )
     for i, (name, mark) in enumerate(entries):
         lines.append(

@@ -10,8 +10,8 @@ from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import scores
 from meshwise.ui.web.pages.page import Page, Reply, Site
 
-OTHERS = ("table", "axis")
-FIRST = "bloom_prequel"
+OTHER_PARAMETERS = ("table", "axis")
+FIRST_TABLE = "bloom_prequel"
 
 
 def tables() -> list[str]:
@@ -20,9 +20,9 @@ def tables() -> list[str]:
 
 def validation_of(site: Site, query: Pairs) -> Validation:
     for name, _ in query:
-        if name not in OTHERS:
-            raise UserError(f"there is no field {quoted(name)}{nearest(name, OTHERS)}")
-    table = asking.one(query, "table") or FIRST
+        if name not in OTHER_PARAMETERS:
+            raise UserError(f"there is no field {quoted(name)}{nearest(name, OTHER_PARAMETERS)}")
+    table = asking.one(query, "table") or FIRST_TABLE
     if table not in tables():
         raise UserError(f"unknown table {quoted(table)}{nearest(table, tables())}")
     return site.kept.get(("validate", table), lambda: api.validate(table))

@@ -19,7 +19,7 @@ from meshwise.ui.web.pages.page import Example, Page, Reply, Site
 FILE = "file"
 """The parameter that chooses one of the files named on the command line."""
 TABLES = (".csv", ".jsonl")
-MOST_RUNS = 200
+MAX_RUNS = 200
 """Runs in the table, at most; .json has all."""
 EXAMPLES = (
     Example("A claim that cannot be", "124M parameters, 7.5 s per step, 40% MFU",
@@ -89,8 +89,8 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
             }
             for finding in audit.findings
         ],
-        "tables": [views.runs_table(trained[:MOST_RUNS], views.TRAINED), views.runs_table(served[:MOST_RUNS], views.SERVED)],
-        "more": max(0, len(trained) - MOST_RUNS) + max(0, len(served) - MOST_RUNS),
+        "tables": [views.runs_table(trained[:MAX_RUNS], views.TRAINED), views.runs_table(served[:MAX_RUNS], views.SERVED)],
+        "more": max(0, len(trained) - MAX_RUNS) + max(0, len(served) - MAX_RUNS),
         "notes": audit.notes,
         "suggestions": [suggestion.message for suggestion in audit.predictions.suggestions],
         "scores": [scores.values(each, "devices") for each in scored],

@@ -18,13 +18,13 @@ from meshwise.ui.web.pages.page import Launch, Site
 
 Made = TypeVar("Made", bound=Plan[Any, Any])
 Chosen = TypeVar("Chosen")
-OTHERS = ("a", "b", "sort")
+OTHER_PARAMETERS = ("a", "b", "sort")
 """Parameters of both pages beside the fields of the question: two rows to compare, and the order of the table."""
 
 
 def plan_of(site: Site, query: Pairs, ask: type[Ask], made: type[Made], plan: Callable[..., Made]) -> Made:
     """Return the plan that a query asks for: the one named on the command line where it asks that question, or a new one."""
-    asked, saved = asking.question(ask, query, site.named.models, OTHERS), site.named.plan
+    asked, saved = asking.question(ask, query, site.named.models, OTHER_PARAMETERS), site.named.plan
     if isinstance(saved, made) and saved.ask == asked:
         return saved
     return site.kept.get((ask.verb, asked), lambda: plan(**vars(asked)))

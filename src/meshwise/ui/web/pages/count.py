@@ -12,7 +12,7 @@ from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages.page import Example, Page, Reply, Site, missing_fields
 
-MOST = 6
+MAX_MODELS = 6
 """Models side by side, at most."""
 CLUSTER = "Training on a cluster, without a search"
 
@@ -43,8 +43,8 @@ def ask_of(site: Site, query: Pairs) -> CountAsk:
     rest = [pair for pair in query if pair[0] != "model"]
     ask = asking.question(CountAsk, rest, site.named.models)
     given = CountAsk(model=asking.words(CountAsk, query).get("model", ""))
-    if len(given.models) > MOST:
-        raise UserError(f"{len(given.models)} models: a page counts at most {MOST} side by side")
+    if len(given.models) > MAX_MODELS:
+        raise UserError(f"{len(given.models)} models: a page counts at most {MAX_MODELS} side by side")
     for name in given.models:
         asking.question(CountAsk, [("model", name)], site.named.models)
     return CountAsk(**(vars(ask) | {"model": given.model}))

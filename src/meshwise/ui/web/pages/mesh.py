@@ -12,13 +12,13 @@ from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import choices, plan
 from meshwise.ui.web.pages.page import Page, Reply, Site, missing_fields
 
-OTHERS = (*choices.OTHERS, "row", "from")
-MOST_DEVICES = 4096
+OTHER_PARAMETERS = (*choices.OTHER_PARAMETERS, "row", "from")
+MAX_DEVICES_DRAWN = 4096
 """Devices that are drawn at once."""
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
-    made = plan.plan_of(site, [pair for pair in query if pair[0] not in OTHERS])
+    made = plan.plan_of(site, [pair for pair in query if pair[0] not in OTHER_PARAMETERS])
     row = plan.row_of(query, made)
     choice = made.choices[row]
     mesh = made.mesh(choice)
@@ -35,7 +35,7 @@ def answer(site: Site, query: Pairs) -> Reply | None:
 def shown(mesh: Mesh, query: Pairs) -> tuple[int, int]:
     """Return the first and the last device that are drawn: whole nodes, or whole slices of a torus."""
     block = mesh.per_node if not mesh.torus else mesh.torus[0] * (mesh.torus[1] if len(mesh.torus) > 1 else 1)
-    blocks = max(1, MOST_DEVICES // block)
+    blocks = max(1, MAX_DEVICES_DRAWN // block)
     first = asking.number(query, "from", 0, 10**7) or 0
     if first * block >= mesh.devices:
         raise UserError(f"from {first}: there are {mesh.devices // block} {mesh.unit if not mesh.torus else 'slice'}s")
@@ -88,5 +88,5 @@ def stages(mesh: Mesh) -> list[dict[str, Any]]:
 
 PAGE = Page(
     name="mesh", title="Mesh", about="Which device holds what in a layout", template="mesh.html", answer=answer,
-    form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED), examples=plan.EXAMPLES,
+    form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED_FIELDS), examples=plan.EXAMPLES,
 )  # fmt: skip

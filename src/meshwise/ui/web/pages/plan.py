@@ -17,7 +17,7 @@ from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import Badge, Example, Launch, Page, Reply, Site, Tile, calibrated, dropped, missing_fields
 from meshwise.units import GIB
 
-REQUIRED = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}
+REQUIRED_FIELDS = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}
 EXAMPLES = (
     Example("BLOOM on Jean Zay", "176B parameters on 384 A100s, as it was trained",
             "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&framework=megatron-deepspeed&tokens=366B"),
@@ -145,6 +145,6 @@ def row_of(query: Pairs, plan: TrainPlan) -> int:
 
 PAGE = Page(
     name="plan", title="Plan", about="The fastest layouts to train a model on a cluster", template="answer.html",
-    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(REQUIRED), examples=EXAMPLES,
+    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(REQUIRED_FIELDS), examples=EXAMPLES,
     planned=plan_of,
 )  # fmt: skip

@@ -17,11 +17,11 @@ from meshwise.ui.web.pages.page import Page, Reply, Site
 from meshwise.units import GIB
 
 Figures = dict[str, float | None]
-MOST_RUNS = 6
+MAX_RUNS_DRAWN = 6
 """Runs whose curves are drawn at once."""
-EVERY = 0.5
+POLL_SECONDS = 0.5
 """Seconds between two looks at the file of steps."""
-BEAT = 30
+LOOKS_PER_HEARTBEAT = 30
 """Looks without news after which a comment keeps the connection open."""
 CHARTS = (
     ("loss", "loss", ""), ("tokens_per_second", "tokens/s", "tokens_per_second"), ("mfu", "MFU, %", "mfu"),
@@ -30,7 +30,7 @@ CHARTS = (
 
 
 def chosen(site: Site, query: Pairs) -> dict[str, Path]:
-    """Return the folders that a query asks for; all, up to MOST_RUNS, where it names none."""
+    """Return the folders that a query asks for; all, up to MAX_RUNS_DRAWN, where it names none."""
     known, names = site.named.runs, [value for name, value in query if name == "run"]
     for name, _ in query:
         if name != "run":
@@ -38,7 +38,7 @@ def chosen(site: Site, query: Pairs) -> dict[str, Path]:
     for name in names:
         if name not in known:
             raise UserError(f"run {quoted(name)} was not named on the command line of 'meshwise ui'{nearest(name, known)}")
-    return {name: known[name] for name in names or list(known)[:MOST_RUNS]}
+    return {name: known[name] for name in names or list(known)[:MAX_RUNS_DRAWN]}
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
@@ -146,9 +146,9 @@ async def events(folder: Path) -> AsyncIterator[str]:
             yield "event: end\ndata: {}\n\n"
             return
         silent += 1
-        if silent % BEAT == 0:
+        if silent % LOOKS_PER_HEARTBEAT == 0:
             yield ": still there\n\n"
-        await asyncio.sleep(EVERY)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 PAGE = Page(

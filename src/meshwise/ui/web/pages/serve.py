@@ -19,8 +19,8 @@ from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import Badge, Example, Launch, Page, Reply, Site, Tile, calibrated, dropped, missing_fields
 from meshwise.units import GIB
 
-REQUIRED = {"model": "a model", "on": "devices (on)"}
-CHEAPEST = {"model": "a model"}
+REQUIRED_FIELDS = {"model": "a model", "on": "devices (on)"}
+REQUIRED_TO_FIND_CHEAPEST = {"model": "a model"}
 """Fields that are required where the devices are searched."""
 EXAMPLES = (
     Example("Llama 3.3 70B on four cards", "Q4_K_M on 4 x RTX 4060 Ti, 16k of context",
@@ -39,7 +39,7 @@ def plan_of(site: Site, query: Pairs) -> ServePlan:
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
-    ask = asking.question(ServeAsk, query, site.named.models, choices.OTHERS)
+    ask = asking.question(ServeAsk, query, site.named.models, choices.OTHER_PARAMETERS)
     if ask.cheapest:
         points = site.kept.get(("cheapest", ask), lambda: api.cheapest_serve(ask))
         return Reply(cheapest_values(points), points.to_json(), points.rows(), f"{ask.model}: the cheapest devices")
@@ -169,8 +169,8 @@ def launches(plan: ServePlan) -> list[Launch]:
 
 
 def missing(query: Pairs) -> list[str]:
-    searched = asking.one(query, "cheapest").lower() in asking.YES
-    return missing_fields(CHEAPEST if searched else REQUIRED)(query)
+    searched = asking.one(query, "cheapest").lower() in asking.TRUE_WORDS
+    return missing_fields(REQUIRED_TO_FIND_CHEAPEST if searched else REQUIRED_FIELDS)(query)
 
 
 PAGE = Page(

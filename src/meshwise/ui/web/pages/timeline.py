@@ -14,15 +14,15 @@ from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import choices, plan
 from meshwise.ui.web.pages.page import Page, Reply, Site, Tile, missing_fields
 
-OTHERS = (*choices.OTHERS, "row")
-MOST_OPERATIONS = 50_000
+OTHER_PARAMETERS = (*choices.OTHER_PARAMETERS, "row")
+MAX_OPERATIONS_DRAWN = 50_000
 """Operations that a browser draws; of more, the picture shows the beginning and the end."""
-DIGITS = 6
+SECONDS_DECIMALS = 6
 """Decimals of seconds: microseconds."""
 
 
 def timeline_of(site: Site, query: Pairs) -> tuple[Timeline, Any, int]:
-    made = plan.plan_of(site, [pair for pair in query if pair[0] not in OTHERS])
+    made = plan.plan_of(site, [pair for pair in query if pair[0] not in OTHER_PARAMETERS])
     row = plan.row_of(query, made)
     timeline = site.kept.get(("timeline", made.ask, row), lambda: made.timeline(made.choices[row]))
     return timeline, made, row
@@ -31,7 +31,7 @@ def timeline_of(site: Site, query: Pairs) -> tuple[Timeline, Any, int]:
 def answer(site: Site, query: Pairs) -> Reply | None:
     timeline, made, row = timeline_of(site, query)
     choice, run = timeline.choice, timeline.run
-    drawn = len(run.start) <= MOST_OPERATIONS
+    drawn = len(run.start) <= MAX_OPERATIONS_DRAWN
     values = {
         "header": [choice.name, f"{made.ask.model} on {made.ask.on}: row {row + 1} of {len(made.choices)}"],
         "choices": [(str(i + 1), each.name) for i, each in enumerate(made.choices)], "row": str(row + 1),
@@ -71,8 +71,8 @@ def drawing(timeline: Timeline) -> dict[str, Any]:
     return {
         "stages": timeline.stages, "chunks": timeline.chunks, "step": timeline.choice.step, "passes": PASSES,
         "stage": [row[0] for row in each], "kind": [row[1] for row in each], "chunk": [row[2] for row in each],
-        "microbatch": [row[3] for row in each], "start": [round(value, DIGITS) for value in run.start.tolist()],
-        "end": [round(value, DIGITS) for value in run.end.tolist()],
+        "microbatch": [row[3] for row in each], "start": [round(value, SECONDS_DECIMALS) for value in run.start.tolist()],
+        "end": [round(value, SECONDS_DECIMALS) for value in run.end.tolist()],
         "after": [
             {"part": part, "words": colours[part].words, "colour": colours[part].colour, "start": start, "end": end}
             for part, start, end in after(timeline)
@@ -88,6 +88,6 @@ def saved(site: Site, query: Pairs) -> bytes:
 
 PAGE = Page(
     name="timeline", title="Timeline", about="The step of a layout, operation by operation", template="timeline.html",
-    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED),
+    answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(plan.REQUIRED_FIELDS),
     examples=plan.EXAMPLES,
 )  # fmt: skip

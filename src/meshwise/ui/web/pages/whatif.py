@@ -26,12 +26,12 @@ from meshwise.units import GIB
 
 SERVING = "serve"
 """The value of `of` for a serving question."""
-AT = "at."
+SLIDER_PREFIX = "at."
 """Prefix of the parameters of sliders: at.nodes=64."""
-OTHERS = ("of", "x", "y", "show")
+OTHER_PARAMETERS = ("of", "x", "y", "show")
 STEPS = (-3, -2, -1, 0, 1, 2, 3)
 """Positions of a slider, in doublings of the question's own value."""
-NEAR = STEPS[1:-1]
+HEAT_MAP_STEPS = STEPS[1:-1]
 """Values of each axis of a heat map."""
 HIDDEN = ("top", "measured", "measured_of", "cheapest")
 """Fields of a question that only a single plan has."""
@@ -71,7 +71,7 @@ TRAINED = (
     Metric("step", "seconds per step", lambda c: c.step, "less"),
     Metric("memory", "GiB per device", lambda c: _gib(c.peak), "less"),
 )
-SERVED = (
+SERVE_METRICS = (
     Metric("each", "tokens/s of each request", lambda c: c.per_user),
     Metric("all", "tokens/s of all requests, prompts included", lambda c: c.throughput),
     Metric("ttft", "seconds to the first token, p95", lambda c: c.ttft.p95, "less"),
@@ -79,7 +79,7 @@ SERVED = (
     Metric("cost", "dollars per million output tokens", lambda c: c.dollars_per_million_out, "less"),
     Metric("free", "GiB free on the fullest device", lambda c: _gib(c.spare)),
 )
-MOVED = {
+SLIDER_AXES = {
     "plan": ("nodes", "batch", "seq", "network", "price"),
     "serve": ("gpus", "users", "rate", "context", "prompt", "depth", "price"),
 }
@@ -94,7 +94,7 @@ def _read_price(text: str, ask: Any) -> float:
     return PRICE(text)
 
 
-PRICED: Axis[Any] = Axis(
+PRICE_AXIS: Axis[Any] = Axis(
     "price", "$1/h..$8/h", _read_price, lambda value, ask: units.exactly(float(value), "dollars/s"),
     lambda ask, value: replace(ask, price=float(value)), whole=False,
 )  # fmt: skip
@@ -103,22 +103,22 @@ PRICED: Axis[Any] = Axis(
 
 def axes_of(verb: str) -> Mapping[str, Axis[Any]]:
     known: Mapping[str, Axis[Any]] = TRAIN_AXES if verb == "plan" else SERVE_AXES  # pyright: ignore[reportAssignmentType]
-    return {name: axis for name, axis in known.items() if name == axis.name} | {"price": PRICED}
+    return {name: axis for name, axis in known.items() if name == axis.name} | {"price": PRICE_AXIS}
 
 
 def question(site: Site, query: Pairs) -> tuple[AnyAsk, AnyAsk]:
     """Return the question of the form, and the question where the sliders stand."""
     serving = asking.one(query, "of") == SERVING
     cls = ServeAsk if serving else TrainAsk
-    plain = [(name, value) for name, value in query if not name.startswith(AT) and name not in OTHERS]
+    plain = [(name, value) for name, value in query if not name.startswith(SLIDER_PREFIX) and name not in OTHER_PARAMETERS]
     base = asking.question(cls, plain, site.named.models)
     moved: AnyAsk = base
     known = axes_of(cls.verb)
     for name, value in query:
-        if name.startswith(AT) and value:
-            axis = known.get(name.removeprefix(AT))
+        if name.startswith(SLIDER_PREFIX) and value:
+            axis = known.get(name.removeprefix(SLIDER_PREFIX))
             if axis is None:
-                raise UserError(f"there is no slider {quoted(name)}{nearest(name.removeprefix(AT), known)}")
+                raise UserError(f"there is no slider {quoted(name)}{nearest(name.removeprefix(SLIDER_PREFIX), known)}")
             moved = axis.change(moved, axis.read(value, moved))
     return base, moved
 
@@ -153,7 +153,7 @@ def positions(axis: Axis[Any], value: Value, steps: Sequence[int] = STEPS) -> li
 def sliders(base: AnyAsk, moved: AnyAsk) -> list[Slider]:
     """Return a slider for every axis that the question has a value on."""
     here, there, shown = current(base), current(moved), list[Slider]()
-    for name in MOVED[base.verb]:
+    for name in SLIDER_AXES[base.verb]:
         axis = axes_of(base.verb)[name]
         if name not in here or not here[name]:
             continue
@@ -177,7 +177,7 @@ def values_along(axis: Axis[Any], ask: AnyAsk, steps: Sequence[int]) -> str:
 def points_of(site: Site, ask: AnyAsk, names: Sequence[str]) -> Points[Any, Any]:
     """Answer the question at every point along one or two axes."""
     known = axes_of(ask.verb)
-    steps = STEPS if len(names) == 1 else NEAR
+    steps = STEPS if len(names) == 1 else HEAT_MAP_STEPS
     texts = [f"{name}={values_along(known[name], ask, steps)}" for name in names]
     if isinstance(ask, ServeAsk):
         return site.kept.get(("vary", ask, tuple(texts)), lambda: api.vary_serve(ask, *texts))
@@ -187,7 +187,7 @@ def points_of(site: Site, ask: AnyAsk, names: Sequence[str]) -> Points[Any, Any]
 def axes_asked(query: Pairs, verb: str) -> list[str]:
     """Return the axes of the curves: x, and y before it for a heat map."""
     known = [name for name in axes_of(verb) if name != "price"]
-    x, y = asking.one(query, "x") or MOVED[verb][0], asking.one(query, "y")
+    x, y = asking.one(query, "x") or SLIDER_AXES[verb][0], asking.one(query, "y")
     for name in filter(None, (x, y)):
         if name not in known:
             raise UserError(f"there is no axis {quoted(name)}{nearest(name, known)}")
@@ -198,7 +198,7 @@ def answer(site: Site, query: Pairs) -> Reply | None:
     base, moved = question(site, query)
     names = axes_asked(query, base.verb)
     points = points_of(site, moved, names)
-    metrics = TRAINED if base.verb == "plan" else SERVED
+    metrics = TRAINED if base.verb == "plan" else SERVE_METRICS
     shown = [metric for metric in metrics if any(_of(metric, point.choice) is not None for point in points)]
     chosen = asking.one(query, "show") or shown[0].name
     if chosen not in [metric.name for metric in shown]:
@@ -218,7 +218,7 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         "command": points.command,
         "front": f"/what-if/front?{asking.changed(query, x='', y='', show='')}" if base.verb == "serve" else "",
         "question": f"/{base.verb}?{asking.changed(asking.query_of(moved))}",
-        "reset": asking.changed([(name, value) for name, value in query if not name.startswith(AT)]),
+        "reset": asking.changed([(name, value) for name, value in query if not name.startswith(SLIDER_PREFIX)]),
     }
     return Reply(values, points.to_json(), points.rows(), f"What if: {moved.model} on {moved.on}")
 

@@ -15,14 +15,14 @@ from meshwise.workers.trainer.contract.settings import Settings
 MARKER = "complete"
 """Name of the marker file; a checkpoint folder without it was never finished."""
 CHECKSUM = "checksum"
-LONGEST = 1 << 26
+MAX_MARKER_BYTES = 1 << 26
 """Bytes of a marker at most: those of a million files."""
-MOST = 2**62
+MAX_COUNT = 2**62
 """No count in a marker is larger."""
 PART = re.compile(r"\.metadata|__[0-9]{1,9}_[0-9]{1,9}\.distcp", re.ASCII)
 """Names of the files that DCP writes."""
 STEP = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
-DAMAGED = "damaged-"
+DAMAGED_PREFIX = "damaged-"
 """Prefix of a checkpoint that was found damaged."""
 
 
@@ -77,14 +77,14 @@ def read_marker(target: Path) -> Marker | None:
     """Return the marker of a checkpoint `step-N`; None if it cannot be read, is damaged, or belongs to another step."""
     try:
         with (target / MARKER).open("rb") as file:
-            text = file.read(LONGEST + 1)
-        values: object = json.loads(text) if len(text) <= LONGEST else None
+            text = file.read(MAX_MARKER_BYTES + 1)
+        values: object = json.loads(text) if len(text) <= MAX_MARKER_BYTES else None
         if not isinstance(values, dict):
             return None
         marker = _marker(cast("dict[str, Any]", values))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return marker if target.name in (f"step-{marker.step}", f"{DAMAGED}step-{marker.step}") else None
+    return marker if target.name in (f"step-{marker.step}", f"{DAMAGED_PREFIX}step-{marker.step}") else None
 
 
 def _marker(values: dict[str, Any]) -> Marker:
@@ -112,7 +112,7 @@ def _trained(values: dict[str, Any]) -> Trained:
     return Trained(lr=rate, **numbers, **words)
 
 
-def _whole(value: object, least: int = 0, most: int = MOST) -> int:
+def _whole(value: object, least: int = 0, most: int = MAX_COUNT) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError("not a whole number in its range")
     return value
@@ -135,7 +135,7 @@ def complete_steps(folder: Path) -> list[int]:
 
 def damaged_steps(folder: Path) -> list[int]:
     """Return the step numbers of the checkpoints that were found damaged, newest first."""
-    return _steps(folder, f"{DAMAGED}step-*/", f"{DAMAGED}step-")
+    return _steps(folder, f"{DAMAGED_PREFIX}step-*/", f"{DAMAGED_PREFIX}step-")
 
 
 def unfinished_steps(folder: Path) -> list[int]:
@@ -152,7 +152,7 @@ def _steps(folder: Path, pattern: str, prefix: str) -> list[int]:
 
 def all_damaged(folder: Path, damaged: list[int]) -> str:
     """Return why a run neither resumes nor starts over: the damaged checkpoints might still be repaired."""
-    names = ", ".join(f"{DAMAGED}step-{step}" for step in damaged)
+    names = ", ".join(f"{DAMAGED_PREFIX}step-{step}" for step in damaged)
     return f"every checkpoint in {folder} is damaged ({names}): remove them to start from step 1, or choose another --out"
 
 

@@ -4,13 +4,13 @@ import math
 
 from meshwise.workers.trainer.contract.settings import Settings
 
-HIGHEST = 3e-3
+MAX_LEARNING_RATE = 3e-3
 ADAPTER_RATE, FINETUNE_RATE = 2e-4, 2e-5
 """Peak rates of fine-tuning with adapters (arXiv:2305.14314, table 9) and of all weights (arXiv:2307.09288, section 3.1)."""
-LONGEST_WARM_UP = 2000
-LAST_RATE = 0.1
+MAX_WARM_UP_STEPS = 2000
+COSINE_END_SHARE = 0.1
 """Share of the peak at the end of a cosine (arXiv:2005.14165, appendix B)."""
-FALLING = 0.2
+DECAY_STEPS_SHARE = 0.2
 """Share of the steps in which warm-up-stable-decay falls to zero (arXiv:2404.06395)."""
 
 
@@ -18,14 +18,14 @@ def default_rate(params: float) -> float:
     """Return a peak learning rate for this many (active) parameters. A power of -0.3 runs through published recipes: 3e-4 at 7B and 1.5e-4
     at 70B (arXiv:2307.09288), 8e-5 at 405B (arXiv:2407.21783), 2.2e-4 with 37B active (arXiv:2412.19437). Small models stay at the highest
     rate."""
-    return float(f"{min(HIGHEST, 3e-4 * (params / 7e9) ** -0.3):.2g}")
+    return float(f"{min(MAX_LEARNING_RATE, 3e-4 * (params / 7e9) ** -0.3):.2g}")
 
 
 def default_warm_up(params: float, steps: int) -> int:
     """Return the steps of the linear warm-up: a fiftieth of the run, more for large models, and at most a quarter of a short run,
     or five steps if that is more."""
     least = 5 * max(1.0, (params / 5e6) ** 0.4)
-    return max(1, min(LONGEST_WARM_UP, max(steps // 50, round(least)), max(5, steps // 4)))
+    return max(1, min(MAX_WARM_UP_STEPS, max(steps // 50, round(least)), max(5, steps // 4)))
 
 
 def rate_at(settings: Settings, step: int) -> float:
@@ -36,5 +36,5 @@ def rate_at(settings: Settings, step: int) -> float:
     if settings.lr_schedule == "linear":
         return settings.lr * (1 - done)
     if settings.lr_schedule == "wsd":
-        return settings.lr * min(1.0, (1 - done) / FALLING)
-    return settings.lr * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
+        return settings.lr * min(1.0, (1 - done) / DECAY_STEPS_SHARE)
+    return settings.lr * (COSINE_END_SHARE + (1 - COSINE_END_SHARE) * (1 + math.cos(math.pi * done)) / 2)

@@ -14,15 +14,15 @@ from typing import Any, cast
 from meshwise.workers.trainer.contract.models.registry import sizes_of
 from meshwise.workers.trainer.contract.settings import Settings
 
-WARM_UP = 2
+WARM_UP_STEPS = 2
 """Steps excluded from the measurement: the first ones allocate, compile and connect."""
-UNSHARED = ("data", "forward", "backward", "passes")
+UNSHARED_PHASES = ("data", "forward", "backward", "passes")
 """Phases before the first collective that all ranks share, the all-reduce of the loss."""
 KERNELS = "kernels.json"
 """File of the kernels of a profiled step."""
 EVALUATIONS = "evaluations.jsonl"
 """File of a run's validation losses."""
-PREDICTED = ("predicted_sec_per_iter", "predicted_mem_gb")
+PREDICTED_COLUMNS = ("predicted_sec_per_iter", "predicted_mem_gb")
 """Columns of the planner's prediction, and their names in the facts of Settings."""
 
 
@@ -77,7 +77,7 @@ class Rank:
 
 def measured_steps(steps: Sequence[Step]) -> list[Step]:
     """Return the steps after the warm-up, or all if there are no others."""
-    return list(steps[WARM_UP:] or steps)
+    return list(steps[WARM_UP_STEPS:] or steps)
 
 
 def median_seconds(steps: Sequence[Step]) -> float:
@@ -116,7 +116,7 @@ def run_columns(settings: Settings, per_node: int) -> dict[str, object]:
         "micro_batch": a.mbs, "global_batch_seqs": settings.batch, "recompute": a.recompute,
         "seq_parallel": "yes" if a.tp > 1 else "no", "interleave": a.chunks, "compiled": "yes" if settings.compile else "no",
         "schedule": a.schedule, **({"tune": settings.facts["finetune"]} if "finetune" in settings.facts else {}),
-        "date": now.date().isoformat(), **{name: settings.facts[name] for name in PREDICTED if name in settings.facts},
+        "date": now.date().isoformat(), **{name: settings.facts[name] for name in PREDICTED_COLUMNS if name in settings.facts},
     }  # fmt: skip
 
 

@@ -15,15 +15,15 @@ RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp8", "fp8-row", "fp32")
 """fp8, fp8-row: matrix products of the layers in 8 bits with one scale per tensor or per row, and everything else as with bf16."""
 MOMENTS = ("fp32", "bf16")
-EIGHT = 16
+FP8_SIZE_MULTIPLE = 16
 """Sizes of 8-bit products are multiples of this."""
 DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
 LR_SCHEDULES = ("cosine", "wsd", "linear")
 TRACKERS = ("wandb", "trackio")
-HIDDEN = 1 << 31
+HIDDEN_TOKEN_BIT = 1 << 31
 """This bit of a token of 4 bytes says that no loss is computed for it: it belongs to a prompt, or fills a sequence up."""
-BYTES = 256
+BYTE_VOCABULARY = 256
 """Vocabulary of the embedded text: one token per byte."""
 
 
@@ -221,15 +221,16 @@ def broken_rules(settings: Settings) -> list[str]:
         "schedule interleaved needs vpp above 1": a.schedule != "interleaved" or a.vpp > 1,
         f"pp ({a.pp}) must divide the micro-batches ({settings.batch // each})": a.pp == 1
         or (settings.batch // each) % a.pp == 0,
-        f"the vocabulary ({m.vocab}) must hold the {BYTES} bytes of the embedded text": bool(settings.text) or m.vocab >= BYTES,
+        f"the vocabulary ({m.vocab}) must hold the {BYTE_VOCABULARY} bytes of the embedded text": bool(settings.text)
+        or m.vocab >= BYTE_VOCABULARY,
         f"the sequence ({settings.seq}) must be at most the learned positions ({m.positions})": not m.positions
         or settings.seq <= m.positions,
         f"tp ({a.tp}) must divide the learned positions ({m.positions})": m.positions % a.tp == 0,
         f"{settings.precision} needs tp 1 (tp is {a.tp}) and a model with softmax attention": not settings.eight
         or (a.tp == 1 and not recurrent),
         f"{settings.precision} needs micro-batch x sequence / cp ({a.mbs} x {settings.seq} / {a.cp}), hidden size ({m.hidden}) and FFW "
-        f"width ({m.ffn}) to be multiples of {EIGHT}": not settings.eight
-        or not any(size % EIGHT for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
+        f"width ({m.ffn}) to be multiples of {FP8_SIZE_MULTIPLE}": not settings.eight
+        or not any(size % FP8_SIZE_MULTIPLE for size in (a.mbs * settings.seq // a.cp, m.hidden, m.ffn)),
         f"moments in bf16 need precision bf16 or fp8 and one GPU (given: {settings.precision} on {a.devices} x {settings.device}); "
         "use moments in fp32": settings.moments == "fp32" or settings.split_weights,
         f"{finetune.method} trains in bf16 or fp32, not in {settings.precision}": not finetune.freezes or not settings.eight,

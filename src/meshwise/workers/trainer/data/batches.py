@@ -10,24 +10,24 @@ from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.parallel import Ranks
 
-AHEAD = 2
+BATCHES_AHEAD = 2
 """Batches that are read before the loop asks for them."""
-KEPT = 8
+PINNED_STEPS = 8
 """Steps for which a batch in pinned memory stays unchanged: by then the device has long copied it."""
 
 
 class Batches:
     """Iterates over this rank's batches of the steps from `first` to the last, which a thread reads ahead. For a GPU the tensors are in
-    pinned memory, so that `.to(device, non_blocking=True)` does not wait; a buffer is reused after KEPT steps. The thread makes no call to
-    CUDA, which would break the capture of a graph."""
+    pinned memory, so that `.to(device, non_blocking=True)` does not wait; a buffer is reused after PINNED_STEPS steps. The thread makes
+    no call to CUDA, which would break the capture of a graph."""
 
     def __init__(self, settings: Settings, ranks: Ranks, first: int = 0, ahead: int = 0) -> None:
         self.settings, self.ranks, self.first, self.ahead = settings, ranks, first, ahead
         shape = (2, settings.batch // settings.layout.dp, settings.seq // settings.layout.cp)
         # kept, in use by the loop, ready, and being filled
-        buffers = KEPT + 1 + AHEAD + 1 if settings.device == "cuda" else 0
+        buffers = PINNED_STEPS + 1 + BATCHES_AHEAD + 1 if settings.device == "cuda" else 0
         self._buffers = [torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(buffers)]
-        self._ready: Queue[tuple[Tensor, Tensor] | BaseException] = Queue(AHEAD)
+        self._ready: Queue[tuple[Tensor, Tensor] | BaseException] = Queue(BATCHES_AHEAD)
         self._closed = Event()
         self._thread = Thread(target=self._read, name="batches", daemon=True)
         self._thread.start()

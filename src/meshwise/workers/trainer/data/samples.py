@@ -16,9 +16,9 @@ from torch import Tensor
 from meshwise.workers.trainer.contract.files.grammar import sample
 from meshwise.workers.trainer.contract.files.order import shuffled_index
 from meshwise.workers.trainer.contract.models.registry import sizes_of
-from meshwise.workers.trainer.contract.settings import HIDDEN, Settings, TokenFile
+from meshwise.workers.trainer.contract.settings import HIDDEN_TOKEN_BIT, Settings, TokenFile
 from meshwise.workers.trainer.ops.attention import LocalShard
-from meshwise.workers.trainer.ops.loss import IGNORED
+from meshwise.workers.trainer.ops.loss import IGNORED_TARGET
 from meshwise.workers.trainer.parallel import Ranks
 
 WIDTHS = {2: torch.uint16, 4: torch.uint32}
@@ -49,7 +49,7 @@ def read_samples(settings: Settings, numbers: Sequence[int]) -> Tensor:
         rows.append(map_tokens(settings.data[which])[first : first + length].long())
     tokens = torch.stack(rows)
     vocab = sizes_of(settings.model).vocab
-    largest = int((tokens % HIDDEN).max())
+    largest = int((tokens % HIDDEN_TOKEN_BIT).max())
     if largest >= vocab:
         raise SystemExit(f"token {largest} in {settings.text} is outside the vocabulary of {vocab}")
     return tokens
@@ -57,12 +57,12 @@ def read_samples(settings: Settings, numbers: Sequence[int]) -> Tensor:
 
 def batch_of(settings: Settings, step: int, first: int = 0, count: int | None = None, ahead: int = 0) -> tuple[Tensor, Tensor]:
     """Return tokens and targets of `count` samples from `first` on in a step's batch; by default of the whole batch. Targets without a
-    loss are IGNORED. The batch begins `ahead` samples after step x batch, if earlier steps had other batches."""
+    loss are IGNORED_TARGET. The batch begins `ahead` samples after step x batch, if earlier steps had other batches."""
     count = settings.batch if count is None else count
     begin = step * settings.batch + ahead + first
     samples = read_samples(settings, range(begin, begin + count))
-    tokens = samples % HIDDEN
-    return tokens[:, :-1], tokens[:, 1:].masked_fill(samples[:, 1:] >= HIDDEN, IGNORED)
+    tokens = samples % HIDDEN_TOKEN_BIT
+    return tokens[:, :-1], tokens[:, 1:].masked_fill(samples[:, 1:] >= HIDDEN_TOKEN_BIT, IGNORED_TARGET)
 
 
 def local_batch(settings: Settings, ranks: Ranks, step: int, ahead: int = 0) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quant
 
 Columns = tuple[tuple[int, ...], tuple[int, ...]]
 """Where adapters are among the joined ones of gate and up, and of down."""
-ALIGNED = 16
+RANK_MULTIPLE = 16
 """The ranks of joined adapters are padded to a multiple of this, as tensor cores read them."""
 
 
@@ -169,7 +169,7 @@ def _joined_adapters(parts: Sequence[nn.Linear], columns: tuple[int, ...], like:
     if not adapted:
         return like.new_empty(0, like.shape[-1]), like.new_empty(sum(part.out_features for part in parts), 0)
     rank = cast(Tensor, adapted[0][0].lora_a).shape[0]
-    width = -(-(max(columns) + rank) // ALIGNED) * ALIGNED
+    width = -(-(max(columns) + rank) // RANK_MULTIPLE) * RANK_MULTIPLE
     above: dict[int, Tensor] = {first: cast(Tensor, part.lora_a) for part, first in adapted}
     a = torch.cat([above[first].to(like.dtype) for first in sorted(above)])
     rows: list[Tensor] = []

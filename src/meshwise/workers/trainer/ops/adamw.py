@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 SIZE = 1024
 """Weights that one Triton program updates."""
-SMALL = 2**16
+MAX_GROUPED_WEIGHTS = 2**16
 """Largest tensor, in weights, that shares a launch with others: a launch of its own takes 3 us, however small the tensor."""
-ALIGNED = 64
+PACKED_MULTIPLE = 64
 """Packed tensors start at multiples of this: compiled blocks copy unaligned inputs."""
 
 
@@ -54,7 +54,7 @@ class Packed:
     def __init__(self, parameters: list[nn.Parameter], moments: torch.dtype) -> None:
         starts = [0]
         for parameter in parameters:
-            starts.append(starts[-1] + (parameter.numel() + ALIGNED - 1) // ALIGNED * ALIGNED)
+            starts.append(starts[-1] + (parameter.numel() + PACKED_MULTIPLE - 1) // PACKED_MULTIPLE * PACKED_MULTIPLE)
         self.parameters, self.starts = parameters, starts[:-1]
         device = parameters[0].device
         self.weight = torch.zeros(starts[-1], dtype=torch.bfloat16, device=device)
@@ -105,7 +105,7 @@ class SplitAdamW(torch.optim.Optimizer):
             small: list[nn.Parameter] = []
             alone: list[nn.Parameter] = []
             for parameter in group["params"]:
-                (small if parameter.numel() <= SMALL and _fills_memory(parameter) else alone).append(parameter)
+                (small if parameter.numel() <= MAX_GROUPED_WEIGHTS and _fills_memory(parameter) else alone).append(parameter)
             pack = Packed(small, moments) if small else None
             if pack:
                 for index, parameter in enumerate(small):

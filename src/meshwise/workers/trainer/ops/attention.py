@@ -19,19 +19,19 @@ from torch.distributed import ProcessGroup, _functional_collectives
 from meshwise.workers.trainer.ops.recompute import checkpointed
 from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
-RENAMED = hasattr(_functional_collectives, "all_gather_single_autograd")
+HAS_ALL_GATHER_SINGLE = hasattr(_functional_collectives, "all_gather_single_autograd")
 """True from torch 2.13 on, which deprecates the old name."""
 gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
-    _functional_collectives, "all_gather_single_autograd" if RENAMED else "all_gather_tensor_autograd"
+    _functional_collectives, "all_gather_single_autograd" if HAS_ALL_GATHER_SINGLE else "all_gather_tensor_autograd"
 )
-SMALLEST_HEAD = 16
+MIN_HEAD_SIZE = 16
 """FlexAttention multiplies tiles at least this wide."""
-LONG = 8192
+LONG_KEYS = 8192
 """Keys beyond which the mask of blocks is computed by a compiled kernel, which never holds the mask of all keys."""
-WIDE_HEAD = 128
+MAX_NARROW_HEAD_SIZE = 128
 WIDE_TILES: dict[str, int] = {"bwd_num_warps": 8, "bwd_num_stages": 2}
-"""Launch of FlexAttention's backward kernel for heads wider than WIDE_HEAD, tiles of 64 x 64: the fastest of nine on an H200, 1.57 ms at
-Gemma 2 2B's shapes, where torch's own of four warps takes 2.07 (benchmarks/kernels/flex_tiles.py)."""
+"""Launch of FlexAttention's backward kernel for heads wider than MAX_NARROW_HEAD_SIZE, tiles of 64 x 64: the fastest of nine on an
+H200, 1.57 ms at Gemma 2 2B's shapes, where torch's own of four warps takes 2.07 (benchmarks/kernels/flex_tiles.py)."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def make_scores(
     if shard.cp == 1 and documents is None and not (windowed or rule.cap or rule.alibi):
         return Scores()
     positions, key_positions = shard.positions(length, device)
-    if device.type == "cuda" and head_dim >= SMALLEST_HEAD:
+    if device.type == "cuda" and head_dim >= MIN_HEAD_SIZE:
         plain = shard.cp == 1 and documents is None and not (windowed or rule.alibi) and holds_large_tiles(device)
         return _block_scores(rule, shard, positions, key_positions, documents)._replace(plain=plain)
     distance = positions[:, None] - key_positions
@@ -121,7 +121,7 @@ def _block_scores(rule: Rule, shard: LocalShard, positions: Tensor, keys: Tensor
         return seen if documents is None else seen & (documents[batch, query] == documents[batch, key])
 
     device, batch = str(positions.device), None if documents is None else len(documents)
-    blocks = create_block_mask(sees, batch, None, len(positions), len(keys), device=device, _compile=len(keys) > LONG)
+    blocks = create_block_mask(sees, batch, None, len(positions), len(keys), device=device, _compile=len(keys) > LONG_KEYS)
     slopes = local_slopes(rule, shard, positions.device) if rule.alibi else None
     return Scores(blocks=blocks, slopes=slopes, positions=(positions, keys) if rule.alibi and shard.cp > 1 else None)
 
@@ -152,7 +152,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule, shard: 
     """Return causal attention on (batch, heads, sequence, head_dim); keys and values of other context-parallel ranks are gathered."""
     if shard.cp_group is not None:
         k, v = gather(torch.cat((k, v), -1), 2, shard.cp_group).split([k.shape[-1], v.shape[-1]], -1)
-    if scores.plain and q.shape[-1] > WIDE_HEAD:
+    if scores.plain and q.shape[-1] > MAX_NARROW_HEAD_SIZE:
         from meshwise.workers.trainer.ops.wide_attention import fits, wide_attention
 
         if fits(q, k, v, rule.cap):
@@ -201,5 +201,5 @@ def _flexible(q: Tensor, k: Tensor, v: Tensor, scores: Scores, rule: Rule) -> Te
         run = _compiled.setdefault("flex", torch.compile(flex_attention, dynamic=False))
     modified = change if rule.cap or slopes is not None else None
     options: dict[str, Any] = {"score_mod": modified, "block_mask": scores.blocks, "scale": rule.factor}
-    options |= {"kernel_options": WIDE_TILES} if q.shape[-1] > WIDE_HEAD else {}
+    options |= {"kernel_options": WIDE_TILES} if q.shape[-1] > MAX_NARROW_HEAD_SIZE else {}
     return cast(Tensor, run(q, k, v, enable_gqa=q.shape[1] != k.shape[1], **options))

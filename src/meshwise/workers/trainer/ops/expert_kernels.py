@@ -17,9 +17,9 @@ from meshwise.workers.trainer.ops import grouped_products
 from meshwise.workers.trainer.ops.fused_projections import GATES, activation_of
 from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
-AT_ONCE = 1024
+ELEMENTS_AT_ONCE = 1024
 """Elements of a row that a program processes at a time."""
-PADS = 16
+PAD_ROWS_PER_PROGRAM = 16
 """Rows that a program checks for padding."""
 
 
@@ -40,8 +40,8 @@ def _sum(rows, places, out, width, CHOSEN: tl.constexpr, BLOCK: tl.constexpr):  
 def sum_rows(rows: Tensor, places: Tensor, chosen: int) -> Tensor:
     """Return the sum of every `chosen` rows at these places."""
     out = rows.new_empty(len(places) // chosen, rows.shape[1])
-    run: Any = _sum[(len(out), triton.cdiv(rows.shape[1], AT_ONCE))]
-    run(rows.contiguous(), places, out, rows.shape[1], chosen, AT_ONCE)
+    run: Any = _sum[(len(out), triton.cdiv(rows.shape[1], ELEMENTS_AT_ONCE))]
+    run(rows.contiguous(), places, out, rows.shape[1], chosen, ELEMENTS_AT_ONCE)
     return out
 
 
@@ -76,9 +76,9 @@ def spread_rows(x: Tensor, places: Tensor, choices: Tensor, chosen: int) -> Tens
     """Return the token of each row, given the row of each choice and the choice in each row; zeros for the choice after the last. A token
     has `chosen` choices and is read once."""
     out = x.new_empty(len(choices), x.shape[1])
-    run: Any = _spread[(len(x) + triton.cdiv(len(choices), PADS),)]
-    block = min(AT_ONCE, triton.next_power_of_2(x.shape[1]))
-    run(x.contiguous(), places, choices, out, x.shape[1], len(x), len(choices), chosen, block, PADS)
+    run: Any = _spread[(len(x) + triton.cdiv(len(choices), PAD_ROWS_PER_PROGRAM),)]
+    block = min(ELEMENTS_AT_ONCE, triton.next_power_of_2(x.shape[1]))
+    run(x.contiguous(), places, choices, out, x.shape[1], len(x), len(choices), chosen, block, PAD_ROWS_PER_PROGRAM)
     return out
 
 
@@ -139,7 +139,7 @@ def _run_gate(both: Tensor, out: Tensor, shares: Tensor, activation: str, by: tu
     """Run forward; or, if `by` is given, write the gradients of `both` and of the shares there from out's, and overwrite that with out."""
     run: Any = _gate_row[(len(out),)]
     by_both, by_shares = (both, shares) if by is None else by
-    block = min(AT_ONCE, triton.next_power_of_2(out.shape[1]))
+    block = min(ELEMENTS_AT_ONCE, triton.next_power_of_2(out.shape[1]))
     run(both, out, by_both, shares, by_shares, out.shape[1], block, by is not None, GATES[activation])
 
 

@@ -1,7 +1,7 @@
 """Rows grouped by expert and multiplied by its matrices, without dropping a token: arranged, computed and combined by reads alone.
 
-A choice is one expert of one token. Rows of an expert are neighbours and padded to a multiple of ALIGNED, as the grouped products of a
-GPU require; the number of rows does not depend on the choices, so that a CUDA graph may hold everything.
+A choice is one expert of one token. Rows of an expert are neighbours and padded to a multiple of EXPERT_ROWS_MULTIPLE, as the grouped
+products of a GPU require; the number of rows does not depend on the choices, so that a CUDA graph may hold everything.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -18,7 +18,7 @@ Returned = TypeVar("Returned")
 ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }  # fmt: skip
-ALIGNED = 64
+EXPERT_ROWS_MULTIPLE = 64
 """Rows of an expert on a GPU are a multiple of this: products that give the weights' gradients add up this many at a time."""
 
 
@@ -41,7 +41,7 @@ class Arrangement(NamedTuple):
 def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:
     """Arrange choices, given as the expert of each, by expert; choices of one expert stay in order. Every expert has a multiple of
     `aligned` rows; 0: what the products of this device need."""
-    number, aligned = len(experts), aligned or (ALIGNED if experts.is_cuda else 1)
+    number, aligned = len(experts), aligned or (EXPERT_ROWS_MULTIPLE if experts.is_cuda else 1)
     size = number + (count * (aligned - 1) + aligned - 1) // aligned * aligned
     if experts.is_cuda:
         from meshwise.workers.trainer.ops.routing_kernels import arrange_choices

@@ -17,7 +17,7 @@ from meshwise.workers.trainer.ops.fused_projections import padded_rows, parts_of
 FORWARD = torch.float8_e4m3fn
 BACKWARD = {False: torch.float8_e5m2, True: torch.float8_e4m3fn}
 """Type of gradients: range where one scale is for all of a tensor (arXiv:2209.05433), precision where each row has its own."""
-APART = 4
+SCALE_STRIDE = 4
 """Floats from one kept scale to the next."""
 FAST_BACKWARD = False
 """Whether products of gradients add up in the tensor cores' own precision, as those of the forward pass do: 2% faster for Llama 8B on an
@@ -33,12 +33,12 @@ def product(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, fast: bool =
 
 def kept(*scales: Tensor) -> Tensor:
     """Pack scales for the backward pass; products require each at a multiple of 16 bytes."""
-    return torch.cat([scale if scale.ndim else scale.expand(APART) for scale in scales])
+    return torch.cat([scale if scale.ndim else scale.expand(SCALE_STRIDE) for scale in scales])
 
 
 def kept_lengths(by_row: bool, *rows: int) -> list[int]:
     """Return the number of scales packed per tensor."""
-    return list(rows) if by_row else [APART] * len(rows)
+    return list(rows) if by_row else [SCALE_STRIDE] * len(rows)
 
 
 def kept_scales(scales: Tensor, by_row: bool, *rows: int) -> list[Tensor]:

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
-LEAST = 1e-12
+MAX_OF_DTYPE = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+MIN_LARGEST_VALUE = 1e-12
 """Largest value of a tensor of zeros."""
 PROGRAMS, AT_ONCE = 1056, 4096
 """Programs that look for the largest value of a tensor, and elements that each reads at a time."""
@@ -99,7 +99,7 @@ def cast(
     """Cast a matrix, with one scale or one `by_row`. A known scale (of `turned`, which is then all there is) saves the pass that looks for
     it."""
     x = x.contiguous()
-    found, turned_found = (scale * LARGEST[dtype],) * 2 if scale is not None else _find_largest(x, by_row)
+    found, turned_found = (scale * MAX_OF_DTYPE[dtype],) * 2 if scale is not None else _find_largest(x, by_row)
     made = Cast(
         x.new_empty(len(x) if plain else 0, x.shape[1], dtype=dtype),
         x.new_empty(x.shape[1], len(x) if turned else 0, dtype=dtype),
@@ -108,7 +108,7 @@ def cast(
     )
     run: Any = _cast[(triton.cdiv(len(x), ROWS), triton.cdiv(x.shape[1], COLUMNS))]
     run(
-        x, made.plain, made.turned, found, turned_found, made.scale, made.turned_scale, *x.shape, LARGEST[dtype], LEAST,
+        x, made.plain, made.turned, found, turned_found, made.scale, made.turned_scale, *x.shape, MAX_OF_DTYPE[dtype], MIN_LARGEST_VALUE,
         plain, turned, by_row, ROWS, COLUMNS,
     )  # fmt: skip
     return made

@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-AT_ONCE = 1024
+ELEMENTS_PER_PROGRAM = 1024
 """Elements that one program of the kernels here processes at a time."""
 PROGRAMS = {1: 4096, 2: 1056}
 """Programs of the backward kernel by kind of norm: each adds up the gradients of the gains over its tokens."""
-WIDEST = 4096
+MAX_NORM_FEATURES = 4096
 """Features of all heads beyond which a norm over them does not fit the registers of a program."""
 
 
@@ -173,7 +173,14 @@ def _sizes(q: Tensor, k: Tensor, norm: int = 0) -> tuple[int, int, int, int, int
     """Return the numbers of heads, their size, the heads and values that a program processes at a time, and the kind of norm."""
     heads, shared, size = q.shape[-2], k.shape[-2], q.shape[-1]
     group = triton.next_power_of_2(heads)
-    return heads, shared, size, group if norm == 2 else min(max(1, AT_ONCE // size), group), AT_ONCE, norm
+    return (
+        heads,
+        shared,
+        size,
+        group if norm == 2 else min(max(1, ELEMENTS_PER_PROGRAM // size), group),
+        ELEMENTS_PER_PROGRAM,
+        norm,
+    )
 
 
 def _kind(gain: Tensor, size: int) -> int:

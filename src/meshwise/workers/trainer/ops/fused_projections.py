@@ -14,14 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS = 16
+FUSED_ROWS_MULTIPLE = 16
 """A fused weight is padded with rows of zeros to a multiple of this, as the tensor cores read them; TTT's kernels rely on it."""
-AT_ONCE = 1024
+ELEMENTS_PER_PROGRAM = 1024
 """Elements that one program of the kernels here processes."""
 
 
 def needs_no_padding(weights: list[Tensor]) -> bool:
-    """Return whether the stacked weights have a multiple of ROWS rows."""
+    """Return whether the stacked weights have a multiple of FUSED_ROWS_MULTIPLE rows."""
     return sum(_rows(weights)) == padded_rows(weights)
 
 
@@ -39,7 +39,7 @@ def _rows(weights: list[Tensor]) -> list[int]:
 
 def padded_rows(weights: list[Tensor]) -> int:
     """Return the rows of the stacked weights."""
-    return -(-sum(_rows(weights)) // ROWS) * ROWS
+    return -(-sum(_rows(weights)) // FUSED_ROWS_MULTIPLE) * FUSED_ROWS_MULTIPLE
 
 
 def whole_of(weights: list[Tensor]) -> Tensor:
@@ -136,8 +136,8 @@ def run_gate(both: Tensor, out: Tensor, activation: str, by_both: Tensor | None 
     """Run forward; or, if `by_both` is given, write the gradient of `both` there from out's gradient, and overwrite that with out. Each
     element is read before it is written."""
     width = out.shape[-1]
-    run: Any = _gate[(out.numel() // width, triton.cdiv(width, AT_ONCE))]
-    run(both, out, both if by_both is None else by_both, width, AT_ONCE, by_both is not None, GATES[activation])
+    run: Any = _gate[(out.numel() // width, triton.cdiv(width, ELEMENTS_PER_PROGRAM))]
+    run(both, out, both if by_both is None else by_both, width, ELEMENTS_PER_PROGRAM, by_both is not None, GATES[activation])
 
 
 @torch.library.custom_op("meshwise::gated_product", mutates_args=())

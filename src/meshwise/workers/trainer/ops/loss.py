@@ -11,17 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-AT_ONCE = 2**30
+LOGIT_BYTES_AT_ONCE = 2**30
 """Bytes of logits held at a time: enough rows to fill a GPU, and little compared with its memory."""
-IGNORED = -100
+IGNORED_TARGET = -100
 """Target of a token without a loss."""
-MULTIPLE = 64
+VOCABULARY_MULTIPLE = 64
 """The product pads the vocabulary to a multiple of this: unaligned rows of 16-bit logits take twice as long."""
 
 
-def head_loss(x: Tensor, weight: Tensor, targets: Tensor, cap: float = 0.0, at_once: int = AT_ONCE) -> Tensor:
+def head_loss(x: Tensor, weight: Tensor, targets: Tensor, cap: float = 0.0, at_once: int = LOGIT_BYTES_AT_ONCE) -> Tensor:
     """Return the mean cross-entropy of `softmax(x weight^T)` with the targets over all tokens of x (..., hidden). The loss of a token
-    whose target is IGNORED is zero. With a cap, the logits become cap x tanh(logit / cap) first."""
+    whose target is IGNORED_TARGET is zero. With a cap, the logits become cap x tanh(logit / cap) first."""
     half = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     rows = x.flatten(0, -2).to(half)
     size = rows.shape[0]
@@ -35,8 +35,8 @@ class _HeadLoss(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, each: int, cap: float) -> Tensor:
         vocabulary = weight.shape[0]
         wide = weight.detach().to(x.dtype)
-        if vocabulary % MULTIPLE:  # padding copies the weight
-            wide = F.pad(wide, (0, 0, 0, -vocabulary % MULTIPLE))
+        if vocabulary % VOCABULARY_MULTIPLE:  # padding copies the weight
+            wide = F.pad(wide, (0, 0, 0, -vocabulary % VOCABULARY_MULTIPLE))
         by_x = torch.empty_like(x)
         trains = ctx.needs_input_grad[1]
         by_weight = torch.empty(wide.shape if trains else (0,), dtype=torch.float32, device=x.device)

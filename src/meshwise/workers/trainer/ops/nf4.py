@@ -18,10 +18,10 @@ LEVELS = (
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
 """Values of nf4 (arXiv:2305.14314, appendix E)."""
-GROUP = 256
+GROUP_BLOCKS = 256
 """Blocks whose scales share a scale."""
-STEPS = 127
-AT_ONCE = 1 << 24
+SCALE_STEPS = 127
+WEIGHTS_AT_ONCE = 1 << 24
 """Weights that are quantized at a time, so that their float32 copies take little memory."""
 
 
@@ -42,7 +42,7 @@ def empty(rows: int, columns: int) -> Quantized:
     return Quantized(
         torch.empty(rows * columns // 2, dtype=torch.uint8),
         torch.empty(blocks, dtype=torch.uint8),
-        torch.empty(-(-blocks // GROUP) + 1, dtype=torch.float32),
+        torch.empty(-(-blocks // GROUP_BLOCKS) + 1, dtype=torch.float32),
     )
 
 
@@ -53,7 +53,7 @@ def quantize(weight: Tensor) -> Quantized:
     middles = (levels[1:] + levels[:-1]) / 2
     packed: list[Tensor] = []
     largest: list[Tensor] = []
-    for part in flat.split(AT_ONCE):
+    for part in flat.split(WEIGHTS_AT_ONCE):
         blocks = part.float().view(-1, BLOCK)
         most = blocks.abs().amax(1)
         index = torch.bucketize(blocks / most.clamp(min=1e-30)[:, None], middles).to(torch.uint8).view(-1, 2)
@@ -65,9 +65,9 @@ def quantize(weight: Tensor) -> Quantized:
 
 def _quantize_scales(most: Tensor) -> tuple[Tensor, Tensor]:
     mean = most.mean()
-    padded = torch.nn.functional.pad(most - mean, (0, -len(most) % GROUP)).view(-1, GROUP)
+    padded = torch.nn.functional.pad(most - mean, (0, -len(most) % GROUP_BLOCKS)).view(-1, GROUP_BLOCKS)
     scale = padded.abs().amax(1)
-    steps = torch.round(padded / scale.clamp(min=1e-30)[:, None] * STEPS) + STEPS
+    steps = torch.round(padded / scale.clamp(min=1e-30)[:, None] * SCALE_STEPS) + SCALE_STEPS
     return steps.to(torch.uint8).flatten()[: len(most)], torch.cat((scale, mean[None]))
 
 
@@ -80,7 +80,7 @@ def dequantize(parts: list[Tensor], columns: int, dtype: torch.dtype) -> Tensor:
         if out.is_cuda:
             from meshwise.workers.trainer.ops.nf4_kernel import run_dequantize
 
-            run_dequantize(each, out, LEVELS, BLOCK, GROUP, STEPS)
+            run_dequantize(each, out, LEVELS, BLOCK, GROUP_BLOCKS, SCALE_STEPS)
         else:
             out.copy_(_values(each))
     return whole.view(-1, columns)
@@ -90,6 +90,6 @@ def _values(each: Quantized) -> Tensor:
     """Return the weights in float32, in the order of operations of the kernel."""
     levels = torch.tensor(LEVELS, device=each.packed.device)
     index = torch.stack((each.packed >> 4, each.packed & 15), 1).flatten().long()
-    group = each.scales[:-1].repeat_interleave(GROUP)[: len(each.codes)]
-    most = (each.codes.float() - STEPS) * (group / STEPS) + each.scales[-1]
+    group = each.scales[:-1].repeat_interleave(GROUP_BLOCKS)[: len(each.codes)]
+    most = (each.codes.float() - SCALE_STEPS) * (group / SCALE_STEPS) + each.scales[-1]
     return levels[index] * most.repeat_interleave(BLOCK)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BYTES = 1024
+BYTES_PER_PROGRAM = 1024
 """Bytes of packed weights that one program reads."""
 
 
@@ -43,8 +43,8 @@ def run_dequantize(
 ) -> None:
     """Write the weights of an nf4 matrix (packed, codes, scales) to `out`, in its type."""
     packed, codes, scales = matrix
-    run: Any = _dequantize[(triton.cdiv(packed.numel(), BYTES),)]
+    run: Any = _dequantize[(triton.cdiv(packed.numel(), BYTES_PER_PROGRAM),)]
     run(
         packed, codes, scales, _levels(values, out.device), out, packed.numel(), scales.numel() - 1, float(steps),
-        block // 2, group, BYTES,
+        block // 2, group, BYTES_PER_PROGRAM,
     )  # fmt: skip

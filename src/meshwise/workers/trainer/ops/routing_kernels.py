@@ -15,7 +15,7 @@ from torch import Tensor
 
 BLOCK = 512
 """Choices of one program: 65,536 of them occupy nearly all multiprocessors of an H200."""
-AT_ONCE = 4096
+PAIRS_AT_ONCE = 4096
 """Pairs of choice (or token) and expert that a program compares at a time."""
 
 
@@ -40,7 +40,7 @@ def best_experts(scores: Tensor, chosen: int) -> Tensor:
     """Return the experts (tokens, chosen) with the best scores (tokens, experts)."""
     out = torch.empty(len(scores), chosen, dtype=torch.int64, device=scores.device)
     wide = triton.next_power_of_2(scores.shape[1])
-    rows = max(1, AT_ONCE // 2 // wide)
+    rows = max(1, PAIRS_AT_ONCE // 2 // wide)
     run: Any = _choose[(triton.cdiv(len(scores), rows),)]
     run(scores.contiguous(), out, len(scores), scores.shape[1], chosen, wide, rows)
     return out
@@ -116,7 +116,7 @@ def _blocks(number: int) -> int:
 def _sizes(count: int) -> tuple[int, int, int]:
     """Return the power of 2 that holds all experts, the choices of a block, and those that are compared at a time."""
     wide = triton.next_power_of_2(count)
-    return wide, BLOCK, min(BLOCK, max(16, AT_ONCE // wide))
+    return wide, BLOCK, min(BLOCK, max(16, PAIRS_AT_ONCE // wide))
 
 
 @torch.library.custom_op("meshwise::count_choices", mutates_args=())

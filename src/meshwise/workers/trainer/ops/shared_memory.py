@@ -5,7 +5,7 @@ from functools import cache
 
 import torch
 
-LARGE_TILES = 227 * 2**10
+LARGE_TILES_BYTES = 227 * 2**10
 """Bytes of shared memory that a program may have on Hopper and on Blackwell's data-center chips. The tiles of grouped products and of wide
 attention are chosen for it; an A100 has 163 KiB, GeForce cards 99."""
 
@@ -16,4 +16,4 @@ def holds_large_tiles(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     chip = torch.cuda.get_device_properties(device)
-    return int(getattr(chip, "shared_memory_per_block_optin", 0)) >= LARGE_TILES  # AMD's have no such attribute
+    return int(getattr(chip, "shared_memory_per_block_optin", 0)) >= LARGE_TILES_BYTES  # AMD's have no such attribute

@@ -15,7 +15,7 @@ from torch import Tensor
 
 PROGRAMS, AT_ONCE = 1056, 4096
 """Programs that add up one tensor, eight on each multiprocessor of an H100 or H200, and elements that each reads at a time."""
-LARGE = 2**20
+MIN_OWN_LAUNCH_ELEMENTS = 2**20
 """Elements from which on a tensor has launches of its own; torch adds up all smaller ones at once."""
 
 
@@ -33,7 +33,7 @@ def _squares(x, sums, size, BLOCK: tl.constexpr):  # noqa: N803
 
 def sum_of_squares(tensors: list[Tensor]) -> Tensor:
     """Return the sum of the squares of all elements, in float32."""
-    large = [tensor for tensor in tensors if tensor.numel() >= LARGE and tensor.is_contiguous()]
+    large = [tensor for tensor in tensors if tensor.numel() >= MIN_OWN_LAUNCH_ELEMENTS and tensor.is_contiguous()]
     found = torch.empty(len(large), PROGRAMS, device=tensors[0].device)
     for tensor, sums in zip(large, found, strict=True):
         run: Any = _squares[(PROGRAMS,)]

@@ -19,9 +19,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from meshwise.workers.trainer.ops.wide_kernels import wide_by_keys, wide_by_queries, wide_delta, wide_forward, wide_scores
 
-HIGHEST_CAP = 60.0
+MAX_CAP = 60.0
 """exp(60) x 10^6 keys x values of 10^6 stay below the largest float32, 3.4e38."""
-LARGEST_HEAD = 256
+MAX_HEAD_SIZE = 256
 """Features of a head that a tile has room for. They must be a multiple of 8: a descriptor's rows begin at multiples of 16 bytes."""
 AT_ONCE, MOST = 2**30, 2**31
 """Bytes of the softmax and the gradient of the scores that exist at a time, and the most that those of one key head may have."""
@@ -61,9 +61,9 @@ TILES = Tiles()
 def fits(q: Tensor, k: Tensor, v: Tensor, cap: float) -> bool:
     """Return whether these kernels compute attention of such heads with this cap."""
     sizes = {x.shape[-1] for x in (q, k, v)}
-    even = len(sizes) == 1 and max(sizes) <= LARGEST_HEAD and max(sizes) % 8 == 0
+    even = len(sizes) == 1 and max(sizes) <= MAX_HEAD_SIZE and max(sizes) % 8 == 0
     held = _bytes_of(q, k) <= MOST
-    return even and held and all(x.is_cuda and x.dtype == torch.bfloat16 for x in (q, k, v)) and 0 < cap <= HIGHEST_CAP
+    return even and held and all(x.is_cuda and x.dtype == torch.bfloat16 for x in (q, k, v)) and 0 < cap <= MAX_CAP
 
 
 def _bytes_of(q: Tensor, k: Tensor) -> int:

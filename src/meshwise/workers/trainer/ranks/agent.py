@@ -34,7 +34,7 @@ from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
 from meshwise.workers.trainer.ranks.process_group import LABELS, NODE_RANK, NODES, STORE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
 
-ANSWER = 3.0
+ANSWER_SECONDS = 3.0
 """Seconds in which a node that can be reached accepts a connection."""
 
 
@@ -115,7 +115,7 @@ def answers(endpoint: str) -> bool:
     """Return whether something accepts connections at HOST:PORT."""
     host, _, port = endpoint.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
     except OSError:
         return False
     return True

@@ -19,7 +19,7 @@ from meshwise.workers.trainer.contract.process.stop import STOP_FILE
 from meshwise.workers.trainer.contract.settings import Settings
 
 FAILURE = "failure.json"
-IN_A_ROW = 10
+MAX_SKIPPED_IN_A_ROW = 10
 """Steps that may be skipped one after another: a model whose loss is not finite ten times in a row will not recover."""
 NO_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """Messages of torch's CPU allocator, of CUDA's, of the system, and of cuBLAS."""
@@ -120,8 +120,10 @@ class SkippedSteps:
             advice = "stopped without applying the step; try a lower --lr or --on-nan skip"
             raise TrainingError("nan", f"{facts}: {advice}", step=step + 1)
         self.total, self.row = self.total + 1, self.row + 1
-        if self.row == IN_A_ROW:
-            raise TrainingError("nan", f"{facts}: stopped after {IN_A_ROW} such steps in a row; try a lower --lr", step=step + 1)
+        if self.row == MAX_SKIPPED_IN_A_ROW:
+            raise TrainingError(
+                "nan", f"{facts}: stopped after {MAX_SKIPPED_IN_A_ROW} such steps in a row; try a lower --lr", step=step + 1
+            )
         return f"{facts}: skipped ({self.total} so far)"
 
 

@@ -31,7 +31,7 @@ from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import Failure, TrainingError, exit_now, failure_of
 from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group, store_address
 
-GRACE = 1.5
+STOP_GRACE_SECONDS = 1.5
 """Seconds in which the launcher's stop file turns a SIGTERM into a request to stop; without it, torchrun is ending the worker."""
 
 
@@ -167,7 +167,7 @@ class Heartbeat:
 
     def _handle_signal(self) -> None:
         """Handle a signal that asks to stop: if torchrun sent them because another worker died, exit at once; else stop."""
-        until = time.monotonic() + GRACE
+        until = time.monotonic() + STOP_GRACE_SECONDS
         while self.stop_file and not requested(self.stop_file):
             if time.monotonic() > until:
                 exit_now(128 + signal.SIGTERM)

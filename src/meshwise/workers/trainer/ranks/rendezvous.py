@@ -12,7 +12,7 @@ from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPriva
 
 from meshwise.workers.trainer.contract.process.stop import requested, stop_file
 
-PATIENCE = 3.0
+PATIENCE_SECONDS = 3.0
 """Seconds before missing nodes are reported; a node that writes nothing new for as long counts as missing."""
 TICK, LOOK = 0.25, 4
 """Seconds between checks whether to stop, and how many of these pass between reads of the store."""
@@ -25,7 +25,7 @@ class RendezvousMonitor:
 
     def __init__(
         self, node: int, nodes: int, endpoint: str, say: Callable[[str], None], stop: Callable[[str], NoReturn],
-        patience: float = PATIENCE,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:  # fmt: skip
         self.node, self.nodes, self.endpoint, self.say, self.stop, self.patience = node, nodes, endpoint, say, stop, patience
         self.missing: list[int] = [] if node == 0 else [0]

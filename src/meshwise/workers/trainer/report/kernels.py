@@ -18,13 +18,13 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("loss", ("cross_entropy", "log_softmax", "nll_loss")),
 )
 """Parts, each with words in the names of its kernels; the first that fits. Everything else is norms, activations and the like."""
-OWN = {
+OWN_KERNEL_PARTS = {
     "_update": "optimizer", "_squares": "optimizer", "_rows": "loss", "_times": "loss", "wide_forward": "attention",
     "wide_delta": "attention", "wide_scores": "attention", "wide_by_keys": "attention", "wide_by_queries": "attention",
     "_by_rows": "products", "_by_weights": "products", "_gated": "products",
 }  # fmt: skip
 """Parts of the trainer's own kernels (trainer/ops), by their whole name."""
-REST = "other"
+OTHER_PART = "other"
 
 
 class Span(NamedTuple):
@@ -37,10 +37,10 @@ class Span(NamedTuple):
 
 def part_of(name: str) -> str:
     """Return the part of a step that a kernel belongs to."""
-    if name in OWN:
-        return OWN[name]
+    if name in OWN_KERNEL_PARTS:
+        return OWN_KERNEL_PARTS[name]
     low = name.lower()
-    return next((part for part, words in KINDS if any(word in low for word in words)), REST)
+    return next((part for part, words in KINDS if any(word in low for word in words)), OTHER_PART)
 
 
 def by_part(spans: Iterable[Span]) -> Kernels:

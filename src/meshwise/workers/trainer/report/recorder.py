@@ -28,9 +28,9 @@ from meshwise.workers.trainer.report.kernels import kernels_of_step
 from meshwise.workers.trainer.report.lines import environment, peak_memory, step_line
 from meshwise.workers.trainer.report.trackers import Tracker, trackers
 
-FEWEST = 16
+MIN_LAST_STEP = 16
 """Index of the last step from which on its kernels are profiled: in shorter runs starting the profiler would count."""
-HISTORY = 200_000
+MAX_ALLOCATIONS = 200_000
 """Allocations that a memory snapshot holds."""
 
 
@@ -67,7 +67,7 @@ class Recorder:
             self.trace = profile(activities=kinds)
             self.trace.start()
             self.phases.traced = True
-        if self.device.type == "cuda" and self.lead and number == self.settings.steps - 1 >= FEWEST and self.trace is None:
+        if self.device.type == "cuda" and self.lead and number == self.settings.steps - 1 >= MIN_LAST_STEP and self.trace is None:
             # the last step: whatever profiling costs, no other step pays for it
             with kernels_of_step(self.kernels):
                 yield
@@ -136,8 +136,8 @@ class Recorder:
 
     def _this_rank(self) -> Rank:
         a, measured = self.settings.layout, rows.measured_steps(self.steps)
-        timed = [sum(step.phases.get(name, 0.0) for name in rows.UNSHARED) for step in measured if step.phases]
-        worked = [sum(step.cpu.get(name, 0.0) for name in rows.UNSHARED) for step in measured if step.cpu]
+        timed = [sum(step.phases.get(name, 0.0) for name in rows.UNSHARED_PHASES) for step in measured if step.phases]
+        worked = [sum(step.cpu.get(name, 0.0) for name in rows.UNSHARED_PHASES) for step in measured if step.cpu]
         return Rank(
             rank=dist.get_rank(), host=socket.gethostname(), at={axis: self.ranks.at(axis) for axis in AXES},
             tokens=self.settings.batch * self.settings.seq // (a.dp * a.cp), seconds=rows.median_or_none(timed),
@@ -181,7 +181,7 @@ def memory_history(settings: Settings) -> Generator[None]:
         yield
         return
     history = cast(Any, torch.cuda.memory)
-    history._record_memory_history(max_entries=HISTORY)
+    history._record_memory_history(max_entries=MAX_ALLOCATIONS)
     try:
         yield
     finally:

@@ -9,7 +9,12 @@ from meshwise.workers.trainer.contract.models.tensors import HEAD, Shapes
 
 READABLE = ("F64", "F32", "F16", "BF16")
 """Types that the trainer reads, by the names of the format."""
-MEANT = {"heads": "attention heads", "kv_heads": "KV heads", "head_dim": "features per head", "activation": "as the activation"}
+FACT_WORDS = {
+    "heads": "attention heads",
+    "kv_heads": "KV heads",
+    "head_dim": "features per head",
+    "activation": "as the activation",
+}
 """Facts of a model that its weights were trained with and that their shapes need not show, in words."""
 OPTIONAL_PREFIX = "transformer."
 """Some files of BLOOM and GPT-2 leave this prefix out of their tensor names."""
@@ -71,7 +76,7 @@ def _check_config(config: Config, label: str, folder: Path) -> None:
     ):  # none, or one of another program: the shapes fit
         return
     ours = description_of(config)
-    for name, words in MEANT.items() if theirs else ():
+    for name, words in FACT_WORDS.items() if theirs else ():
         has, needs = getattr(theirs, name), getattr(ours, name)
         if has != needs:
             raise WeightsError(

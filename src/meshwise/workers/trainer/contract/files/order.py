@@ -2,8 +2,8 @@
 
 import hashlib
 
-ROUNDS = 6
-MASK = (1 << 64) - 1
+FEISTEL_ROUNDS = 6
+MASK_64_BITS = (1 << 64) - 1
 
 
 def shuffled_index(seed: int, number: int, count: int) -> int:
@@ -27,7 +27,7 @@ def permute(index: int, count: int, key: int) -> int:
     low = (1 << half) - 1
     while True:
         left, right = index >> half, index & low
-        for turn in range(ROUNDS):
+        for turn in range(FEISTEL_ROUNDS):
             left, right = right, left ^ (_mix(right + (turn << half), key) & low)
         index = left << half | right
         if index < count:
@@ -36,7 +36,7 @@ def permute(index: int, count: int, key: int) -> int:
 
 def _mix(value: int, key: int) -> int:
     """Hash value and key to 64 bits (the finalizer of splitmix64)."""
-    value = (value * 0x9E3779B97F4A7C15 + key) & MASK
-    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK
-    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK
+    value = (value * 0x9E3779B97F4A7C15 + key) & MASK_64_BITS
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & MASK_64_BITS
+    value = (value ^ value >> 27) * 0x94D049BB133111EB & MASK_64_BITS
     return value ^ value >> 31

@@ -18,9 +18,9 @@ WIDTHS = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2), **dict.fromkeys(("I8", "U8", "BOOL", "F8_E4M3", "F8_E5M2"), 1),
 }  # fmt: skip
 """Bytes of an element by the format's type names."""
-LONGEST_TABLE = 1 << 25
+MAX_TABLE_BYTES = 1 << 25
 """Most bytes of a table or an index: of 200,000 tensors. The format's own limit is 100 MB, which would take gigabytes to parse."""
-LARGEST = 1 << 60
+MAX_ELEMENTS = 1 << 60
 """No tensor has as many elements, and no file as many bytes."""
 
 
@@ -73,7 +73,7 @@ def _indexed(path: Path) -> list[str]:
         return []
     try:
         with path.open("rb") as file:
-            names = {str(name) for name in json.loads(file.read(LONGEST_TABLE))["weight_map"].values()}
+            names = {str(name) for name in json.loads(file.read(MAX_TABLE_BYTES))["weight_map"].values()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise WeightsError(f"{path} is not an index of safetensors files: it has no readable weight_map") from None
     outside = next(
@@ -91,7 +91,7 @@ def table(path: Path) -> dict[str, TensorEntry]:
         with path.open("rb") as file:
             head = file.read(8)
             length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
-            text = file.read(length) if 2 <= length <= LONGEST_TABLE else b""
+            text = file.read(length) if 2 <= length <= MAX_TABLE_BYTES else b""
     except OSError as error:
         raise WeightsError(f"{path} cannot be read: {error.strerror}") from None
     if len(text) < length and text[:1] == b"{":
@@ -117,8 +117,8 @@ def table(path: Path) -> dict[str, TensorEntry]:
 
 def _entry(path: Path, row: dict[str, Any], base: int) -> TensorEntry:
     shape, (start, end) = tuple(cast(list[int], row["shape"])), cast(list[int], row["data_offsets"])
-    whole = all(type(number) is int and 0 <= number < LARGEST for number in (*shape, start, end))
-    if not whole or start > end or prod(shape) >= LARGEST:
+    whole = all(type(number) is int and 0 <= number < MAX_ELEMENTS for number in (*shape, start, end))
+    if not whole or start > end or prod(shape) >= MAX_ELEMENTS:
         raise ValueError("numbers that no file has")
     return TensorEntry(path, str(row["dtype"]), shape, base + start, base + end)
 

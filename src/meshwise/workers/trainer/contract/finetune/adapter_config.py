@@ -13,7 +13,7 @@ CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """PEFT's prefix of the names of a model's modules."""
 A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """Bytes of an adapter_config.json, at most."""
 
 
@@ -52,7 +52,7 @@ def read_finetune(folder: Path) -> FinetuneMethod:
     path = folder / CONFIG
     try:
         with path.open("rb") as file:
-            values: object = json.loads(file.read(LARGEST))
+            values: object = json.loads(file.read(MAX_FILE_BYTES))
     except (OSError, ValueError, RecursionError):
         raise WeightsError(f"{folder} holds no adapter of PEFT: it has no readable {CONFIG}") from None
     if not isinstance(values, dict):

@@ -6,7 +6,7 @@ from typing import Any, cast
 from meshwise.workers.trainer.contract.models.description import ACTIVATIONS, SCALINGS, Description, Layer, Rotary
 
 Values = Mapping[str, Any]
-WHOLE = frozenset(
+WHOLE_NUMBER_KEYS = frozenset(
     (
         "hidden_size", "n_embed", "n_embd", "num_hidden_layers", "n_layer", "num_attention_heads", "n_head",
         "num_key_value_heads", "intermediate_size", "n_inner", "vocab_size", "n_positions", "head_dim", "mini_batch_size",
@@ -17,7 +17,7 @@ WHOLE = frozenset(
     )
 )  # fmt: skip
 """Keys that families read as whole numbers."""
-REAL = frozenset(
+NUMBER_KEYS = frozenset(
     (
         "attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout", "attn_pdrop", "embd_pdrop",
         "resid_pdrop", "rope_theta", "rotary_emb_base", "rotary_pct", "partial_rotary_factor", "rope_local_base_freq",
@@ -30,16 +30,16 @@ REAL = frozenset(
 """Keys that families read as numbers."""
 TABLES = ("rope_parameters", "rope_scaling")
 LISTS = ("layer_types", "no_rope_layers", "mlp_only_layers")
-LARGEST = 2**40
+MAX_WHOLE_NUMBER = 2**40
 
 
 def problem_of(key: str, value: object) -> str:
     """Return what is wrong with the type of a key's value; empty if nothing is."""
     if value is None:
         return ""
-    if key in WHOLE and not (type(value) is int and 0 <= value < LARGEST):
+    if key in WHOLE_NUMBER_KEYS and not (type(value) is int and 0 <= value < MAX_WHOLE_NUMBER):
         return f"{key} is {_shown(value)}; expected a whole number"
-    if key in REAL and not is_real(value):
+    if key in NUMBER_KEYS and not is_real(value):
         return f"{key} is {_shown(value)}; expected a number"
     if key in TABLES and not isinstance(value, dict):
         return "rope_parameters and rope_scaling must be tables"
@@ -52,7 +52,7 @@ def is_real(value: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    return repr(value if not isinstance(value, int) or abs(value) < LARGEST else "a huge number")[:60]
+    return repr(value if not isinstance(value, int) or abs(value) < MAX_WHOLE_NUMBER else "a huge number")[:60]
 
 
 def first_of(config: Values, *keys: str, default: int = 0) -> int:

@@ -27,7 +27,7 @@ from meshwise.workers.trainer.ops.experts import (
 )
 from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
-HALVES = 2
+TOKEN_PARTS = 2
 """Parts of the tokens that travel one after the other: the experts compute one while the next is on its way."""
 
 
@@ -112,7 +112,7 @@ class ExpertStack(nn.Module):
         self, exchange: Exchange, x: Tensor, experts: Tensor, weights: Tensor, meanwhile: Callable[[], Tensor] | None
     ) -> Tensor:
         """Compute on the ranks of the experts, one half of the tokens while the other travels."""
-        halves = [part.tensor_split(HALVES) for part in (x, experts, weights)]
+        halves = [part.tensor_split(TOKEN_PARTS) for part in (x, experts, weights)]
         flat = [part.flatten() for part in halves[1]]
         found = [exchange.arrange(part) for part in flat]
         rows = [spread(part, places, self.chosen) for part, places in zip(halves[0], found, strict=True)]

@@ -12,7 +12,7 @@ from meshwise.workers.trainer.models.decoder.attention import rule_of
 from meshwise.workers.trainer.models.decoder.rotary import rotate
 from meshwise.workers.trainer.ops.attention import LocalShard, Scores, attend
 
-EPS = 1e-6
+LATENT_NORM_EPS = 1e-6
 """Epsilon of the latents' norms, regardless of the config's value for other norms."""
 
 
@@ -24,12 +24,12 @@ class LatentAttention(nn.Module):
         head = latent.still + latent.rotated
         if latent.query_rank:
             self.q_a_proj = nn.Linear(d.hidden, latent.query_rank, bias=d.qkv_bias)
-            self.q_a_norm = nn.RMSNorm(latent.query_rank, eps=EPS)
+            self.q_a_norm = nn.RMSNorm(latent.query_rank, eps=LATENT_NORM_EPS)
             self.q_b_proj = nn.Linear(latent.query_rank, d.heads * head, bias=False)
         else:
             self.q_proj = nn.Linear(d.hidden, d.heads * head, bias=False)
         self.kv_a_proj = nn.Linear(d.hidden, latent.rank + latent.rotated, bias=d.qkv_bias)
-        self.kv_a_norm = nn.RMSNorm(latent.rank, eps=EPS)
+        self.kv_a_norm = nn.RMSNorm(latent.rank, eps=LATENT_NORM_EPS)
         self.kv_b_proj = nn.Linear(latent.rank, d.heads * (latent.still + latent.value), bias=False)
         self.o_proj = nn.Linear(d.heads * latent.value, d.hidden, bias=d.out_bias)
 

@@ -10,7 +10,7 @@ from meshwise.workers.trainer.contract.models.registry import Config
 from meshwise.workers.trainer.models.ttt.dispatch import LINEAR
 from meshwise.workers.trainer.models.ttt.learner import EPS, Learner, dual_weights, loss_gradient
 
-PADDING = 16
+ROWS_MULTIPLE = 16
 """Rows are padded to a multiple of this: tensor cores read multiples of 16 bytes, and the kernels rely on it."""
 
 
@@ -61,7 +61,7 @@ class LinearLearner(Learner):
     def packed_weight(self) -> Tensor:
         """Return the four projections of x as one matrix, padded with zeros to a multiple of 16 rows."""
         parts = [part.flatten(0, -2) for part in self._projections()]
-        return torch.cat([*parts, parts[0].new_zeros(-sum(map(len, parts)) % PADDING, parts[0].shape[1])])
+        return torch.cat([*parts, parts[0].new_zeros(-sum(map(len, parts)) % ROWS_MULTIPLE, parts[0].shape[1])])
 
     def fuse(self) -> None:
         """Stack the projections in one storage, so that none is copied for the product."""

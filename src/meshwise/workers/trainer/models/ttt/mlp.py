@@ -10,7 +10,7 @@ from meshwise.workers.trainer.contract.models.registry import Config
 from meshwise.workers.trainer.models.ttt.dispatch import MLP
 from meshwise.workers.trainer.models.ttt.learner import EPS, Learner, dual_weights, loss_gradient, rotate
 
-WIDER = 4
+INNER_WIDTH_FACTOR = 4
 
 
 class MLPLearner(Learner):
@@ -20,7 +20,7 @@ class MLPLearner(Learner):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        inner = WIDER * self.head_dim
+        inner = INNER_WIDTH_FACTOR * self.head_dim
         self.W1 = nn.Parameter(torch.empty(self.heads, self.head_dim, inner))
         self.b1 = nn.Parameter(torch.empty(self.heads, 1, inner))
         self.W2 = nn.Parameter(torch.empty(self.heads, inner, self.head_dim))
