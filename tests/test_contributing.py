@@ -128,7 +128,7 @@ def test_a_training_framework_is_one_file(home: Path) -> None:
 
 
 def test_a_table_of_measurements_has_the_columns_that_are_named(tmp_path: Path) -> None:
-    columns = re.findall(r"`([^`]*)`", section("Measurements"))[0].split(", ")
+    columns = re.findall(r"`([^`]*)`", section("Measurements"))[0].replace("\n", " ").split(", ")
     row = dict.fromkeys(columns, "1") | {
         "n_gpus": "8",
         "gpu": "a100-80gb-sxm",

@@ -18,7 +18,7 @@ from meshwise.models.families.description import Types, describe
 from meshwise.models.find import find_model, presets, values_of
 from meshwise.models.model import Model
 from meshwise.ui.views import tables
-from meshwise.ui.views.count import counts_view
+from meshwise.ui.views.count import table
 from support.command import one_line
 from support.small_configs import SMALL, small
 
@@ -100,7 +100,7 @@ def test_a_damaged_config_is_counted_or_refused(path: Path, config: dict[str, An
         assert_counts_are_finite(model)
         console = tables.console()
         with console.capture() as shown:
-            console.print(counts_view([count(model, seq=1, tokens=1)], 120))
+            console.print(table([count(model, seq=1, tokens=1)]).whole())
         assert model.name in shown.get()
 
 

@@ -11,6 +11,8 @@ from meshwise.audit.check.train import model_of_file
 from meshwise.audit.figures import Figures
 from meshwise.audit.report import Audit
 from meshwise.calibrate.dispatch import is_served
+from meshwise.calibrate.serve.validate import ServeValidation
+from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.catalogue import files
 from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.plan.serve import lookup as serve_lookup
@@ -37,6 +39,7 @@ def audited(table: str) -> Audit:
 @pytest.mark.parametrize("table", TRAINED)
 def test_audit_predicts_every_row_of_a_training_table_as_validate_does(table: str) -> None:
     validated = meshwise.validate(table)
+    assert isinstance(validated, TrainValidation)
     pairs = zip(validated.cases, validated.predicted.seconds, validated.predicted.memory, strict=True)
     expected = [(case.layout, case.seconds, seconds, memory) for case, seconds, memory in pairs]
     found = [(p.case.layout, p.case.seconds, p.seconds, p.memory) for p in audited(table).predictions.train]
@@ -51,6 +54,7 @@ def test_audit_predicts_every_row_of_a_training_table_as_validate_does(table: st
 @pytest.mark.parametrize("table", SERVED)
 def test_audit_predicts_every_row_of_a_serving_table_as_validate_does(table: str) -> None:
     validated = meshwise.validate(table)
+    assert isinstance(validated, ServeValidation)
     pairs = zip(validated.cases, validated.predicted, strict=True)
     expected = [(speed.decode, speed.prefill if case.work.prompt else math.nan) for case, speed in pairs]
     found = [(p.decode, p.prefill) for p in audited(table).predictions.serve]

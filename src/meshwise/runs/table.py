@@ -34,7 +34,7 @@ SERVE_FIGURES = ("decode", "prefill", "each", "ttft", "tpot")
 SIZES = ("device_weights", "device_cache", "device_compute")
 """Memory of one device by kind."""
 SERVING_FIELDS = frozenset({*SERVE_FIGURES, *SIZES})
-NEEDED = ("devices", "batch", "seq", "chip")
+REQUIRED_FIELDS = ("devices", "batch", "seq", "chip")
 """Fields without whose columns no row of training runs can be evaluated; any of their cells may be empty where another states the same."""
 UNIT_OF_MEMORY = {"gib": GIB, "gb": 1e9, "mib": MIB, "mb": 1e6}
 LIMITLESS = ("max", "all", "inf")
@@ -297,7 +297,9 @@ class Table:
             row = {str(key): "" if value is None else str(value) for key, value in cast(dict[object, object], values).items()}
             if tuple(row) not in headers:
                 headers = {tuple(row): Header(list(row))}
-                _check_columns(where, headers[tuple(row)], NEEDED, TRAINED)
+                # a run that failed states its outcome instead of a measurement
+                measured = () if "outcome" in headers[tuple(row)].fields else TRAINED
+                _check_columns(where, headers[tuple(row)], REQUIRED_FIELDS, measured)
             yield self._checked(headers[tuple(row)], list(row.values()), where)
         if not line_number:
             raise UserError(f"{self.path.name}: empty; expected a JSON object per line")

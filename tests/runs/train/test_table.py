@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwise.catalogue.files import MAX_FILE_BYTES
 from meshwise.errors import UserError
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.table import MAX_LINE_BYTES, NEEDED
+from meshwise.runs.table import MAX_LINE_BYTES, REQUIRED_FIELDS
 from meshwise.runs.train.settle import read_cases
 from support.command import one_line
 from support.every import check_every
@@ -58,7 +58,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"the column '{column}' is missing"):
             read_cases(table(tmp_path, {}, without=(column,)))
 
-    check_every(check, [(BY_NAME[one].title,) for one in NEEDED])
+    check_every(check, [(BY_NAME[one].title,) for one in REQUIRED_FIELDS])
 
 
 def test_a_table_without_a_usable_row_states_the_most_common_reason(tmp_path: Path) -> None:

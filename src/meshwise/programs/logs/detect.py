@@ -6,7 +6,7 @@ A format is one module in `formats/`, or one that another package registers unde
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from meshwise.catalogue.files import unreadable
 from meshwise.catalogue.plugins import load_own, load_plugins, own_files
@@ -16,7 +16,7 @@ from meshwise.programs.logs.lines import Line
 from meshwise.runs.reading import Reading
 
 GROUP, FORMATS = "meshwise.logs", "meshwise.programs.logs.formats"
-NEEDED = ("name", "order", "matches", "read")
+REQUIRED_NAMES = ("name", "order", "matches", "read")
 """What a module must define to be a format."""
 PAGES = (".md", ".markdown", ".txt")
 """Files that are read as Markdown if no format matches: they may hold nothing but sentences."""
@@ -42,19 +42,21 @@ class Format(Protocol):
 
 def formats() -> list[Format]:
     """Return all registered formats, in the order in which they are tried."""
-    modules = cast(Iterable[Format], load_plugins(GROUP, (FORMATS,), *NEEDED).values())
+    modules = cast(Iterable[Format], load_plugins(GROUP, (FORMATS,), *REQUIRED_NAMES).values())
     return sorted(modules, key=lambda module: (module.order, module.name))
 
 
 def tried() -> Iterator[Format]:
-    """Yield the formats in their order. One of ours is imported when its turn comes: its file's text tells its order."""
-    others = cast(Iterable[Format], load_plugins(GROUP, (), *NEEDED).values())
-    turns: list[tuple[int, str, Format | str]] = [(module.order, module.name, module) for module in others]
+    """Yield the formats in their order. One of ours is imported when its turn comes, where the text of its file tells its order."""
+    modules: dict[str, Any] = dict(load_plugins(GROUP, (), *REQUIRED_NAMES))
+    orders = {name: module.order for name, module in modules.items()}
     for name, path in own_files(FORMATS).items():
-        order = re.search(r"^order = (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-        turns += [(int(order[1]), name, name)] if order else []
-    for _, _, found in sorted(turns, key=lambda turn: turn[:2]):
-        yield load_own((FORMATS,), found) if isinstance(found, str) else found
+        stated = re.search(r"^order = (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if stated is None:
+            modules[name] = load_own((FORMATS,), name)
+        orders[name] = int(stated[1]) if stated else getattr(modules[name], "order", None)
+    turns = sorted((order, name) for name, order in orders.items() if order is not None)
+    return (cast(Format, modules.get(name) or load_own((FORMATS,), name)) for _, name in turns)
 
 
 def detect(head: str) -> Format | None:

@@ -10,7 +10,7 @@ from meshwise.errors import UserError
 from meshwise.runs import table as tables
 from meshwise.runs.model import common_heads
 from meshwise.runs.run import Run
-from meshwise.runs.table import NEEDED, TRAINED, Skipped, Table
+from meshwise.runs.table import REQUIRED_FIELDS, TRAINED, Skipped, Table
 from meshwise.runs.train import machine
 from meshwise.runs.train.case import Case, assumed_layout, case_of, with_precision
 from meshwise.runs.train.predict import predict
@@ -23,7 +23,7 @@ TIED_MISFIT = 0.02
 def read_cases(path: Path) -> tuple[list[Case], list[Skipped]]:
     """Read every row of a table of training runs as a Case, or the reason why it is skipped."""
     runs = Table(path)
-    runs.check(NEEDED, TRAINED)
+    runs.check(REQUIRED_FIELDS, TRAINED)
     heads = common_heads(runs)
     cases, skipped = tables.cases(path, runs, lambda run, row_id: case_of(run, row_id, heads, path.stem))
     return settled(cases), skipped
