@@ -70,3 +70,12 @@ def is_narrow(precision: str, chip: Chip) -> bool:
     """Return whether products run in fewer than 16 bits: the recipe asks for it, and the chip has such matrix units."""
     rate = RECIPES[precision].rate
     return rate in ("fp8", "fp4") and rate in chip.flops
+
+
+# Facts about vendors' kernels, for training and serving.
+
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
+"""(m, n) of the tiles that vendor libraries choose from."""
+LARGEST_TILE = 256 * 128
+FLASH_HEAD = 64.0
+"""Head size at which flash attention reaches half of its limit (H200: 374 TFLOP/s at 64, 584 at 128)."""

@@ -7,13 +7,15 @@ import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from meshwise.catalogue import files
 from meshwise.errors import UserError, did_you_mean, quoted
-from meshwise.models import ollama
 from meshwise.models.config import as_list
 from meshwise.models.model import Model, build, family_of
+
+if TYPE_CHECKING:
+    from meshwise.models import ollama
 
 HUB = "https://huggingface.co"
 SAME_SIZE_SHARE = 0.03
@@ -50,7 +52,7 @@ def _taken_as(name: str, label: str) -> tuple[str, ...]:
     """Return the note about a name that was read as a preset."""
     if files.squeeze(label) == files.squeeze(name) or label not in presets() or find_preset(name) is not None:
         return ()
-    kind = "the Ollama tag " if ollama.parse(name) else ""
+    kind = "the Ollama tag " if ":" in name else ""
     there = " (the file itself is not here)" if name.lower().endswith(".gguf") else ""
     return (f"{kind}{quoted(name.strip())[1:-1]} is taken as the preset {label}{there}",)
 
@@ -181,6 +183,10 @@ def from_ollama(text: str) -> tuple[str, str] | None:
     """Return the preset and the weight format (or '') of an Ollama tag such as 'llama3.3:70b'; None where `text` is no tag.
 
     A tag that is no preset's, or that could be several, is refused with the presets to choose from."""
+    if ":" not in text:
+        return None
+    from meshwise.models import ollama
+
     tag = ollama.parse(text)
     if tag is None:
         return None
@@ -201,8 +207,10 @@ def from_ollama(text: str) -> tuple[str, str] | None:
     )
 
 
-def _fitting_folders(tag: ollama.Tag) -> list[str]:
+def _fitting_folders(tag: "ollama.Tag") -> list[str]:
     """Return the presets with an HF id that fits a tag, such as 'qwen3-coder:30b' for Qwen/Qwen3-Coder-30B-A3B-Instruct."""
+    from meshwise.models import ollama
+
     stems = {hub_id.partition("/")[2] or hub_id: path.name.removesuffix(".json") for hub_id, path in hub_ids().items()}
     found = ollama.fitting(tag, stems, lambda stem: build(values_of(presets()[stems[stem]]), stem, "").params)
     return sorted({stems[stem] for stem in found})

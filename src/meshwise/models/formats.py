@@ -9,8 +9,9 @@ from math import ceil
 from meshwise.catalogue.files import squeeze
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.models.find import find_preset, from_ollama, from_words
-from meshwise.models.gguf.quantiser import FILE_TYPES, Chooser, size_of
+from meshwise.models.gguf.quantiser import Chooser, size_of
 from meshwise.models.model import Model
+from meshwise.models.quantization import FILE_TYPES
 from meshwise.models.tensors import EMBEDDING_LAYER, Slot, architecture, file_order, slots
 
 

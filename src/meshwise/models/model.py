@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from meshwise.catalogue.files import similar
-from meshwise.catalogue.plugins import load_plugins
+from meshwise.catalogue.plugins import load_own, load_plugins
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.models.config import Config
 from meshwise.models.families.blocks import Body, Decoder
@@ -162,6 +162,9 @@ def families() -> dict[str, Any]:
 
 def family_of(model_type: str) -> Any:
     """Return the module that reads a type; None where no family does."""
+    own = load_own(("meshwise.models.families",), "described")  # reads nearly every type: others are loaded for the rest alone
+    if model_type in own.model_types:
+        return own
     return next((module for module in families().values() if model_type in module.model_types), None)
 
 
@@ -187,22 +190,21 @@ def _towers(beside: Sequence[tuple[str, object]], where: str) -> dict[str, Tower
 
 def build(values: Mapping[str, object], name: str, source: str) -> Model:
     """Build a Model from the keys of a config.json. A model_type that no family reads is refused, never guessed."""
-    modules = families()
     outer = Config(values, name)
-    found = language_model(outer, lambda kind: any(kind in module.model_types for module in modules.values()))
+    found = language_model(outer, lambda kind: family_of(kind) is not None)
     config = found.config
     quantization, unknown = stored_format(values)
     towers = _towers(found.beside, name)
-    for family, module in modules.items():
-        if config.model_type in module.model_types:
-            body: Body = module.read(config)
-            return Model(
-                name=name, family=body.family or family, model_type=config.model_type, source=source, decoder=body.decoder,
-                layers=body.layers, placed=body.ops, extra=body.extra,
-                notes=(*found.notes, *_left_out(found.beside, towers), *unknown), towers=tuple(towers.values()),
-                quantization=quantization,
-            )  # fmt: skip
-    known = sorted(kind for module in modules.values() for kind in module.model_types)
+    module = family_of(config.model_type)
+    if module is not None:
+        body: Body = module.read(config)
+        family = body.family or module.__name__.rpartition(".")[2]
+        return Model(
+            name=name, family=family, model_type=config.model_type, source=source, decoder=body.decoder, layers=body.layers,
+            placed=body.ops, extra=body.extra, notes=(*found.notes, *_left_out(found.beside, towers), *unknown),
+            towers=tuple(towers.values()), quantization=quantization,
+        )  # fmt: skip
+    known = sorted(kind for module in families().values() for kind in module.model_types)
     hint = did_you_mean(similar(config.model_type, known)) or f"; {len(known)} types are read (docs/models/model-types.md)"
     raise UserError(
         f"{config.where}: unsupported architecture: no family reads model_type {quoted(config.model_type)}{hint} "

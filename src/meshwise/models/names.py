@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from meshwise.catalogue.files import squeeze
+from meshwise.models.quantization import FILE_TYPES
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _GGUF_TYPE = re.compile(r"(?:ud[-_])?(iq\d|q\d|tq\d)(_\w+)?$|(?:ud[-_])?(mxfp4)(_moe)?$", re.IGNORECASE)
@@ -116,8 +117,6 @@ def _last(text: str) -> tuple[str, str]:
 
 def gguf_type(word: str) -> tuple[str, bool] | None:
     """Return llama.cpp's file type that a word of a file name states, and whether it is only the nearest one; None for other words."""
-    from meshwise.models.gguf.quantiser import FILE_TYPES
-
     if not _GGUF_TYPE.fullmatch(word):
         return None
     plain = word.upper().removeprefix("UD-").removeprefix("UD_")

@@ -11,6 +11,7 @@ from functools import cache
 
 from meshwise import units
 from meshwise.catalogue.files import squeeze
+from meshwise.models.quantization import FILE_TYPES
 
 SIZE_TOLERANCE = 0.07
 """Relative difference between a tag's rounded size and the parameters of its model: phi4:14b has 14.7 billion."""
@@ -43,8 +44,6 @@ class Tag:
 @cache
 def quantizations() -> dict[str, str]:
     """Return the words of a tag that name a weight format. Gemma's quantization-aware files ('qat') are in Q4_0."""
-    from meshwise.models.gguf.quantiser import FILE_TYPES
-
     return {squeeze(name): name.lower() for name in (*FILE_TYPES, "fp16", "fp32")} | {"qat": "q4_0"}
 
 

@@ -9,6 +9,16 @@ _BY_ALGORITHM = {
 }  # fmt: skip
 """NVIDIA ModelOpt's `quant_algo`, in lower case."""
 
+FILE_TYPES = {
+    "F32": "F32", "F16": "F16", "BF16": "BF16", "Q2_K": "Q2_K", "Q2_K_S": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K",
+    "Q3_K_L": "Q3_K", "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_0": "Q5_0", "Q5_1": "Q5_1",
+    "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K", "Q8_0": "Q8_0", "IQ1_S": "IQ1_S", "IQ1_M": "IQ1_M",
+    "IQ2_XXS": "IQ2_XXS", "IQ2_XS": "IQ2_XS", "IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XXS": "IQ3_XXS", "IQ3_XS": "IQ3_S",
+    "IQ3_S": "IQ3_S", "IQ3_M": "IQ3_S", "IQ4_NL": "IQ4_NL", "IQ4_XS": "IQ4_XS", "TQ1_0": "TQ1_0", "TQ2_0": "TQ2_0",
+    "MXFP4_MOE": "MXFP4",
+}  # fmt: skip
+"""File types, and the type of most of their tensors."""
+
 
 def stored_format(values: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the name of the weight format of a checkpoint ('' for one that is not quantised), and notes.

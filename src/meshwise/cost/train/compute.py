@@ -7,8 +7,7 @@ import numpy as np
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import Chip
 from meshwise.cost.layout import Floats
-from meshwise.cost.precision import RECIPES, is_narrow
-from meshwise.cost.tiles import FLASH_HEAD, LARGEST_TILE, TILES
+from meshwise.cost.precision import FLASH_HEAD, LARGEST_TILE, RECIPES, TILES, is_narrow
 from meshwise.models.op import Op
 
 SIDES = np.array(TILES, dtype=float).T

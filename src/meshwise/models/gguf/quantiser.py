@@ -7,6 +7,7 @@ checked against the sizes stated by llama.cpp's own tables and by published file
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from meshwise.models.quantization import FILE_TYPES
 from meshwise.models.tensors import Slot
 
 BLOCKS = {
@@ -17,16 +18,6 @@ BLOCKS = {
     "TQ1_0": (256, 54), "TQ2_0": (256, 66),
 }  # fmt: skip
 """Elements and bytes of a block: the gguf package's GGML_QUANT_SIZES, copied because importing that package takes 0.2 s."""
-
-FILE_TYPES = {
-    "F32": "F32", "F16": "F16", "BF16": "BF16", "Q2_K": "Q2_K", "Q2_K_S": "Q2_K", "Q3_K_S": "Q3_K", "Q3_K_M": "Q3_K",
-    "Q3_K_L": "Q3_K", "Q4_0": "Q4_0", "Q4_1": "Q4_1", "Q4_K_S": "Q4_K", "Q4_K_M": "Q4_K", "Q5_0": "Q5_0", "Q5_1": "Q5_1",
-    "Q5_K_S": "Q5_K", "Q5_K_M": "Q5_K", "Q6_K": "Q6_K", "Q8_0": "Q8_0", "IQ1_S": "IQ1_S", "IQ1_M": "IQ1_M",
-    "IQ2_XXS": "IQ2_XXS", "IQ2_XS": "IQ2_XS", "IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XXS": "IQ3_XXS", "IQ3_XS": "IQ3_S",
-    "IQ3_S": "IQ3_S", "IQ3_M": "IQ3_S", "IQ4_NL": "IQ4_NL", "IQ4_XS": "IQ4_XS", "TQ1_0": "TQ1_0", "TQ2_0": "TQ2_0",
-    "MXFP4_MOE": "MXFP4",
-}  # fmt: skip
-"""File types, and the type of most of their tensors."""
 
 LOWEST_BIT_FILE_TYPES = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M"})
 """File types with separate rules: nearly everything has two bits or fewer, and the most important tensors get more."""

@@ -6,13 +6,13 @@ from math import ceil
 
 from meshwise.catalogue.chips import Chip, Link
 from meshwise.catalogue.engines import Runtime
+from meshwise.cost.precision import FLASH_HEAD
 from meshwise.cost.serve.memory.cache import CacheRequest, LayerCache, cached_rows
 from meshwise.cost.serve.memory.placement import HOST_MEMORY, Load, Placement, cache_part
 from meshwise.cost.serve.passes.task import Hop, Task
 from meshwise.cost.serve.passes.tokens import DENSE_KERNELS, TokenWork, adapted_products, token_work
 from meshwise.cost.serve.passes.waves import products
 from meshwise.cost.serve.rig import Rig
-from meshwise.cost.tiles import FLASH_HEAD
 from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model

@@ -4,7 +4,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from meshwise.cost.tiles import LARGEST_TILE, TILES
+from meshwise.cost.precision import LARGEST_TILE, TILES
 from meshwise.models.model import Model
 from meshwise.models.op import BY_OUTPUT, fusable_groups
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable
 
 from meshwise.programs.logs import document, prose
-from meshwise.programs.logs.formats import megatron
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.rows import MEASURED_FIELDS, run_of
 from meshwise.runs.numbers import parse_range
@@ -93,7 +92,7 @@ def _cells(text: str) -> list[str]:
 def _read_line(reading: Reading, page: document.Page, line: Line, text: str, fenced: bool) -> None:
     where = f"line {line.number}"
     heading = None if fenced else re.match(r"^(#{1,6})\s+(.*)", text)
-    step = megatron.step_of(text) if "iteration" in text else None
+    step = _step_of(text)
     if heading:
         page.add_heading(len(heading[1]), heading[2])
         text = heading[2]
@@ -109,6 +108,15 @@ def _read_line(reading: Reading, page: document.Page, line: Line, text: str, fen
         page.model = prose.model_in(text) or page.model
         for claim in prose.claims(text, where, page.model):
             reading.add_claim(claim)
+
+
+def _step_of(text: str) -> tuple[int, dict[str, float]] | None:
+    """Return the step that a quoted line of a Megatron log states; None for other lines."""
+    if "iteration" not in text or "|" not in text:
+        return None
+    from meshwise.programs.logs.formats import megatron
+
+    return megatron.step_of(text)
 
 
 def _add_table(reading: Reading, page: document.Page, table: Table) -> None:
