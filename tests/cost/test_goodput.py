@@ -25,7 +25,7 @@ from meshwise.cost.goodput import (
     worthwhile_spares,
     young_interval,
 )
-from meshwise.cost.reliability import DAY_SECONDS, LLAMA3_MTBF_SECONDS, Reliability
+from meshwise.cost.work import DAY_SECONDS, LLAMA3_MTBF_SECONDS, Reliability
 from support.every import check_every
 
 HOUR = 3600.0

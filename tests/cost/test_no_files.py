@@ -13,13 +13,13 @@ from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost import goodput, interval
 from meshwise.cost.layout import Layouts
-from meshwise.cost.reliability import Reliability
 from meshwise.cost.serve.layouts import layouts, place
 from meshwise.cost.serve.memory.buffers import footprints
 from meshwise.cost.serve.memory.cache import layer_caches
 from meshwise.cost.serve.passes.speed import speed
 from meshwise.cost.serve.rig import Rig
 from meshwise.cost.train.step import evaluate, layer_and_head, peak
+from meshwise.cost.work import Reliability
 from support.serve_questions import question as serve_question
 from support.train_questions import question as train_question
 

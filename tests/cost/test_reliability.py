@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meshwise.cost.reliability import LLAMA3_MTBF_SECONDS, Reliability
+from meshwise.cost.work import LLAMA3_MTBF_SECONDS, Reliability
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every

@@ -15,10 +15,9 @@ from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.cost.finetune import parse
 from meshwise.cost.layout import Layouts
-from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
-from meshwise.cost.work import Train
+from meshwise.cost.work import OBJECTIVES, Train
 from meshwise.models.find import find_model
 from meshwise.plan.train.rules import cut_rules
 from meshwise.plan.train.search import divisors

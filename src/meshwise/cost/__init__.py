@@ -2,10 +2,9 @@
 
     axes.py         the axes of a training layout, one row each       layout.py       Layouts: one array per axis
     parts.py        the parts of a step and the kinds of memory       work.py         Train, Serve: the task
-    reliability.py  failure rates and their costs                     goodput.py      effective share of a long run's wall time
+    goodput.py      effective share of a long run's wall time
     interval.py     prediction intervals of a training step
     precision.py    bf16 to nvfp4: rates, bytes and casts of products finetune.py     Finetune: full, lora, dora, qlora, freeze
-    objective.py    losses: pairs, references, generated answers
     train/          Question x Layouts -> Cost                        serve/          ServeQuestion x ServeLayout -> Speed, Footprints
 
 train and serve do not import each other; serve does without numpy, so that serving plans start fast.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwise.cost.layout import Floats
-from meshwise.cost.reliability import DAY_SECONDS, Reliability
+from meshwise.cost.work import DAY_SECONDS, Reliability
 
 Number = float | Floats
 

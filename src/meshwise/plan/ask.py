@@ -6,10 +6,8 @@ from meshwise import units
 from meshwise.catalogue.frameworks import LOSSES
 from meshwise.cost import axes, finetune
 from meshwise.cost.axes import Bounds
-from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.precision import PRECISIONS
-from meshwise.cost.reliability import ACCEPTED_RANGES
-from meshwise.cost.work import OPTIMIZER_BYTES, Train, parse_batch
+from meshwise.cost.work import ACCEPTED_RANGES, OBJECTIVES, OPTIMIZER_BYTES, Train, parse_batch
 from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import (
     FLAG,

@@ -1,16 +1,21 @@
 """Reading: the runs and the checkable statements (Claim) of one file, with what was skipped."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from meshwise.runs.run import Run
+from meshwise.runs.table import SERVE_FIGURES, SIZES, TRAINED, Header
 
 MAX_RUNS = 20_000
 """Runs kept from one file; further rows are counted but not kept, so that memory stays bounded."""
 MAX_CLAIMS = 2_000
 MAX_PLACES = 3
 """Places listed for each reason why lines were skipped."""
+
+MEASURED_FIELDS = (*TRAINED, *SERVE_FIGURES, *SIZES)
+"""A row with one of these is a run; so is a row that states a failure."""
 
 Kind = Literal["rate", "product", "meaning", "efficiency", "grade", "spread", "conflict"]
 
@@ -69,6 +74,16 @@ class Reading:
             self.claims.append(claim)
         else:
             self.skipped.add(f"beyond the first {MAX_CLAIMS:,} statements", claim.where)
+
+
+def run_of(header: Header, cells: Sequence[str], where: str, decimal: str, skipped: Skips) -> Run | None:
+    """Return the run of one row, or None if nothing was measured. Unreadable numbers stay unknown and are counted as skipped."""
+    run = header.run(cells, where, decimal)
+    for one in run:
+        if one.how == "unknown":
+            skipped.add(f"{one.key[:30]!r} is not an unambiguous number", where)
+    measured = any(run.value(name) is not None for name in MEASURED_FIELDS) or "outcome" in run
+    return run if measured else None
 
 
 class Sample:

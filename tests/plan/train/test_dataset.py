@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwise.cost.objective import OBJECTIVES
+from meshwise.cost.work import OBJECTIVES
 from meshwise.errors import UserError
 from meshwise.plan.train.dataset import CHARS_PER_TOKEN, TEMPLATE_TOKENS, Dataset, read
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from meshwise.catalogue import records
-from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
 from meshwise.cost.train.question import Question
+from meshwise.cost.work import OBJECTIVES
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.rl.roles import Training, part_of, trainings

@@ -7,9 +7,9 @@ import numpy as np
 from meshwise.cost.axes import OFFLOAD, Bounds, layout_name
 from meshwise.cost.finetune import FULL
 from meshwise.cost.layout import Floats, Layouts
-from meshwise.cost.objective import Objective
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost, evaluate, host_memory, host_needs
+from meshwise.cost.work import Objective
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
 from meshwise.plan.train.search import search

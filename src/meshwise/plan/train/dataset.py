@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwise.catalogue import files
 from meshwise.cost.layout import Floats, Ints
-from meshwise.cost.objective import Objective
+from meshwise.cost.work import Objective
 from meshwise.errors import UserError, nearest, quoted
 
 CHARS_PER_TOKEN = 4.0

@@ -7,11 +7,9 @@ from typing import Any, cast
 from meshwise.catalogue import calibrations, chips, clusters, frameworks, levels
 from meshwise.catalogue.chips import Chip, Cluster, Link
 from meshwise.cost.finetune import parse
-from meshwise.cost.objective import OBJECTIVES, Objective
-from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
-from meshwise.cost.work import Train
+from meshwise.cost.work import OBJECTIVES, Objective, Reliability, Train
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.families.blocks import EMBEDDING

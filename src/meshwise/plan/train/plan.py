@@ -13,9 +13,9 @@ from meshwise.cost import axes, goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.precision import RECIPES, is_narrow
-from meshwise.cost.reliability import Reliability
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import host_memory
+from meshwise.cost.work import Reliability
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk

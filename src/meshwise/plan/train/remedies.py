@@ -11,9 +11,9 @@ import numpy as np
 
 from meshwise.cost.axes import layout_name
 from meshwise.cost.layout import Layouts
-from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import host_memory, host_needs, peak
+from meshwise.cost.work import OBJECTIVES
 from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup

@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from meshwise import api
-from meshwise.cost.objective import OBJECTIVES
+from meshwise.cost.work import OBJECTIVES
 from meshwise.errors import UserError
 from meshwise.plan.ask import ShapeAsk, TrainAsk
 from meshwise.plan.fields import spec

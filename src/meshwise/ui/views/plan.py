@@ -8,9 +8,8 @@ from rich.text import Text
 from meshwise import units
 from meshwise.cost.axes import layout_name
 from meshwise.cost.goodput import HARDWARE_SHARE, LLAMA3_STORAGE_RATE, LOSSES
-from meshwise.cost.objective import OBJECTIVES
 from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME, on_chip
-from meshwise.cost.reliability import Reliability
+from meshwise.cost.work import OBJECTIVES, Reliability
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.dataset import CHARS_PER_TOKEN, TEMPLATE_TOKENS

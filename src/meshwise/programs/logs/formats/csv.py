@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from meshwise.programs.logs.lines import Line
-from meshwise.programs.logs.rows import run_of
-from meshwise.runs.reading import Reading
+from meshwise.runs.reading import Reading, run_of
 from meshwise.runs.table import Header, decimal_mark
 
 name = "csv"

@@ -5,10 +5,9 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from meshwise.programs.logs.lines import Line
-from meshwise.programs.logs.rows import run_of
 from meshwise.programs.logs.series import Series
 from meshwise.runs.numbers import number_or_nan
-from meshwise.runs.reading import Reading
+from meshwise.runs.reading import Reading, run_of
 from meshwise.runs.table import Header
 
 name = "jsonl"

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 
 from meshwise.programs.logs import document, prose
 from meshwise.programs.logs.lines import Line
-from meshwise.programs.logs.rows import MEASURED_FIELDS, run_of
 from meshwise.runs.numbers import parse_range
-from meshwise.runs.reading import Reading
+from meshwise.runs.reading import MEASURED_FIELDS, Reading, run_of
 from meshwise.runs.run import Run
 from meshwise.runs.table import Header, decimal_mark, read_cell
 

@@ -1,7 +1,6 @@
 """Rows of a table: decimal marks, ambiguous cells, failures, and the kind of card next to their number."""
 
-from meshwise.programs.logs.rows import run_of
-from meshwise.runs.reading import Skips
+from meshwise.runs.reading import Skips, run_of
 from meshwise.runs.table import Header, decimal_mark
 
 
