@@ -83,7 +83,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
         fits=own.fits if own is not None else None,
         changes=tuple(words),
         patched=done,
-        command=command,
+        plan_command=command,
     )
 
 

@@ -50,7 +50,7 @@ class Verdict:
     """The best layout in the words of the file."""
     patched: Mapping[str, str] = field(default_factory=dict[str, str])
     """The texts of the files with these changes, where they can be applied."""
-    command: str = ""
+    plan_command: str = ""
     """The command that plans the same question."""
 
     @property
@@ -93,7 +93,7 @@ class Verdict:
                 {"action": one.action, "key": one.key, "old": one.old, "new": one.new, "where": str(one.span or "")}
                 for one in self.changes
             ],
-            "plan": self.command,
+            "plan": self.plan_command,
         }
 
     @property
@@ -158,7 +158,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
         fits=own.peak <= own.capacity if own is not None else None,
         changes=tuple(words),
         patched=done,
-        command=judged.command,
+        plan_command=judged.command,
     )
 
 
