@@ -1,6 +1,7 @@
 """Figures that follow from a run: FLOPs by formula, cost, devices, batch and rate."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -55,4 +56,5 @@ def test_a_family_and_a_size_are_a_preset_and_a_stated_shape_is_none():
     assert found is not None
     assert found.params == pytest.approx(8.03e9, rel=0.03)
     assert figures(texts={"model": "llama-3-8b"}, **LLAMA).named is not None
-    assert figures(texts={"model": "llama-3-8b"}, **(LLAMA | {"layers": 31.0})).named is None
+    fewer: dict[str, Any] = LLAMA | {"layers": 31.0}
+    assert figures(texts={"model": "llama-3-8b"}, **fewer).named is None

@@ -32,7 +32,7 @@ def test_a_file_with_adapters_is_read_back_as_the_same_method(tmp_path: Path) ->
         file = written(tmp_path / f"{finetune}-{program}".replace(":", "-"), finetune, program)
         verdict = api.check(str(file), on="1xh100-sxm", model="llama-3.1-8b")
         names = finetune.replace("attention", "q_proj,k_proj,v_proj,o_proj")
-        assert f"--finetune {names}" in verdict.command
+        assert f"--finetune {names}" in verdict.plan_command
         assert verdict.fits
 
     check_every(check, ((finetune, program) for finetune in METHODS for program in PROGRAMS))

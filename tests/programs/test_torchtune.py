@@ -125,7 +125,7 @@ def test_keys_that_change_a_plan_are_written_and_read_back(tmp_path: Path) -> No
         assert written in made.files["torchtune.yaml"]
         paths = made.save(tmp_path / name)
         verdict = api.check(*map(str, paths), on="8xh100-sxm")
-        assert read in verdict.command
+        assert read in verdict.plan_command
         assert verdict.own is not None
         assert verdict.own.devices == 8
 

@@ -165,7 +165,7 @@ def test_a_file_is_predicted_by_its_own_engine_as_serve_predicts_it(tmp_path: An
     def same(engine: str) -> None:
         found = verdict(tmp_path, LAUNCHES[engine], "8xh100-sxm")
         made = plan(engine=engine, users=64, context=8192, fix=("tp=8",)).best
-        assert f"--engine {engine}" in found.command
+        assert f"--engine {engine}" in found.plan_command
         assert [found.own.throughput, found.own.per_user, found.own.ttft] == pytest.approx(
             [made.throughput, made.per_user, made.ttft.p50], rel=0.02
         )
