@@ -25,7 +25,7 @@ MAX_DIGITS = 300
 MAX_TEXT_CHARS = 2_000
 """Characters kept from a cell of words."""
 MAX_TAG_CHARS = 80
-MAX_CELLS_KEPT = 1 << 16
+MAX_CELLS_KEPT, MAX_KEPT_CHARS = 1 << 14, 40
 RATES = ("tokens_per_second_per_device", "tokens_per_second", "samples_per_second", "tflops", "mfu", "hfu")
 TRAINED = ("seconds", *RATES, "memory")
 """Measurements of a training run; the cells of their columns must be numbers above zero, or empty."""
@@ -120,6 +120,8 @@ class Header:
         return Run(values, str(row_id or where), tags=tuple(tags))
 
     def _cell(self, i: int, name: str, column: Column, text: str, decimal: str) -> Stated | None:
+        if len(text) > MAX_KEPT_CHARS:
+            return _stated(column, name, text, decimal)
         key = (i, text, decimal)
         if key not in self.read:
             if len(self.read) >= MAX_CELLS_KEPT:

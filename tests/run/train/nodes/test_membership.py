@@ -14,8 +14,8 @@ from meshwise.run.train.nodes.membership import Generation, Membership
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"BEAT": 0.05, "LOST": 1.5, "SETTLE": 0.3, "FIRST": 1.0, "ANSWER": 1.0}.items():
-        monkeypatch.setattr(membership, name, seconds)
+    for name, seconds in {"HEARTBEAT": 0.05, "LOST": 1.5, "SETTLE": 0.3, "FIRST": 1.0, "ANSWER": 1.0}.items():
+        monkeypatch.setattr(membership, f"{name}_SECONDS", seconds)
 
 
 def node(out: Path, rank: int, least: int = 2, nodes: int = 3) -> Membership:
