@@ -1,4 +1,4 @@
-"""What a run returns: a run that trained, or a sweep."""
+"""The results of `meshwise run`: a run that trained, or a sweep."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What `--report` adds: short runs at other sequence lengths, and what the run trained on."""
+    """Short runs at other sequence lengths, which `--report` adds, and what the run trained on."""
 
     outcomes: "tuple[Outcome, ...]"
     refused: "tuple[Point, ...]"
