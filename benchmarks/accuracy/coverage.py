@@ -8,8 +8,7 @@ import time
 
 from meshwise.calibrate.serve.validate import validate as validate_serve
 from meshwise.calibrate.train.validate import validate
-from meshwise.runs.serve.case import is_serving_table
-from meshwise.runs.table import find_table
+from meshwise.runs.table import find_table, is_serving_table
 
 TABLES = ("bloom_prequel", "nanotron_h100_small", "megatron2021_table1", "korthikanti2022_iteration", "vtrain_a100_single_node",
           "xiongjiedai_llama3_bench", "xiongjiedai_notebook_runs")  # fmt: skip
