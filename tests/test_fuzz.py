@@ -6,6 +6,8 @@ import pytest
 
 from support.fuzz_targets import TARGETS
 
+pytestmark = pytest.mark.slow
+
 FEW = 40
 
 

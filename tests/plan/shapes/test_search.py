@@ -17,6 +17,8 @@ from meshwise.plan.train.floors import memory_floor, time_floor
 from meshwise.plan.train.search import blocks, search
 from support.train_questions import found_model, question
 
+pytestmark = pytest.mark.slow
+
 WHERE = [
     ("megatron", "jean-zay:4"),
     ("megatron-deepspeed", "jean-zay:4"),

@@ -12,6 +12,8 @@ from meshwise.workers.trainer.contract.settings import Layout, Settings, TokenFi
 from support.nursery import Nursery
 from support.tiny_runs import LLAMA, WHOLE, losses
 
+pytestmark = pytest.mark.slow
+
 MIXTRAL = LLAMA | {"model_type": "mixtral", "num_local_experts": 4}
 
 

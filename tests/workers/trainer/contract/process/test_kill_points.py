@@ -13,6 +13,8 @@ from support.nursery import Nursery
 from support.tiny_runs import WHOLE, losses
 from support.trainer_process import Training, alive, descendants
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = replace(WHOLE, steps=6, checkpoint_every=2, keep=1, save=True)
 STEPS = list(range(SETTINGS.steps))
 

@@ -14,6 +14,8 @@ from meshwise.workers.trainer.models.ttt.kernels import mlp
 from support.gluon_on_cpu import OnCPU
 from support.ttt_mlp_cases import inputs, layer, operator
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels_on_the_cpu() -> Iterator[None]:
