@@ -23,7 +23,7 @@ from support.every_type import (
     small_values,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 
 TOKENS = 40
 OTHERWISE = {

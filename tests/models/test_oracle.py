@@ -18,7 +18,7 @@ from support.every import check_every
 from support.presets import PRESETS, preset
 from support.small_configs import SMALL, small
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.slow]
 PUBLISHED: dict[str, int] = json.loads((Path(__file__).parent / "published_params.json").read_text())["parameters"]
 
 
