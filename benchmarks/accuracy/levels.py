@@ -28,6 +28,13 @@ TABLES = (
     "nemo_h100",
     "maxtext_tpu",
     "megatron_bridge_to_2602",
+    "mlperf_training",
+    "mlperf_training_lora",
+    "dgxc_benchmarking",
+    "internevo_a100",
+    "llm_foundry_a100",
+    "mindspeed_llm_ascend",
+    "neuron_trn1_training",
 )
 
 

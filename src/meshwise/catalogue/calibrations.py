@@ -115,6 +115,9 @@ class Calibration(Record):
     """Fraction of the communication between pipeline stages that is not overlapped with compute."""
     hidden_dp: Count = coefficient(0.85, width=0.4, most=1, level="framework")
     """Fraction of one micro-batch's backward pass that can overlap gradient reduction and parameter all-gathers."""
+    contention: Count = coefficient(0.4, width=0.5, most=1, level="framework")
+    """Fraction of the hidden traffic of ZeRO 3 that slows the compute beside it, whose SMs and memory it shares; not with tensor
+    parallelism, nor on TPUs."""
     layer_launch: Seconds = coefficient(1.2e-3, width=0.8, level="framework")
     """CPU launch overhead of one layer, forward; a faster device waits for it."""
     layer_gap: Seconds = coefficient(2e-4, width=0.8, level="framework")

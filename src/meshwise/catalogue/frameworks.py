@@ -1,30 +1,47 @@
-"""Framework: what a training program overlaps, stores and supports, read from data/frameworks/*.toml."""
+"""Framework: what a training program overlaps, stores and supports, by release, read from data/frameworks/*.toml.
 
+The plain keys of a file are facts of the oldest release that it describes; each of its `releases` changes some of them from its date on.
+`variants` are programs that train in the same way but for a few facts.
+"""
+
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Source
 from meshwise.errors import unknown
 from meshwise.units import Bytes, Count
 
-Kernel = Literal["unfused", "triton", "fa2", "fa3", "fa4", "xla"]
+Kernel = Literal["unfused", "triton", "fa2", "fa3", "fa4", "cudnn", "xla"]
 """Attention kernels by generation. cuDNN's of 2024 and later run like fa3 on Hopper and like fa4 on Blackwell."""
-Loss = Literal["materialised", "chunked", "fused"]
+KERNELS: tuple[str, ...] = get_args(Kernel)
+Loss = Literal["materialised", "compiled", "kernel", "chunked", "fused"]
 LOSSES: tuple[str, ...] = get_args(Loss)
+Graphs = Literal["none", "partial", "full"]
+GRAPHS: tuple[str, ...] = get_args(Graphs)
+OVERLAPS = ("tp", "ep", "pp", "dp")
+"""Communication that a program may hide behind compute."""
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
+"""Bytes per element of the dtypes in which gradients are summed and reduced."""
 FLASH_SHARES: dict[str, dict[str, float]] = {
     "triton": {"Ampere": 0.35, "Hopper": 0.25, "Blackwell": 0.2, "": 0.3},
     "fa2": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.4, "Blackwell": 0.27, "CDNA 3": 0.35, "CDNA 2": 0.3, "": 0.5},
     "fa3": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.5, "CDNA 3": 0.4, "": 0.5},
     "fa4": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "CDNA 3": 0.4, "": 0.5},
+    "cudnn": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "": 0.5},
     "xla": {"": 0.45},
 }
 """Forward share of the 16-bit peak with heads of 128 and long sequences, by kernel and architecture. Published: FA2 230 of 312 TFLOP/s on
 A100 and 350 to 400 of 989 on H100 (arXiv:2307.08691, arXiv:2407.08608); FA3 and cuDNN 570 to 740 on H100 (arXiv:2407.08608); FA4 1,500 to
 1,600 of 2,250 on B200 (Hot Chips 2025). '': any other architecture."""
 
-COMPILED_LOGIT_BYTES = 8.0
-"""`Framework.logit_bytes` where a compiler fuses the loss: 16-bit logits, and float32 ones or their gradient."""
+LOGIT_BYTES: dict[str, float] = {"materialised": 12.0, "compiled": 8.0, "kernel": 4.0, "chunked": 4.0, "fused": 4.0}
+"""Bytes moved per logit around a loss of each kind: float32 logits, their log-softmax and its gradient; compiled, 16-bit logits and float32
+ones or their gradient; a cross-entropy kernel, in chunks or fused with the head or not, reads 16-bit logits and overwrites them with their
+gradients. Chunked and fused losses keep none of them."""
+COMPILED_LOGIT_BYTES = LOGIT_BYTES["compiled"]
 COMPILED_CASTS = 0.5
 """`Framework.casts` where a compiler joins casts with the kernels around them."""
 
@@ -35,17 +52,38 @@ def flash_share(kernel: str, architecture: str) -> float:
     return shares.get(architecture, shares[""])
 
 
+@dataclass(frozen=True)
+class Release:
+    """A release, or a day from which some facts hold."""
+
+    release: str
+    date: str
+    """ISO day, or month."""
+    source: str
+    """Where its facts are stated."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Framework:
     """Facts about a training framework. Fitted numbers are in a Calibration."""
 
     key: str = field(default="", metadata={"derived": True})
+    program: str = field(default="", metadata={"derived": True})
+    """The name by which `find_framework` finds it: its key, or the name of a variant."""
+    releases: tuple[Release, ...] = field(default=(), metadata={"derived": True})
+    """Releases that changed a fact, the oldest first."""
+    release: str = field(default="", metadata={"derived": True})
+    """The release whose facts these are; '': the oldest, or no release is told apart."""
     name: str
     sources: tuple[Source, ...]
     aliases: tuple[str, ...] = ()
     """Other programs that train in the same way, by the names that tables of measurements use."""
+    published_in: tuple[str, ...] = ()
+    """Publications whose runs are of this program where they name a more general one."""
     attention: Kernel = "fa2"
-    """The attention kernel of its current version."""
+    """The attention kernel, where `attention_on` names no other."""
+    attention_on: tuple[str, ...] = ()
+    """Attention kernels by architecture: "Hopper=fa3"."""
     flexible: bool = False
     """Attention with ALiBi, soft caps or windows is a kernel compiled for that rule (FlexAttention), not a plain kernel with a mask."""
     unfused: Count = 1.0
@@ -80,7 +118,10 @@ class Framework:
     pure_unsharded: bool = False
     """Where nothing is sharded, weights, gradients and moments all have the 16 bits of the checkpoint, without a float32 copy."""
     loss: Loss = "materialised"
-    """Its default: all logits exist at once; they are computed in chunks; or the loss is fused with the output head."""
+    """Its default: all logits exist at once, and a compiler or a kernel may fuse what follows; they are computed in chunks; or the loss is
+    fused with the output head."""
+    compiles_loss: bool = True
+    """The loss is compiled with the layers."""
     logit_bytes: Count = 8.0
     """Bytes moved per logit around the loss, and kept if all logits exist at once."""
     logits_at_once: Bytes = 1 << 30
@@ -90,8 +131,10 @@ class Framework:
     have 16 bits too if there is one micro-batch, and are allocated as activations are freed."""
     joins_products: bool = False
     """On one device, projections of the same input are one product."""
-    graphs: bool = False
-    """On one device a step is one CUDA graph, without CPU launch overhead."""
+    graphs: Graphs = "none"
+    """CUDA graphs: of layers (partial), or of a whole step, without CPU launch overhead."""
+    graphs_alone: bool = False
+    """Graphs are used on one device only."""
     separate_updates: bool = False
     """Gradient norm, clipping, update and copy back are passes over memory of their own, not one fused kernel."""
     zero: tuple[int, ...] = (1, 2, 3)
@@ -125,7 +168,16 @@ class Framework:
     """The products of an adapter are added inside the product of its layer, not in kernels of their own; and recompute of a layer with
     adapters ends before its last product."""
     bucket: Count = 0.0
-    """Parameters whose gradients are reduced in one collective; 0: those of a layer."""
+    """Parameters whose gradients are reduced in one collective, at least; 0: those of a layer."""
+    bucket_per_rank: Count = 0.0
+    """The same for each data-parallel rank, so that latency does not outgrow bandwidth where there are many."""
+    gathers_by_rank: bool = False
+    """Gathers updated weights (ZeRO 1 and 2) by broadcasts of each rank's part, one after another."""
+    frozen_narrow: bool = False
+    """Frozen weights of products are stored in the bytes of narrow products, without a 16-bit copy."""
+    ring_overhead: Count = 0.0
+    """Time that attention takes longer with each doubling of the context ranks, over that of one rank, besides its traffic: shorter kernels,
+    and merging their results."""
     gathers_tensors: bool = False
     """Gathers updated weights (ZeRO 1 and 2) one tensor at a time, not by buckets."""
     gathers_narrow: bool = False
@@ -152,6 +204,10 @@ class Framework:
     """Can shard the state over some of the data-parallel ranks and replicate it over the others (HSDP, optimizer instances)."""
     pads_batch: bool = False
     """The data-parallel ranks need not divide the batch: the last ones compute on padding."""
+    overlaps_tp: bool = False
+    """Hides a part of tensor-parallel communication behind products that are cut into pieces (async TP, user buffers)."""
+    overlaps_stages: bool = False
+    """Hides sends between pipeline stages behind other micro-batches beyond what its schedule does."""
     overlaps_experts: bool = False
     """Sends one micro-batch's tokens to their experts while another computes (DualPipe)."""
     dispatch_bytes: int = 2
@@ -172,15 +228,62 @@ class Framework:
         """Whether attention never writes its scores to memory."""
         return self.attention != "unfused"
 
+    def kernel(self, architecture: str) -> Kernel:
+        """Return the attention kernel on an architecture."""
+        return cast(Kernel, dict(pair.split("=", 1) for pair in self.attention_on).get(architecture, self.attention))
+
+    @property
+    def overlap(self) -> tuple[str, ...]:
+        """The communication that it hides, as words of OVERLAPS."""
+        hides = (self.overlaps_tp, self.overlaps_experts, self.overlaps_stages, self.overlaps_reduction)
+        return tuple(word for word, hidden in zip(OVERLAPS, hides, strict=True) if hidden)
+
+    def bytes_per_logit(self, loss: str) -> float:
+        """Return bytes moved per logit with a loss of this kind: its own, or another that a run names."""
+        return self.logit_bytes if loss == self.loss else LOGIT_BYTES[loss]
+
+    def told(self, *, attention: str = "", overlap: str = "", graphs: str = "", gradients: str = "") -> "Framework":
+        """Return the framework with facts that a run states; '' leaves them as they are."""
+        changes: dict[str, Any] = _overlap_changes(overlap)
+        if attention:
+            changes |= {"attention": _one_of("attention kernel", attention, KERNELS), "attention_on": ()}
+            changes |= {"dropout": True} if attention == "unfused" and self.flash_attention else {}
+        if graphs:
+            changes |= {"graphs": _one_of("kind of graphs", graphs, GRAPHS), "graphs_alone": False}
+        if gradients:
+            size = ELEMENT_BYTES[_one_of("dtype of gradients", gradients, tuple(ELEMENT_BYTES))]
+            changes |= {"gradient_bytes": size, "fp16_gradient_bytes": 0, "reduced_bytes": size}
+        return replace(self, **changes) if changes else self
+
     def with_compile(self) -> "Framework":
         """Return this framework with its layers compiled; itself where that is not an option."""
         fused = replace(self, unfused=self.compiled, keeps_intermediates=False, casts=min(self.casts, COMPILED_CASTS))
-        fused = replace(fused, logit_bytes=min(self.logit_bytes, COMPILED_LOGIT_BYTES))
+        if self.compiles_loss:
+            fused = replace(fused, logit_bytes=min(self.logit_bytes, COMPILED_LOGIT_BYTES))
         return fused if self.compiled else self
 
     def on(self, kind: str) -> "Framework":
         """Return the framework as it runs on a kind of chip: without kernels and graphs that need a GPU elsewhere."""
-        return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs=False)
+        return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs="none")
+
+
+def _one_of(what: str, word: str, known: tuple[str, ...]) -> str:
+    if word not in known:
+        raise unknown(what, word, known)
+    return word
+
+
+def _overlap_changes(text: str) -> dict[str, bool]:
+    """Return the facts that words such as 'ep,tp,no-dp' change: what they do not name stays."""
+    changes: dict[str, bool] = {}
+    names = {"tp": ("overlaps_tp",), "ep": ("overlaps_experts",), "pp": ("overlaps_stages",), "dp": ("overlaps_reduction", "overlaps_gather")}
+    for word in filter(None, re.split(r"[\s,+]+", text.lower())):
+        plain = word.removeprefix("no-")
+        if word == "none":
+            changes |= {name: False for of in names.values() for name in of}
+            continue
+        changes |= dict.fromkeys(names[_one_of("overlap", plain, OVERLAPS)], plain == word)
+    return changes
 
 
 def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool = False) -> tuple[str, ...]:
@@ -198,13 +301,107 @@ def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool 
     return ("fsdp", "accelerate", "deepspeed")
 
 
+OLDEST = "2010-01-01"
+"""A day before every release."""
+
+
 @files.cached
-def find_framework(name: str) -> Framework:
-    """Return the framework with that name; case and punctuation do not count."""
+def find_framework(name: str, release: str = "") -> Framework:
+    """Return the framework with that name; case and punctuation do not count. `release`: a release, or a day, of which it has the facts;
+    '': its newest."""
     known = files.files("frameworks", ".toml")
     plain = files.squeeze(name)
     for key, path in known.items():
-        framework = replace(records.read(Framework, files.table_of(path), path.name), key=key)
-        if plain in map(files.squeeze, (key, framework.name, *framework.aliases)):
-            return framework
+        for facts in _programs(files.table_of(path)):
+            if plain in map(files.squeeze, _names(key, facts)):
+                return _released(key, facts, path.name, release)
     raise unknown("framework", name, known)
+
+
+def names() -> dict[str, str]:
+    """Return every name of every framework and variant, each with the name by which `find_framework` finds it."""
+    found: dict[str, str] = {}
+    for key, path in files.files("frameworks", ".toml").items():
+        for facts in _programs(files.table_of(path)):
+            own = _names(key, facts)
+            found |= dict.fromkeys(own, own[0])
+    return found
+
+
+@files.cached
+def _publishers() -> dict[str, str]:
+    """Return the programs that publications ran, each by a name that `find_framework` finds."""
+    programs = (find_framework(name) for name in dict.fromkeys(names().values()))
+    return {words: framework.name for framework in programs for words in framework.published_in}
+
+
+def published(source: str, stated: Framework | None) -> Framework | None:
+    """Return the program of a run: the one that its publication ran, where that is a form of the stated one, as NeMo is of Megatron."""
+    if stated is None or stated.key not in GENERAL_PROGRAMS:
+        return stated
+    return next((find_framework(name) for words, name in _publishers().items() if words in source), stated)
+
+
+GENERAL_PROGRAMS = ("megatron", "megatron-bridge")
+"""Programs whose names stand for all that are built on them."""
+
+
+def _names(key: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the program of these facts; a variant does not have the key of its file."""
+    own = cast(Mapping[str, Any], facts.get("variant") or facts)
+    named = (str(own.get("name", "")), *own.get("aliases", ()))
+    return named if own is not facts else (key, *named)
+
+
+def _programs(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the facts of the framework of a file, and of its variants, which keep those that they do not change."""
+    plain = {key: value for key, value in table.items() if key != "variants"}
+    variants = cast(list[dict[str, Any]], table.get("variants", []))
+    return [plain, *(plain | {"aliases": [], "variant": one} for one in variants)]
+
+
+def _released(key: str, facts: Mapping[str, Any], where: str, release: str) -> Framework:
+    """Return a framework with the facts of a release."""
+    base = {name: value for name, value in facts.items() if name not in ("releases", "variant")}
+    entries = sorted(cast(list[dict[str, Any]], facts.get("releases", [])), key=lambda entry: str(entry["date"]))
+    known = tuple(Release(str(entry["release"]), str(entry["date"]), str(entry["source"])) for entry in entries)
+    used = _until(known, release) if release else len(known)
+    for entry in entries[:used]:
+        base |= {name: value for name, value in entry.items() if name not in ("release", "date", "source")}
+    variant = dict(cast(Mapping[str, Any], facts.get("variant", {})))
+    own = variant.pop("sources", [])
+    base |= variant | ({"sources": [*base["sources"], *own]} if own else {})
+    framework = records.read(Framework, base, where)
+    return replace(framework, key=key, program=_names(key, facts)[-1 if variant else 0], releases=known, release=known[used - 1].release if used else "")
+
+
+_DAY = re.compile(r"(?<!\d)(20[12]\d)(?:[-./]?(0\d|1[0-2]))?(?:[-./](\d\d))?(?!\d)")
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+def _until(known: tuple[Release, ...], release: str) -> int:
+    """Return how many of the releases, the oldest first, a run of `release` has: those up to it, or up to a day that it states."""
+    names = [one.release for one in known]
+    plain = release.lower().removeprefix("v")
+    if plain in names:
+        return names.index(plain) + 1
+    day = _DAY.fullmatch(plain)
+    if not day:
+        raise unknown("release", release, names, " (or a day, such as 2025-06)")
+    return sum(one.date <= f"{day[1]}-{day[2] or '12'}-{day[3] or '31'}" for one in known)
+
+
+def release_in_text(framework: Framework, text: str) -> str:
+    """Return the release, or the day, that a text states ('26.02.01 NeMo Container', '2024-07'): of releases with numbers the latest that
+    is not later; '' where it states none."""
+    day, version = _DAY.search(text), _VERSION.search(text)
+    if day:
+        return "-".join(filter(None, day.groups()))
+    numbered = [(_numbers(one.release), one.release) for one in framework.releases if _VERSION.fullmatch(one.release)]
+    if not version or not numbered:
+        return ""
+    return max(((n, name) for n, name in numbered if n <= _numbers(version[0])), default=((), OLDEST))[1]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

@@ -13,7 +13,7 @@ from typing import Any, cast
 from meshwise.catalogue import calibrations, files
 from meshwise.catalogue.calibrations import Calibration, Level, coefficients
 from meshwise.catalogue.chips import Chip, Cluster, Link
-from meshwise.catalogue.frameworks import Framework, flash_share
+from meshwise.catalogue.frameworks import Framework, find_framework, flash_share
 from meshwise.errors import UserError
 from meshwise.units import parse
 
@@ -87,7 +87,7 @@ def keys_of(chip: Chip, framework: Framework, fabric: str) -> dict[Level, str]:
 def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE) -> Calibration:
     """Compose a calibration from the architecture's prior, the framework's attention kernel, and what `known` says of each level."""
     prior = calibrations.prior_of(chip)
-    flash = prior.flash if chip.kind == "cpu" else flash_share(framework.attention, chip.architecture)
+    flash = prior.flash if chip.kind == "cpu" else flash_share(framework.kernel(chip.architecture), chip.architecture)
     values = known.values(keys_of(chip, framework, fabric))
     named = {
         "key": " + ".join(filter(None, (chip.architecture, framework.key, fabric))) if values else prior.key,
@@ -105,11 +105,20 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     own, fabric = calibrations.fitted_to(chip, framework.key), fabric_of(network)
     if own is None:
         return composed(chip, framework, fabric, levels())
+    own = replace(own, flash=min(1.0, own.flash * _kernel_ratio(chip, framework)))
     if own.shipped:  # fitted to runs of somebody else's machine
         own = replace(own, between=float(levels().spread.get("between", 0.0)), expert_spread=_expert_spread(own))
     if not own.fabric or own.fabric == fabric or not stated or network is None:
         return own
     return replace(own, **_of_fabric(fabric), key=f"{own.key} + {fabric or 'another network'}")
+
+
+def _kernel_ratio(chip: Chip, framework: Framework) -> float:
+    """Return the rate of the attention kernel that a run states over that of the program's newest release, which fits assume."""
+    if chip.kind == "cpu":
+        return 1.0
+    usual = find_framework(framework.name).kernel(chip.architecture)
+    return flash_share(framework.kernel(chip.architecture), chip.architecture) / flash_share(usual, chip.architecture)
 
 
 def _expert_spread(own: Calibration) -> float:

@@ -29,6 +29,8 @@ class Finetune:
     targets: tuple[str, ...] = ()
     """Names of modules as PEFT has them (q_proj, down_proj), or 'attention', 'mlp', 'all-linear'; () for methods without adapters."""
     frozen_layers: int = 0
+    narrow: bool = False
+    """The frozen weights of products have 8 bits, as narrow products read them."""
 
     def __post_init__(self) -> None:
         if self.adapts and not 1 <= self.rank <= MAX_RANK:

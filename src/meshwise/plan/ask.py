@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from meshwise import units
-from meshwise.catalogue.frameworks import LOSSES
+from meshwise.catalogue.frameworks import ELEMENT_BYTES, GRAPHS, KERNELS, LOSSES
 from meshwise.cost import axes, finetune
 from meshwise.cost.axes import Bounds
 from meshwise.cost.precision import PRECISIONS
@@ -30,6 +30,7 @@ from meshwise.plan.fields import (
 )
 
 LAYOUT = "Layout"
+RECIPE = "Recipe of the program"
 MACHINE = "Machine and price"
 FINETUNE = "Fine-tuning"
 FAILURES = "Failures (with --tokens)"
@@ -185,8 +186,28 @@ class TrainAsk(Ask):
         group=MACHINE,
     )  # fmt: skip
     loss: str = asked(
-        default="", converter=choice("", *LOSSES), shown="as the framework", vary="materialised,chunked,fused", group=LAYOUT,
-        help="How the loss is computed: all logits, in chunks, or fused.",
+        default="", converter=choice("", *LOSSES), shown="as the release", vary="materialised,kernel,chunked,fused", group=RECIPE,
+        help="How the loss is computed: all logits (eager, compiled, or by a kernel), in chunks, or fused with the head.",
+    )  # fmt: skip
+    release: str = asked(
+        default="", converter=TEXT, help="Release of the framework, or a day: 26.06, 2025-06 (meshwise show frameworks NAME).",
+        shown="the newest", group=RECIPE, vary="2024-12,2025-06",
+    )  # fmt: skip
+    attention: str = asked(
+        default="", converter=choice("", *KERNELS), help="Attention kernel.", shown="as the release on this chip", group=RECIPE,
+        vary="fa2,fa3",
+    )  # fmt: skip
+    overlap: str = asked(
+        default="", converter=TEXT, help="Communication hidden behind compute: ep,tp, no-dp; what is not named is as the release does.",
+        shown="as the release", group=RECIPE,
+    )  # fmt: skip
+    graphs: str = asked(
+        default="", converter=choice("", *GRAPHS), help="CUDA graphs: of layers (partial), or of whole steps.",
+        shown="as the release", group=RECIPE, vary="none,full",
+    )  # fmt: skip
+    gradients: str = asked(
+        default="", converter=choice("", *ELEMENT_BYTES), help="Dtype in which gradients are summed and reduced.",
+        shown="as the release", group=RECIPE, vary="fp32,bf16",
     )  # fmt: skip
     compile: bool = asked(default=False, converter=FLAG, help="Layers are compiled (torch.compile), where the framework can.")
     top: int = asked(default=10, converter=_TOP, help="Layouts to list.")

@@ -128,7 +128,8 @@ _TRAIN: tuple[Axis[TrainAsk], ...] = (
     replace(of_field(TrainAsk, "seq"), change=_with_seq),
     of_field(TrainAsk, "precision"),
     of_field(TrainAsk, "optimizer"),
-    of_field(TrainAsk, "framework", lambda text: frameworks.find_framework(text).key),
+    *(of_field(TrainAsk, name) for name in ("release", "attention", "loss", "graphs", "gradients")),
+    of_field(TrainAsk, "framework", lambda text: frameworks.find_framework(text).program),
 )
 TRAIN_AXES: dict[str, Axis[TrainAsk]] = {axis.name: axis for axis in _TRAIN}
 TRAIN_AXES["gpus"] = TRAIN_AXES["devices"]

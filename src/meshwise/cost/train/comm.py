@@ -17,6 +17,9 @@ more time as half of the bandwidth would cost."""
 GLOO_SEGMENT, GLOO_SEGMENTS = 2.0**20, 2
 """Bytes of a segment of an all-reduce with gloo, the backend of CPUs, and segments that are on their way at a time: each takes a step's
 latency before it moves (measured over cables of 10 ms, benchmarks/trainer/hosts_with_limits.py)."""
+BROADCAST_SECONDS = 2.6e-3
+"""Seconds that a broadcast of one rank's part takes besides its bytes, for each tensor-parallel rank, whose broadcasts share the network:
+InternEvo's steps with the optimizer over all of 16 to 256 ranks (internevo_a100) and over 8."""
 HOP_SECONDS = 1.5e-6
 """Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's own model: 0.6 to 3.4 us)."""
 
@@ -317,7 +320,9 @@ class DataParallel:
         that shard and that replicate. ZeRO 3 also gathers `frozen` bytes of other weights."""
         f, (shard, replicate) = work.framework, groups
         weight_bytes = min(f.weight_bytes, work.recipe.bytes) if f.gathers_narrow else f.weight_bytes
-        pieces = np.maximum(1.0, np.ceil(parameters / f.bucket)) if f.bucket else np.maximum(1.0, layers)
+        bucket = np.maximum(f.bucket, f.bucket_per_rank * shard.size)
+        pieces = np.maximum(1.0, np.ceil(parameters / bucket)) if f.bucket else np.maximum(1.0, layers)
+        reduced = min(f.reduced_bytes, f.fp16_gradient_bytes or 4) if work.precision == "fp16" else f.reduced_bytes
         every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
         kept = a.pp > 1  # between micro-batches: gathered weights, and gradients that are reduced once
         stages = [a.zero == 0, a.zero == 1, a.zero == 2]
@@ -325,14 +330,16 @@ class DataParallel:
         gathers = np.select(stages, [np.zeros(1), np.ones(1), np.ones(1)], np.where(kept, 1.0, 2 * m))
         once = np.where(
             stages[0],
-            _pieces(shard.reduce, f.reduced_bytes * parameters, pieces),
-            _pieces(shard.reduce_scatter, f.reduced_bytes * parameters, pieces),
+            _pieces(shard.reduce, reduced * parameters, pieces),
+            _pieces(shard.reduce_scatter, reduced * parameters, pieces),
         )
-        copies = _pieces(replicate.reduce, f.reduced_bytes * parameters / shard.size, pieces)
+        copies = _pieces(replicate.reduce, reduced * parameters / shard.size, pieces)
         across = np.where(replicate.size > 1, np.where(stages[0], every, 1.0) * copies, 0.0)
         parts = np.maximum(1.0, layers * tensors) if f.gathers_tensors else pieces
         size = weight_bytes * parameters + np.where(a.zero >= 3, frozen, 0.0)
         gathered = _pieces(shard.gather, size, np.where(a.zero >= 3, np.maximum(1.0, layers), parts))
+        if f.gathers_by_rank:
+            gathered = np.where(a.zero < 3, gathered + BROADCAST_SECONDS * shard.size * a.tp, gathered)
         shared = shard.size > 1
         return DataParallel(np.where(shared, sums * once, 0.0), np.where(shared, gathers * gathered, 0.0), across, pieces)
 

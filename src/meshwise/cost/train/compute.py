@@ -61,7 +61,7 @@ class Device:
     element: float
     """Bytes per element of an activation."""
     calibration: Calibration
-    share: float
+    share: float | Floats
     """Share of the peak reached by a product of ideal shape."""
     cast: float = 0.0
     """Bytes moved per element of an operand that is cast to 8 or 4 bits before a product; 0: operands stay in 16 bits."""

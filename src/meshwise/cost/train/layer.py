@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from meshwise.catalogue.frameworks import GRAPHS
 from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.comm import Communicators
@@ -19,6 +20,8 @@ LAYER_PARTS = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "e
 """Parts of the seconds of one layer."""
 ADAPTER_KERNELS_SHARE = 0.12
 """Kernels of one adapter over those of a layer: a cast, two products, a scale and an addition beside about forty. An estimate."""
+OVERLAPPED_TP_SHARE = 0.37
+"""Share of tensor-parallel communication that products cut into pieces hide (async TP, user buffers): 24 to 50% measured."""
 OVERLAPPED_EXPERTS_SHARE = 0.8
 """Share of a layer's compute that hides its all-to-alls where another micro-batch computes meanwhile (DualPipe, batch-level overlap)."""
 EXPOSED_COPIES_SHARE = 0.3
@@ -37,9 +40,10 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     recomputed = (products + p.core * again.core + (bytewise + p.casts) * again.elementwise) / layers * how.inputs
     once = q.work.objective.forwards  # more forward passes, without gradients
     passes_made = 2 + once + np.maximum(np.ceil(again.mlp), np.ceil(again.projections)) * (a.recompute > 0)
+    ring = 1 + q.work.framework.ring_overhead * np.log2(a.cp)
     parts: dict[str, Floats] = {
         "matmul": ((1 + once) * p.matmul + p.matmul_back) / layers,
-        "attention": ((1 + once) * p.core + p.core_back) / layers,
+        "attention": ((1 + once) * p.core + p.core_back) / layers * ring,
         "elementwise": ((1 + once) * (bytewise + p.casts) + how.inputs * backward_bytes(bytewise) + p.casts_back) / layers,
         "recompute": recomputed,
     }
@@ -52,15 +56,15 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     attention = parts["attention"] + p.core * again.core / layers
     ep_hidden = np.minimum(wires["ep"], compute * OVERLAPPED_EXPERTS_SHARE) if q.work.framework.overlaps_experts else np.zeros(1)
     cp_hidden = np.minimum(wires["cp"], attention * np.maximum(0.0, 1 - ep_hidden / compute))
-    tp_hidden = np.minimum((1 - c.exposed_tp) * wires["tp"], np.maximum(0.0, compute - ep_hidden - cp_hidden))
+    tp_hidden = np.minimum((1 - exposed_tp(q)) * wires["tp"], np.maximum(0.0, compute - ep_hidden - cp_hidden))
     for name, hidden in (("cp", cp_hidden), ("ep", ep_hidden), ("tp", tp_hidden)):
         parts[name] = wires[name] - hidden
     busy = sum(parts.values(), np.zeros(1))
-    replayed = uses_cuda_graph(q, a)
+    replayed = cuda_graphs(q, a)
     mixed = q.model.times.get(MIXTURE, 0) / layers
     adapters = 1 + ADAPTER_KERNELS_SHARE * sum(module.count for module in how.adapted) / layers
-    started = np.where(replayed, 0.0, (c.layer_launch * adapters + c.expert_launch * mixed) * passes_made)
-    gap = (c.layer_gap + c.expert_gap * mixed) * np.where(replayed, GRAPH_GAP_SHARE, 1.0)
+    started = np.where(replayed > 0, 0.0, (c.layer_launch * adapters + c.expert_launch * mixed) * passes_made)
+    gap = (c.layer_gap + c.expert_gap * mixed) * np.where(replayed > 0, GRAPH_GAP_SHARE, 1.0)
     parts["launch"] = np.maximum(0.0, started - busy) + gap * passes_made
     return {name: parts[name] for name in LAYER_PARTS}, ep_hidden + cp_hidden + tp_hidden
 
@@ -73,9 +77,15 @@ def offloaded_activations(q: Question, a: Layouts) -> Floats:
     return np.where(a.offload == OFFLOAD.index("activations"), EXPOSED_COPIES_SHARE * size / host_link(q), 0.0)
 
 
-def uses_cuda_graph(q: Question, a: Layouts) -> Ints:
-    """Return whether a step runs as one CUDA graph, without CPU launches."""
-    return q.work.framework.graphs & (a.devices == 1)
+def exposed_tp(q: Question) -> float:
+    """Return the fraction of tensor-parallel communication that is not overlapped with compute."""
+    return q.calibration.exposed_tp * (1 - OVERLAPPED_TP_SHARE * q.work.framework.overlaps_tp)
+
+
+def cuda_graphs(q: Question, a: Layouts) -> Ints:
+    """Return how much of a step runs as CUDA graphs, without CPU launches: 0 for nothing, 1 for its layers, 2 for all of it."""
+    f = q.work.framework
+    return GRAPHS.index(f.graphs) * ((a.devices == 1) | (not f.graphs_alone))
 
 
 def host_link(q: Question) -> float:
@@ -90,7 +100,7 @@ def head_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> dic
     return {
         "matmul": (1 + once) * p.head + p.head_back,
         "elementwise": (1 + once / 2) * p.logits,
-        "tp": q.calibration.exposed_tp * wire,
+        "tp": exposed_tp(q) * wire,
     }
 
 

@@ -237,8 +237,8 @@ def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) 
     f, vocabulary, hidden = work.framework, model.decoder.vocab, model.decoder.hidden
     if not work.objective.vocabulary:
         return np.zeros_like(rows), np.zeros_like(rows)
-    if work.loss_kind == "materialised":
-        logits = rows * (vocabulary * f.logit_bytes) / a.tp
+    if work.loss_kind not in ("chunked", "fused"):
+        logits = rows * (vocabulary * f.bytes_per_logit(work.loss_kind)) / a.tp
         return logits, logits
     whole = 2.0 * rows * vocabulary / a.tp
     parts = np.ceil(whole / f.logits_at_once)

@@ -93,7 +93,7 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
             forward, inputs, weights = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
             total.head += forward
             total.head_back += inputs + weights * how.head
-            total.logits = rows * model.decoder.vocab / cut.tp * work.framework.logit_bytes / d.bandwidth
+            total.logits = rows * model.decoder.vocab / cut.tp * work.framework.bytes_per_logit(work.loss_kind) / d.bandwidth
     _add_tower(total, d, placed, cut)
     for times, ops in _products(model, placed, d.joins):
         outputs = sum((_outputs(op, cut, model) for op in ops), zero)
@@ -105,12 +105,14 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
         if ops[0].part not in ("ffw", "experts"):
             kind = total.outputs if ops[0].shard == "row" else total.projections
             kind += times * forward
-    add_adapters(total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters)
     total.core_back *= how.inputs
-    total.casts_back *= how.inputs
+    transposed = (1 + how.weights) / 2  # only gradients of weights read operands that are transposed
+    total.casts *= transposed
+    total.casts_back *= how.inputs * transposed
     moved = work.framework.unfused * d.calibration.elementwise
     total.pointwise *= moved
     total.norms *= moved
+    add_adapters(total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters)
     return total
 
 
@@ -150,9 +152,9 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         n, k = _outputs(op, cut, model), _inputs(op, cut)
         if op.expert:
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
-            grouped = replace(d, share=d.share * d.calibration.grouped)
-            how = finetuned(model, work.finetune)
-            forward, inputs, weights = linear(grouped, np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
+            how, alone = finetuned(model, work.finetune), np.minimum(1.0, cut.ep / each)  # one expert on a device is a plain product
+            grouped = d.calibration.grouped + (1 - d.calibration.grouped) * alone
+            forward, inputs, weights = linear(replace(d, share=d.share * grouped), np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
             t.matmul += times * forward
             t.matmul_back += times * (how.inputs * inputs + how.weights * weights)
         if d.cast:
@@ -228,10 +230,8 @@ def add_adapters(
         first = module.ops[0]
         if (module.block, first.name) not in present:
             continue
-        n, k = (
-            size / np.where(shard, cut.tp, 1.0)
-            for size, shard in ((module.n, first.shard != "row"), (module.k, first.shard == "row"))
-        )
+        # of the side that the layer does not cut, each tensor-parallel rank has a part of the tokens
+        n, k = module.n / cut.tp, module.k / cut.tp
         rank, number, used = np.full_like(cut.tp, how.rank * module.layers), module.count, np.ceil(rows * first.m)
         narrow, wide = (linear(d.in_16_bits(), used, *sizes, number) for sizes in ((rank, k), (n, rank)))
         t.matmul += narrow[0] + wide[0]

@@ -30,5 +30,7 @@ class Question:
         chip = cluster.chip
         framework = work.framework.with_compile() if work.compiled else work.framework
         precision = work.precision if work.precision == "fp16" or is_narrow(work.precision, chip) else "bf16"
+        if framework.frozen_narrow and work.finetune.adapts and precision not in ("bf16", "fp16"):
+            work = replace(work, finetune=replace(work.finetune, narrow=True))
         work = replace(work, framework=framework.on(chip.kind), precision=precision)
         return Question(model, cluster, chip, work, calibration, host_bandwidth)

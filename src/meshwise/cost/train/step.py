@@ -27,7 +27,7 @@ from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import MIN_KERNEL_SECONDS, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
-from meshwise.cost.train.layer import head_seconds, host_link, layer_seconds, offloaded_activations, uses_cuda_graph
+from meshwise.cost.train.layer import head_seconds, host_link, layer_seconds, offloaded_activations, cuda_graphs
 from meshwise.cost.train.memory import ActivationMemory, StateMemory, host_bytes, memory, state_bytes, weight_bytes
 from meshwise.cost.train.parameters import Parameters, finetuned
 from meshwise.cost.train.passes import Cut, Passes, passes
@@ -45,8 +45,13 @@ SUM_BYTES, OWN_SUM = 10.0, 4
 """Bytes moved to add a 16-bit gradient to its float32 sum, and bytes per gradient above which both exist."""
 CLIP_BYTES = 8.0
 """Bytes per parameter that gradient norm, clipping and zeroing move before an update that is not fused."""
+OVERLAPPED_STAGES_SHARE = 0.5
+"""Share of the exposed sends between stages that further overlap hides. An assumption."""
 HOST_UPDATE_BYTES = 28.0
 """Bytes that AdamW on the host moves per parameter: weight, gradient and two moments in float32 are read, three are written."""
+
+HOST_UPDATE_SHARE = 0.4
+"""Share of the host memory's bandwidth that such updates reach: about 120 of the 300 GB/s of a server."""
 
 
 def collectives(f: Framework) -> tuple[str, ...]:
@@ -86,7 +91,7 @@ def evaluate(q: Question, layouts: Layouts) -> Cost:
     parts = {name: timing.groups.expand(values) for name, values in time.items()}
     parts["bubble"] = parts["bubble"] / layouts.vpp
     parts["p2p"] = parts["p2p"] * layouts.vpp
-    once = _exposed_per_step(per_step, states.groups, [timing.groups.expand(values) for values in computing])
+    once = _exposed_per_step(per_step, states.groups, [timing.groups.expand(values) for values in computing], _chunk_waves(q, layouts))
     parts |= once | {"offload": parts["offload"] + once["offload"]}
     return Cost({name: parts[name] for name in TRAIN_PARTS}, _memory(timing, states, layouts))
 
@@ -210,7 +215,7 @@ def _distinct_passes(timing: DistinctLayouts, device: Device, groups: Groups) ->
 
 def stage_launch(q: Question, a: Layouts) -> Floats:
     """Return the CPU launch overhead per micro-batch and stage that nothing hides."""
-    return np.where(uses_cuda_graph(q, a), 0.0, q.calibration.stage_launch)
+    return np.where(cuda_graphs(q, a) == 2, 0.0, q.calibration.stage_launch)
 
 
 def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes:
@@ -252,7 +257,8 @@ def _stage_sends(q: Question, comm: Communicators, a: Layouts) -> Floats:
     size = 2.0 * a.mbs * q.work.seq / a.cp * q.model.decoder.hidden / copies
     seconds = 2 * (size / comm.stage.bandwidth + comm.stage.latency)
     boundaries = np.where(a.schedule == NAIVE_SCHEDULE, a.pp - 1, 1.0)
-    return np.where(a.pp > 1, q.calibration.exposed_stage * seconds * boundaries, 0.0)
+    hidden = OVERLAPPED_STAGES_SHARE * q.work.framework.overlaps_stages
+    return np.where(a.pp > 1, q.calibration.exposed_stage * (1 - hidden) * seconds * boundaries, 0.0)
 
 
 @dataclass(frozen=True)
@@ -266,6 +272,8 @@ class PerStep:
     """Last piece of `reduction`, which follows the last backward pass in any case."""
     hidden_by: Floats
     """Micro-batches of compute that the reduction can hide behind."""
+    contention: Floats
+    """Fraction of the hidden reduction that slows the compute beside it."""
     gather: Floats
     """Gathering updated weights."""
     gather_hidden_by: Floats
@@ -308,13 +316,14 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
         reduction=np.where(streams, reduction + gather, reduction),
         least=reduction / np.where(a.zero >= 2, m, 1.0) / parts[0].pieces,
         hidden_by=c.hidden_dp * np.where(streams, m, backward * f.overlaps_reduction),
+        contention=c.contention * (streams & (a.tp == 1) & (q.chip.kind == "gpu")),
         gather=np.where(streams, 0.0, gather),
         replicas=sum((part.replicas for part in parts), np.zeros(1)) * (not f.overlaps_replicas),
         gather_hidden_by=c.hidden_dp / 3 * f.overlaps_gather + 0.0 * a.dp,
         embeddings=_tied_embeddings(q, comm, a, parameters),
         optimizer=np.where(offloaded, 0.0, updates),
         offload=np.where(offloaded, _offloaded_update(q, a, m, sharded, dense + experts, sum(still)), _paged_update(q, sharded)),
-        fixed=np.where(uses_cuda_graph(q, a), 0.0, c.step),
+        fixed=np.where(cuda_graphs(q, a) == 2, 0.0, c.step),
     )
 
 
@@ -331,7 +340,7 @@ def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local
     copied = (f.reduced_bytes + f.weight_bytes) * sharded
     streamed = np.where(a.offload == OFFLOAD.index("parameters"), 2 * m * (f.weight_bytes * local + frozen), 0.0)
     per_node = np.minimum(q.cluster.node.devices, a.devices)
-    return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / q.host_bandwidth
+    return (copied + streamed) / host_link(q) + HOST_UPDATE_BYTES * sharded * per_node / (HOST_UPDATE_SHARE * q.host_bandwidth)
 
 
 def _update_launches(q: Question, a: Layouts) -> Floats:
@@ -342,14 +351,23 @@ def _update_launches(q: Question, a: Layouts) -> Floats:
     return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * MIN_KERNEL_SECONDS, 0.0)
 
 
-def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats]) -> dict[str, Floats]:
+def _chunk_waves(q: Question, layouts: Layouts) -> Floats:
+    """Return the micro-batches of compute between the gradients of the first model chunk of a stage and those of its last. Interleaved, a
+    chunk is done for the last pp micro-batches before the next one is: gradients are reduced, and weights gathered, meanwhile."""
+    m = np.ceil(np.broadcast_to(q.work.batch, len(layouts)) / (layouts.dp * layouts.mbs))
+    return np.minimum(m, 1 + (layouts.pp - 1) * (1 - 1 / layouts.vpp))
+
+
+def _exposed_per_step(per_step: PerStep, groups: Groups, computing: list[Floats], waves: Floats) -> dict[str, Floats]:
     """Return the seconds that follow the last backward pass, of whichever stage finishes later."""
     updates = per_step.optimizer + per_step.offload
-    hides, gather_hides = groups.expand(per_step.hidden_by), groups.expand(per_step.gather_hidden_by)
+    contention = groups.expand(per_step.contention)
+    hides, gather_hides = groups.expand(per_step.hidden_by) * waves, groups.expand(per_step.gather_hidden_by) * waves
     exposed = [
         np.maximum(groups.expand(least), groups.expand(reduction) - hides * hiding)
         + np.maximum(0.0, groups.expand(gather) - gather_hides * hiding)
         + groups.expand(replicas)
+        + contention * np.minimum(groups.expand(reduction), hides * hiding)
         for reduction, least, gather, replicas, hiding in zip(
             per_step.reduction,
             per_step.least,

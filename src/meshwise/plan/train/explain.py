@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwise import units
-from meshwise.cost.axes import MODEL_CUTS, RECOMPUTE, SCHEDULES, Bounds, layout_name, parse
+from meshwise.cost.axes import MODEL_CUTS, RECOMPUTE, SCHEDULES, Bounds, index, layout_name, parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS, TRAIN_WORDS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.roofline import verdicts
+from meshwise.plan.train import recipes
 from meshwise.plan.train.choice import Choice, Difference, choice, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
@@ -89,7 +90,9 @@ def runner_up(choices: tuple[Choice, ...]) -> Choice | None:
 
 def fastest_with(q: Question, best: Choice, text: str) -> Choice:
     """Return the fastest layout with the axes in `text`, on as many devices as the best one uses."""
-    bounds = parse(text)
+    facts, axes = recipes.split_facts(text)
+    q = recipes.changed(q, **facts) if facts else q
+    bounds = parse(axes) if axes else {axis: (index(axis, value), index(axis, value)) for axis, value in best.layout.items()}
     found = _search(q, best, bounds)
     if len(found.layouts):
         return choice(q, found.layouts, found.cost, 0)
@@ -155,7 +158,8 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
         f"{TRAIN_WORDS[part]} {100 * best.time[part] / best.step:.0f}% ({best.time[part]:.3g} s)" for part in (first, second)
     ]
     parts = f"The largest parts of the step are {shares[0]} and {shares[1]}."
-    return [binding(q, best, bounds), parts, *what_if(q, best, bounds), *_rooflines(q, best)]
+    other_recipes = map(str, recipes.trials(q, best))
+    return [binding(q, best, bounds), *other_recipes, parts, *what_if(q, best, bounds), *_rooflines(q, best)]
 
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:

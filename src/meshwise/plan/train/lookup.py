@@ -17,7 +17,7 @@ from meshwise.models.model import ONLY_LANGUAGE, Model
 from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.fields import defaults
-from meshwise.plan.train import dataset
+from meshwise.plan.train import dataset, recipes
 
 MAX_PADDED_SEQUENCES = 8
 """Sequences of a micro-batch that are padded to the longest of them, at most. An assumption: the search chooses the micro-batch later."""
@@ -44,7 +44,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         model = without_head(model)
     if ask.tower:
         model = with_tower(model, trained=ask.tower == "trained", images=ask.images)
-    framework = frameworks.find_framework(ask.framework or candidates(ask, cluster, model)[0])
+    framework = recipes.framework_of(ask, ask.framework or candidates(ask, cluster, model)[0])
     work = Train(
         batch=ask.batch * (ask.answers if objective.generates else objective.sequences), seq=ask.seq, framework=framework,
         precision=cast(Any, ask.precision or "bf16"), loss=ask.loss, compiled=ask.compile, optimizer=ask.optimizer or "adamw",

@@ -19,7 +19,7 @@ from meshwise.cost.work import Reliability
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import fallback, finetune, lookup, remedies
+from meshwise.plan.train import fallback, finetune, lookup, recipes, remedies
 from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
 from meshwise.plan.train.finetune import FinetuneFacts
 from meshwise.plan.train.search import check_divides
@@ -98,7 +98,7 @@ def make(ask: TrainAsk) -> TrainPlan:
     if len(found.layouts) == 0:
         raise DoesNotFit(too_large(q, found, lambda: remedies.advice(ask)))
     instead = fallback.usual_note(usual, q)
-    ask = replace(ask, framework=q.work.framework.key) if instead else ask
+    ask = replace(ask, framework=q.work.framework.program) if instead else ask
     choices = tuple(distinct(q, found, ask.top))
     if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.MIN_GOODPUT:
         raise DoesNotFit(no_progress(q, choices[0]))
@@ -121,7 +121,7 @@ def make(ask: TrainAsk) -> TrainPlan:
         },
         framework=q.work.framework.name,
         notes=(
-            *q.model.notes, *q.cluster.notes, *_assumptions(q, ask.precision), *_deadline_note(ask, choices), *instead,
+            *q.model.notes, *q.cluster.notes, *recipes.assumed(q, ask), *_assumptions(q, ask.precision), *_deadline_note(ask, choices), *instead,
             *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]),
         ),
         finetune=finetune.facts(ask, q, choices[0]),

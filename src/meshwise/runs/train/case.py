@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwise.catalogue.chips import Chip, Cluster
-from meshwise.catalogue.frameworks import Framework
+from meshwise.catalogue.frameworks import LOSSES, Framework
 from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
 from meshwise.cost.finetune import FULL, parse
 from meshwise.cost.precision import RECIPES, Precision
@@ -32,6 +32,13 @@ RECOMPUTE_WORDS = {
 }
 """Words of tables and programs for values of the axis `recompute`."""
 OFFLOAD_WORDS = {**dict.fromkeys(("no", "false"), "none"), **dict.fromkeys(("cpu", "optim", "optimiser", "yes"), "optimizer")}
+LOSS_WORDS = {
+    **dict.fromkeys(("eager", "torch", "unfused", "native"), "materialised"),
+    **dict.fromkeys(("crossentropykernel", "fusedcrossentropy", "te", "triton", "flashattn"), "kernel"),
+    **dict.fromkeys(("liger", "cce", "fusedlinear", "linearcrossentropy", "fusedlinearcrossentropy"), "fused"),
+    **dict.fromkeys(("tiled", "vocabtiling", "chunk"), "chunked"),
+}
+"""Words of tables and programs for kinds of loss."""
 MAX_KEPT = 1 << 16
 """Tasks, layouts and notes of runs that are kept, so that equal ones are one object: a million rows differ in little but their times, and
 `predict` evaluates rows of the same objects once."""
@@ -215,7 +222,9 @@ def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Tra
     precision = machine.precision_of(run, kind)
     if precision is None:
         unstated.append("precision")
-    balanced = "drop" in _word(run, "router")  # tokens beyond an expert's capacity are dropped, so no rank has more than the mean
+    capacity = amount(run, "capacity")
+    if math.isnan(capacity):  # tokens beyond an expert's capacity are dropped, so no rank has more than the mean
+        capacity = 1.0 if re.search(r"drop(?!.?less)", _word(run, "router")) else math.nan
     compiled = machine.is_yes(run.text("compile")) or (
         "compile" not in run and framework.compiles_narrow and (precision or "bf16") not in ("bf16", "fp16")
     )
@@ -226,10 +235,11 @@ def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Tra
         framework=framework,
         precision=precision or "bf16",
         compiled=compiled,
+        loss=_axis_word(run, "loss", LOSS_WORDS, LOSSES),
         optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
         finetune=parse(run.text("finetune")) if run.text("finetune") else FULL,
     )
-    return _task(replace(work, imbalance=1.0) if balanced else work)
+    return _task(work if math.isnan(capacity) else replace(work, imbalance=max(1.0, capacity)))
 
 
 def _axis_word(run: Run, name: str, words: Mapping[str, str], values: tuple[str, ...]) -> str:

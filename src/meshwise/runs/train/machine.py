@@ -11,6 +11,7 @@ from meshwise.catalogue import files
 from meshwise.catalogue.cards import chip_in_text
 from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.clusters import find_cluster
+from meshwise.catalogue import frameworks
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.catalogue.pods import slices_in_text
 from meshwise.cost.precision import Precision, parse_precision
@@ -105,14 +106,50 @@ def part_of(on: str, devices: int) -> str:
 
 def framework_of(run: Run, zero: int | None, kind: str, assumed: list[str]) -> Framework:
     """Find the framework that a run names; an unknown one is replaced by FSDP, DeepSpeed or Megatron, depending on how it shards."""
-    framework, notes = _framework_of(run.text("framework"), run.text("flash").lower(), zero, kind)
+    framework, notes = _framework_of(run.text("framework"), run.text("source"), run.text("flash").lower(), zero, kind)
     assumed += notes
-    return framework
+    return _as_told(framework, _release_of(run, framework), *(_word(run, name) for name in TOLD))
+
+
+TOLD = ("attention", "overlap", "graphs", "gradients")
+"""Facts of a program that a run may state."""
+ATTENTION_WORDS = {
+    **dict.fromkeys(("flash", "flashattention2", "flashattn2", "flashattn", "flashattention", "flash2", "sdpa", "sdpaflash"), "fa2"),
+    **dict.fromkeys(("flashattention3", "flashattn3", "flash3"), "fa3"),
+    **dict.fromkeys(("flashattention4", "flashattn4", "flash4"), "fa4"),
+    **dict.fromkeys(("fused", "cudnnfused", "cudnnflashte", "sdpacudnn"), "cudnn"),
+    **dict.fromkeys(("eager", "math", "local", "torch", "none", "dotproduct"), "unfused"),
+    **dict.fromkeys(("tokamax", "splash", "pallas"), "xla"),
+}
+"""Words of tables and programs for attention kernels."""
+GRADIENT_WORDS = {**dict.fromkeys(("float32", "fp32", "4"), "fp32"), **dict.fromkeys(("bfloat16", "bf16", "float16", "fp16", "2"), "bf16")}
+GRAPH_WORDS = {**dict.fromkeys(("no", "false", "off", "0"), "none"), **dict.fromkeys(("yes", "true", "on", "1", "layer", "te"), "partial"), **dict.fromkeys(("fulliteration", "iteration", "step"), "full")}
+
+
+def _word(run: Run, name: str) -> str:
+    """Return a fact of the program in the catalogue's words."""
+    text = run.text(name).lower().strip()
+    words = {"attention": ATTENTION_WORDS, "graphs": GRAPH_WORDS, "gradients": GRADIENT_WORDS}.get(name, {})
+    return words.get(re.sub(r"[^a-z0-9]", "", text), text)
+
+
+def _release_of(run: Run, framework: Framework) -> str:
+    """Return the release or the day of a run: as it states them, or as the words about its source do; '' where nothing does."""
+    texts = (run.text(name) for name in ("release", "era", "date", "source"))
+    return next(filter(None, (frameworks.release_in_text(framework, text) for text in texts)), "")
 
 
 @lru_cache(MAX_KEPT)
-def _framework_of(text: str, flash: str, zero: int | None, kind: str) -> tuple[Framework, tuple[str, ...]]:
-    framework, notes = _known_framework(text), ()
+def _as_told(framework: Framework, release: str, attention: str, overlap: str, graphs: str, gradients: str) -> Framework:
+    """Return a framework with the facts of a release, and with those that a run states."""
+    at = find_framework(framework.name, release) if release and framework.releases else framework
+    at = replace(at, attention=framework.attention, dropout=framework.dropout) if framework.attention == "unfused" else at
+    return at.told(attention=attention, overlap=overlap, graphs=graphs, gradients=gradients)
+
+
+@lru_cache(MAX_KEPT)
+def _framework_of(text: str, source: str, flash: str, zero: int | None, kind: str) -> tuple[Framework, tuple[str, ...]]:
+    framework, notes = frameworks.published(source, _known_framework(text)), ()
     if framework is None:
         usual = "maxtext" if kind == "tpu" else "fsdp" if zero == 3 else "deepspeed" if zero == 2 else "megatron"
         framework = find_framework(usual)
@@ -128,14 +165,8 @@ def _framework_of(text: str, flash: str, zero: int | None, kind: str) -> tuple[F
 @cache
 def _known_framework(text: str) -> Framework | None:
     """Find a framework by its name, or by the longest name of the catalogue inside the text: 'NeMo (Megatron-LM)'."""
-    names = [(name, find_framework(key)) for key in files.files("frameworks", ".toml") for name in _names(key)]
-    inside = [pair for pair in names if files.squeeze(pair[0]) in files.squeeze(text)]
-    return max(inside, key=lambda pair: len(pair[0]))[1] if inside else None
-
-
-def _names(key: str) -> tuple[str, ...]:
-    framework = find_framework(key)
-    return key, framework.name, *framework.aliases
+    inside = [pair for pair in frameworks.names().items() if files.squeeze(pair[0]) in files.squeeze(text)]
+    return find_framework(max(inside, key=lambda pair: len(pair[0]))[1]) if inside else None
 
 
 def precision_of(run: Run, kind: str) -> Precision | None:

@@ -1,0 +1,125 @@
+"""Recipes: what a program does in a release (attention kernel, loss, overlap, graphs, dtypes), as a plan assumes it, and what would change."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from meshwise import units
+from meshwise.catalogue.frameworks import FLASH_SHARES, Framework, find_framework, flash_share
+from meshwise.cost.layout import Layouts
+from meshwise.cost.train.question import Question
+from meshwise.cost.train.step import evaluate
+from meshwise.cost.work import Train
+from meshwise.errors import UserError, unknown
+from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train.choice import Choice
+
+FACTS = ("release", "attention", "loss", "overlap", "graphs", "gradients")
+"""Options that state a recipe."""
+MIN_GAIN_PERCENT, MIN_SAVED_SHARE = 0.5, 0.02
+"""Percent of a step, and share of a device's memory, below which another recipe is not worth a sentence."""
+
+
+def framework_of(ask: TrainAsk, name: str) -> Framework:
+    """Return the framework of that name with the facts that the question states."""
+    framework = find_framework(name, ask.release)
+    return framework.told(attention=ask.attention, overlap=ask.overlap, graphs=ask.graphs, gradients=ask.gradients)
+
+
+def changed(q: Question, **facts: str) -> Question:
+    """Return a question with other facts of its program; the calibration follows the attention kernel."""
+    unknown_names = set(facts) - set(FACTS)
+    if unknown_names:
+        raise unknown("fact of a program", unknown_names.pop(), FACTS)
+    release, loss = facts.pop("release", ""), facts.pop("loss", q.work.loss)
+    before = q.work.framework
+    after = (find_framework(before.program, release).on(q.chip.kind) if release else before).told(**facts)
+    work = Train(**(vars(q.work) | {"framework": after, "loss": loss}))
+    rates = [flash_share(one.kernel(q.chip.architecture), q.chip.architecture) for one in (after, before)]
+    flash = q.calibration.flash if q.chip.kind == "cpu" else min(1.0, q.calibration.flash * rates[0] / rates[1])
+    return replace(q, work=work, calibration=replace(q.calibration, flash=flash))
+
+
+def assumed(q: Question, ask: TrainAsk) -> tuple[str, ...]:
+    """Return one note of the recipe that a plan assumes, without what the question states."""
+    f, chip = q.work.framework, q.chip
+    facts = {
+        "attention": f"attention {f.kernel(chip.architecture)}",
+        "loss": f"loss {q.work.loss_kind}",
+        "overlap": f"hides {', '.join(f.overlap) or 'no communication'}",
+        "graphs": f"{f.graphs} CUDA graphs" if f.graphs != "none" else "",
+        "gradients": f"gradients summed in {8 * f.gradient_bytes} and reduced in {8 * f.reduced_bytes} bits",
+    }
+    if chip.kind != "gpu":
+        facts |= {"attention": "", "graphs": ""}
+    told = [words for name, words in facts.items() if words and not getattr(ask, name)]
+    release = f" {f.release}" if f.release and not ask.release else ""
+    return (f"{f.name}{release}, assumed: {'; '.join(told)}",) if told else ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Another recipe for the same layout, and what it changes."""
+
+    option: str
+    percent: float
+    """Change of the step's time."""
+    saved: float
+    """Bytes per device."""
+
+    def __str__(self) -> str:
+        changes = [f"{self.percent:+.1f}% time"] if abs(self.percent) >= MIN_GAIN_PERCENT else []
+        if self.saved > 0:
+            changes.append(f"{units.show(self.saved, 'bytes', binary=True, digits=3)} less per device")
+        return f"With {self.option}: {', '.join(changes)}, the same layout."
+
+
+def trials(q: Question, best: Choice) -> list[Trial]:
+    """Return the recipes under which a layout takes less time or memory, the largest gain first."""
+    layouts = Layouts.from_row(best.layout)
+    before, found = evaluate(q, layouts), list[Trial]()
+    for name, value in _options(q, best):
+        after = evaluate(changed(q, **{name: value}), layouts)
+        percent = 100 * float(after.step[0] / before.step[0] - 1)
+        saved = float(before.peak[0] - after.peak[0])
+        worth = saved >= MIN_SAVED_SHARE * q.chip.memory
+        if percent <= -MIN_GAIN_PERCENT or (worth and percent < MIN_GAIN_PERCENT):
+            found.append(Trial(f"--{name} {value}", percent, saved if worth else 0.0))
+    return sorted(found, key=lambda trial: trial.percent)
+
+
+def _options(q: Question, best: Choice) -> Iterator[tuple[str, str]]:
+    """Yield facts that could help: a faster attention kernel of this chip, a loss without logits, communication that is not hidden, graphs,
+    and gradients in 16 bits."""
+    f, layout, architecture = q.work.framework, best.layout, q.chip.architecture
+    if q.chip.kind != "gpu":
+        return
+    own = {name: shares[architecture] for name, shares in FLASH_SHARES.items() if architecture in shares and name != "cudnn"}
+    fastest = max(own, key=lambda name: own[name], default="")
+    if fastest and own[fastest] > flash_share(f.kernel(architecture), architecture):
+        yield "attention", fastest
+    if q.work.loss_kind not in ("chunked", "fused") and q.work.objective.vocabulary:
+        yield "loss", "fused"
+    for axis, hidden in (("tp", f.overlaps_tp), ("ep", f.overlaps_experts)):
+        if int(layout[axis]) > 1 and not hidden:
+            yield "overlap", axis
+    if f.graphs == "none" and best.time["launch"] > 0:
+        yield "graphs", "full"
+    if f.reduced_bytes > 2 and best.devices > 1:
+        yield "gradients", "bf16"
+
+
+def split_facts(text: str) -> tuple[dict[str, str], str]:
+    """Return the facts of a program in a text such as 'tp=8,attention=fa2', and the rest."""
+    facts: dict[str, str] = {}
+    rest: list[str] = []
+    for item in text.split(","):
+        name, sign, value = item.strip().partition("=")
+        if name in FACTS and sign:
+            facts[name] = value.strip()
+        elif facts and not sign and list(facts)[-1] == "overlap":  # overlap=ep,tp
+            facts["overlap"] += f",{item.strip()}"
+        else:
+            rest.append(item)
+    if any(not value for value in facts.values()):
+        raise UserError(f"{text!r} states no value of a fact; expected one such as attention=fa2")
+    return facts, ",".join(rest)
