@@ -238,6 +238,14 @@ class Framework:
         hides = (self.overlaps_tp, self.overlaps_experts, self.overlaps_stages, self.overlaps_reduction)
         return tuple(word for word, hidden in zip(OVERLAPS, hides, strict=True) if hidden)
 
+    def summed_bytes(self, precision: str) -> int:
+        """Return bytes per element in which gradients are kept and summed."""
+        return self.fp16_gradient_bytes if precision == "fp16" and self.fp16_gradient_bytes else self.gradient_bytes
+
+    def wire_bytes(self, precision: str) -> int:
+        """Return bytes per gradient element on the wire."""
+        return min(self.reduced_bytes, self.summed_bytes(precision)) if precision == "fp16" else self.reduced_bytes
+
     def bytes_per_logit(self, loss: str) -> float:
         """Return bytes moved per logit with a loss of this kind: its own, or another that a run names."""
         return self.logit_bytes if loss == self.loss else LOGIT_BYTES[loss]
@@ -342,7 +350,7 @@ def published(source: str, stated: Framework | None) -> Framework | None:
     return next((find_framework(name) for words, name in _publishers().items() if words in source), stated)
 
 
-GENERAL_PROGRAMS = ("megatron", "megatron-bridge")
+GENERAL_PROGRAMS = ("megatron", "megatron-bridge", "megatron-deepspeed")
 """Programs whose names stand for all that are built on them."""
 
 
@@ -361,18 +369,34 @@ def _programs(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _released(key: str, facts: Mapping[str, Any], where: str, release: str) -> Framework:
-    """Return a framework with the facts of a release."""
+    """Return a framework with the facts of a release. A variant changes those of its framework's releases, and has further ones."""
+    variant = cast(Mapping[str, Any], facts.get("variant", {}))
+    entries, own = _entries(facts), _entries(variant)
+    known = tuple(Release(*(str(entry[name]) for name in RELEASE_KEYS)) for entry in sorted(entries + own, key=lambda one: str(one["date"])))
+    used = known[: _until(known, release)] if release else known
     base = {name: value for name, value in facts.items() if name not in ("releases", "variant")}
-    entries = sorted(cast(list[dict[str, Any]], facts.get("releases", [])), key=lambda entry: str(entry["date"]))
-    known = tuple(Release(str(entry["release"]), str(entry["date"]), str(entry["source"])) for entry in entries)
-    used = _until(known, release) if release else len(known)
-    for entry in entries[:used]:
-        base |= {name: value for name, value in entry.items() if name not in ("release", "date", "source")}
-    variant = dict(cast(Mapping[str, Any], facts.get("variant", {})))
-    own = variant.pop("sources", [])
-    base |= variant | ({"sources": [*base["sources"], *own]} if own else {})
-    framework = records.read(Framework, base, where)
-    return replace(framework, key=key, program=_names(key, facts)[-1 if variant else 0], releases=known, release=known[used - 1].release if used else "")
+    base = _changed(base, entries, used) | {name: value for name, value in variant.items() if name not in ("releases", "sources")}
+    base = _changed(base, own, used) | {"sources": [*base["sources"], *variant.get("sources", ())]}
+    program = _names(key, facts)[-1 if variant else 0]
+    return replace(
+        records.read(Framework, base, where), key=key, program=program, releases=known, release=used[-1].release if used else ""
+    )
+
+
+RELEASE_KEYS = ("release", "date", "source")
+"""What an entry of `releases` states besides facts."""
+
+
+def _entries(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return sorted(cast(list[dict[str, Any]], facts.get("releases", [])), key=lambda entry: str(entry["date"]))
+
+
+def _changed(facts: dict[str, Any], entries: list[dict[str, Any]], used: tuple[Release, ...]) -> dict[str, Any]:
+    """Return facts as the entries up to the last used release change them."""
+    for entry in entries:
+        if any(one.release == entry["release"] for one in used):
+            facts = facts | {name: value for name, value in entry.items() if name not in RELEASE_KEYS}
+    return facts
 
 
 _DAY = re.compile(r"(?<!\d)(20[12]\d)(?:[-./]?(0\d|1[0-2]))?(?:[-./](\d\d))?(?!\d)")

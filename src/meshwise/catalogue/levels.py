@@ -22,6 +22,8 @@ FABRICS = (
     ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"), ("roce", r"roce|spectrum"), ("dcn", r"\bdcn\b"),
 )  # fmt: skip
 """Networks between nodes by the words in their names. Any other is '', of which nothing is known."""
+SOLD_FABRICS = ("infiniband", "efa", "roce")
+"""Networks that today's GPUs are sold with, by vendors and clouds."""
 Values = Mapping[str, float]
 
 
@@ -100,15 +102,16 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
 
 def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:
     """Return the calibration for a chip, a framework and a network: one that was fitted to this chip and framework, with the coefficients
-    of another network where it was fitted on another; else one that is composed of levels. Of a network that nobody stated (`stated`), the
-    one that the calibration was fitted on is assumed."""
+    of another network where it was fitted on another; else one that is composed of levels. A network that nobody stated (`stated`) is the
+    vendor's, or the one of the calibration where clouds and vendors sell the chip with it."""
     own, fabric = calibrations.fitted_to(chip, framework.key), fabric_of(network)
     if own is None:
         return composed(chip, framework, fabric, levels())
     own = replace(own, flash=min(1.0, own.flash * _kernel_ratio(chip, framework)))
     if own.shipped:  # fitted to runs of somebody else's machine
         own = replace(own, between=float(levels().spread.get("between", 0.0)), expert_spread=_expert_spread(own))
-    if not own.fabric or own.fabric == fabric or not stated or network is None:
+    assumed = not stated and own.fabric in SOLD_FABRICS
+    if not own.fabric or own.fabric == fabric or assumed or network is None:
         return own
     return replace(own, **_of_fabric(fabric), key=f"{own.key} + {fabric or 'another network'}")
 

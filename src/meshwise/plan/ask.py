@@ -186,7 +186,7 @@ class TrainAsk(Ask):
         group=MACHINE,
     )  # fmt: skip
     loss: str = asked(
-        default="", converter=choice("", *LOSSES), shown="as the release", vary="materialised,kernel,chunked,fused", group=RECIPE,
+        default="", converter=choice(*LOSSES), shown="as the release", vary="materialised,kernel,chunked,fused", group=RECIPE,
         help="How the loss is computed: all logits (eager, compiled, or by a kernel), in chunks, or fused with the head.",
     )  # fmt: skip
     release: str = asked(
@@ -194,7 +194,7 @@ class TrainAsk(Ask):
         shown="the newest", group=RECIPE, vary="2024-12,2025-06",
     )  # fmt: skip
     attention: str = asked(
-        default="", converter=choice("", *KERNELS), help="Attention kernel.", shown="as the release on this chip", group=RECIPE,
+        default="", converter=choice(*KERNELS), help="Attention kernel.", shown="as the release on this chip", group=RECIPE,
         vary="fa2,fa3",
     )  # fmt: skip
     overlap: str = asked(
@@ -202,11 +202,11 @@ class TrainAsk(Ask):
         shown="as the release", group=RECIPE,
     )  # fmt: skip
     graphs: str = asked(
-        default="", converter=choice("", *GRAPHS), help="CUDA graphs: of layers (partial), or of whole steps.",
+        default="", converter=choice(*GRAPHS), help="CUDA graphs: of layers (partial), or of whole steps.",
         shown="as the release", group=RECIPE, vary="none,full",
     )  # fmt: skip
     gradients: str = asked(
-        default="", converter=choice("", *ELEMENT_BYTES), help="Dtype in which gradients are summed and reduced.",
+        default="", converter=choice(*ELEMENT_BYTES), help="Dtype in which gradients are summed and reduced.",
         shown="as the release", group=RECIPE, vary="fp32,bf16",
     )  # fmt: skip
     compile: bool = asked(default=False, converter=FLAG, help="Layers are compiled (torch.compile), where the framework can.")

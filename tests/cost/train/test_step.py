@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
-from meshwise.cost.train.layer import uses_cuda_graph
+from meshwise.cost.train.layer import cuda_graphs
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.models.model import build
@@ -137,7 +137,7 @@ def test_an_unused_axis_costs_nothing(case: tuple[Question, Layouts]) -> None:
 def test_the_fixed_cost_is_paid_once_per_step_unless_a_step_is_one_cuda_graph(case: tuple[Question, Layouts], more: int) -> None:
     q, layouts = case
     later = replace(q, calibration=replace(q.calibration, step=q.calibration.step + more))
-    paid = more * (uses_cuda_graph(q, layouts) == 0)
+    paid = more * (cuda_graphs(q, layouts) == 0)
     assert evaluate(later, layouts).step == pytest.approx(evaluate(q, layouts).step + paid)
 
 

@@ -322,7 +322,7 @@ class DataParallel:
         weight_bytes = min(f.weight_bytes, work.recipe.bytes) if f.gathers_narrow else f.weight_bytes
         bucket = np.maximum(f.bucket, f.bucket_per_rank * shard.size)
         pieces = np.maximum(1.0, np.ceil(parameters / bucket)) if f.bucket else np.maximum(1.0, layers)
-        reduced = min(f.reduced_bytes, f.fp16_gradient_bytes or 4) if work.precision == "fp16" else f.reduced_bytes
+        reduced = f.wire_bytes(work.precision)
         every = np.where((a.pp > 1) & f.reduces_every_microbatch, m, 1.0)
         kept = a.pp > 1  # between micro-batches: gathered weights, and gradients that are reduced once
         stages = [a.zero == 0, a.zero == 1, a.zero == 2]

@@ -257,8 +257,7 @@ def state_bytes(work: Train, a: Layouts, microbatches: Floats) -> tuple[Floats, 
         return none + 4.0 * (work.optimizer != FUSED_UPDATE), none + max(0.0, OPTIMIZER_BYTES[work.optimizer] - ADAPTER_BYTES)
     whole = OPTIMIZER_BYTES[work.optimizer] + f.master_gradient_bytes
     split = f.splits_weights & (a.devices == 1)
-    summed = f.fp16_gradient_bytes if work.precision == "fp16" and f.fp16_gradient_bytes else f.gradient_bytes
-    gradients = np.where(split & (microbatches == 1), 2.0, float(summed))
+    gradients = np.where(split & (microbatches == 1), 2.0, float(f.summed_bytes(work.precision)))
     if f.master_gradient_bytes:
         gradients = np.where(a.zero >= 3, 0.0, gradients)
     if work.optimizer == FUSED_UPDATE:

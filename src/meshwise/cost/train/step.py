@@ -309,7 +309,7 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     offloaded = (a.offload == OFFLOAD.index("optimizer")) | (a.offload == OFFLOAD.index("parameters"))
     local = dense + experts
     # a gradient that is kept beside its float32 sum is added to it in a kernel of its own; norms, clipping and zeroing touch all gradients
-    summed = m * SUM_BYTES * local * (f.gradient_bytes > OWN_SUM)
+    summed = m * SUM_BYTES * local * (f.summed_bytes(q.work.precision) > OWN_SUM)
     moved = c.update * (per_parameter * sharded + CLIP_BYTES * local * f.separate_updates) + summed
     updates = moved / d.bandwidth + _update_launches(q, a)
     return PerStep(

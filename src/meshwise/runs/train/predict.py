@@ -108,7 +108,7 @@ def _blocks(cases: Sequence[Case]) -> tuple[Block, ...]:
         wiring = (node.devices, network, levels.fabric_of(case.cluster.network), case.cluster.torus, case.cluster.tiers)
         work = case.work
         chip = (case.chip.key, case.chip.memory)
-        task = (work.framework, work.seq, work.precision, work.compiled, work.imbalance, work.optimizer, work.finetune)
+        task = (work.framework, work.seq, work.precision, work.compiled, work.loss, work.imbalance, work.optimizer, work.finetune)
         key = (case.model.name, chip, wiring, *task)
         rows_by_key.setdefault(key, []).append(i)
     return tuple(_block(cases, rows) for rows in rows_by_key.values())
