@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, rule_rate
+from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, product, rule_rate
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import Finetuned, dequantized_bytes, finetuned
 from meshwise.cost.work import Train
@@ -18,7 +18,8 @@ from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op, fusable_groups
 VOCABULARY_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by."""
 DORA_BYTES = 10.0
-"""Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32."""
+"""Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32. Not where
+adapters are fused (`_add_magnitudes`)."""
 FORWARD_CASTS_SHARE = 5 / 8
 """Share of the bytes of weights' casts in the forward pass, which also looks for the largest value."""
 JOINED_OUTPUTS_MULTIPLE = 16
@@ -241,13 +242,25 @@ def add_adapters(
         if first.part not in ("ffw", "experts"):
             kind = t.outputs if first.shard == "row" else t.projections
             kind += narrow[0] + wide[0]
-        if how.magnitudes:  # the norm of every row of the weight and its adapter's product
+        if how.magnitudes and fused:
+            _add_magnitudes(t, d, first, (n, k, rank), number, used)
+        elif how.magnitudes:  # the norm of every row of the weight and its adapter's product
             t.casts += number * DORA_BYTES * module.n * module.k / cut.tp / d.bandwidth
     for block, op in placed:
         if op.name in how.quantized and block in model.times:
             seconds = op.count * dequantized_bytes(op) / cut.tp / d.bandwidth
             t.casts += seconds
             t.casts_back += seconds
+
+
+def _add_magnitudes(t: Passes, d: Device, op: Op, sizes: tuple[Floats, Floats, Floats], number: int, rows: Floats) -> None:
+    """Add DoRA's work where adapters are fused (workers/trainer/models/linear.py): a narrow product reads the weight for the lengths of its
+    rows; outputs are read and written once to scale them, unless the sum with the residual does it; backward, they and their gradients are
+    read for the gradient of the magnitudes, and the gradients read and written again to scale them."""
+    n, k, rank = sizes
+    outputs = number * memory_bound(d, 2 * d.element * rows * n)
+    t.casts += number * product(d.in_16_bits(), n, rank, k) + outputs * (op.shard != "row")
+    t.casts_back += 2 * outputs
 
 
 def backward_bytes(forward: Floats) -> Floats:
