@@ -48,6 +48,10 @@ class Framework:
     """The attention kernel of its current version."""
     flexible: bool = False
     """Attention with ALiBi, soft caps or windows is a kernel compiled for that rule (FlexAttention), not a plain kernel with a mask."""
+    head_multiple: Count = 1.0
+    """Its attention kernel pads the features of a head to a multiple of this, and multiplies the padding."""
+    sums_biases: bool = False
+    """The gradient of a product's bias is a kernel of its own, which reads the gradient of the output again."""
     unfused: Count = 1.0
     """Bytes moved by its norms, rotary positions and activation functions, over those moved by fused kernels."""
     compiled: Count = 0.0
@@ -90,6 +94,9 @@ class Framework:
     have 16 bits too if there is one micro-batch, and are allocated as activations are freed."""
     joins_products: bool = False
     """On one device, projections of the same input are one product."""
+    fuses_experts: bool = False
+    """The product of experts' gate and up computes the gate too, tokens are read once when they are spread over the rows of their experts,
+    and products of their gradients leave the squares for the gradient norm."""
     graphs: bool = False
     """On one device a step is one CUDA graph, without CPU launch overhead."""
     separate_updates: bool = False

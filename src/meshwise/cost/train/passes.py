@@ -60,7 +60,7 @@ class Passes:
     pointwise: Floats
     """Elementwise work on activations that tensor parallelism shards."""
     casts: Floats
-    """Casts of operands to 8 or 4 bits."""
+    """Casts of operands to 8 or 4 bits, and other bytes of products that are moved in one direction only."""
     casts_back: Floats
     norms: Floats
     """Elementwise work on full-width activations: every device does all of it unless sequence parallelism shards it."""
@@ -161,11 +161,18 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
             weights = times * each * n * k * work.framework.weight_casts / d.bandwidth
             t.casts += weights * FORWARD_CASTS_SHARE
             t.casts_back += weights * (1 - FORWARD_CASTS_SHARE)
-        _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
+        if work.framework.sums_biases and np.any(op.params > op.n * op.k):
+            seconds = times * memory_bound(d, d.element * rows * op.m * each * n)
+            t.casts_back += seconds * finetuned(model, work.finetune).weights
+            t.casts += 2 * seconds * (d.joins and op.shard in ("column", "kv") and op.part == "attention")
+        if op.expert and work.framework.fuses_experts:
+            _add_expert_kernels(t, d, op, rows, rows * op.m * each, n, times, model)
+        else:
+            _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
         heads, f = op.m / cut.tp, work.framework
         rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible, cut.cp)
-        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule)
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule, f.head_multiple)
         t.core += times * core
         t.core_back += times * back
         if model.decoder.position_kind == "rotary":  # reads and writes q and k
@@ -204,6 +211,21 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
         t.pointwise += times * 4 * d.element * rows * model.decoder.hidden / d.bandwidth
     elif op.shard == "row":
         t.norms += times * memory_bound(d, 3 * d.element * rows * model.decoder.hidden)
+
+
+def _add_expert_kernels(
+    t: Passes, d: Device, op: Op, tokens: Floats, rows: Floats, n: Floats, times: int, model: Model
+) -> None:
+    """Add the kernels around fused products of experts, which have `rows` rows for `tokens` tokens: tokens are spread over rows and rows
+    added up, in both directions; forward the gated product is written, and backward gate, up and its gradient are read, and all three
+    written."""
+    if op.name.endswith(".up"):
+        t.casts += times * d.element * rows * n / d.bandwidth
+        t.casts_back += times * 6 * d.element * rows * n / d.bandwidth
+    elif op.shard == "row":
+        moved = times * 2 * d.element * (rows + tokens) * model.decoder.hidden / d.bandwidth
+        t.casts += moved
+        t.casts_back += moved
 
 
 def _add_tower(t: Passes, d: Device, placed: Sequence[tuple[str, Op]], cut: Cut) -> None:
