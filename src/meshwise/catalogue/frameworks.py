@@ -86,6 +86,10 @@ class Framework:
     """Attention kernels by architecture: "Hopper=fa3"."""
     flexible: bool = False
     """Attention with ALiBi, soft caps or windows is a kernel compiled for that rule (FlexAttention), not a plain kernel with a mask."""
+    head_multiple: Count = 1.0
+    """Its attention kernel pads the features of a head to a multiple of this, and multiplies the padding."""
+    sums_biases: bool = False
+    """The gradient of a product's bias is a kernel of its own, which reads the gradient of the output again."""
     unfused: Count = 1.0
     """Bytes moved by its norms, rotary positions and activation functions, over those moved by fused kernels."""
     compiled: Count = 0.0
@@ -135,6 +139,9 @@ class Framework:
     """CUDA graphs: of layers (partial), or of a whole step, without CPU launch overhead."""
     graphs_alone: bool = False
     """Graphs are used on one device only."""
+    fuses_experts: bool = False
+    """The product of experts' gate and up computes the gate too, tokens are read once when they are spread over the rows of their experts,
+    and products of their gradients leave the squares for the gradient norm."""
     separate_updates: bool = False
     """Gradient norm, clipping, update and copy back are passes over memory of their own, not one fused kernel."""
     zero: tuple[int, ...] = (1, 2, 3)

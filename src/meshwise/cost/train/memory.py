@@ -89,7 +89,7 @@ class ActivationBytes:
             elif op.kind in ("scan", "conv"):
                 sums["mixer"] += 2 * op.m * op.n * op.count
         layer_inputs = 2.0 * hidden * model.decoder.layers
-        sums["copies"] += _adapter_bytes(framework, how)
+        sums["copies"] += _adapter_bytes(framework, how, normed=bool(model.decoder.qk_norm))
         sizes = {"input": layer_inputs, **sums, "norms": sums["norms"] - layer_inputs}
         visited = how.inputs if how else 1.0  # layers below the lowest trained one keep nothing
         return ActivationBytes(**{name: size * visited for name, size in sizes.items()})
@@ -119,13 +119,17 @@ def _inputs_kept(f: Framework, how: Finetuned | None) -> InputsKept:
     return InputsKept(norms * shared, float(how.adapts(feeds=True, row=True) and shared))
 
 
-def _adapter_bytes(f: Framework, how: Finetuned | None) -> float:
-    """Return bytes per token that adapters keep in all layers: the narrow product, with DoRA the wide one, and their own copies of their
-    inputs where the framework makes such copies."""
+def _adapter_bytes(f: Framework, how: Finetuned | None, normed: bool) -> float:
+    """Return bytes per token that adapters keep in all layers: the narrow product, with DoRA the wide one before it is scaled, and their
+    own copies of their inputs where the framework makes such copies. Where elements are made again, the wide product takes the place of
+    what is made from it and kept otherwise: outputs of up and gate, the sum that attention is added to, and queries and keys before their
+    norms (`normed`)."""
     total = 0.0
     for module in how.adapted if how else ():
-        used = module.count * module.ops[0].m
-        wide = 2.0 * module.n * how.magnitudes if how else 0.0
+        op = module.ops[0]
+        used, feeds = module.count * op.m, op.part in ("ffw", "experts")
+        replaces = f.remakes_elements and (feeds != (op.shard == "row") or (normed and not feeds))
+        wide = 2.0 * module.n * (how.magnitudes and not replaces) if how else 0.0
         total += used * module.layers * (f.adapter_input_bytes * module.k + 2.0 * (how.rank if how else 0)) + used * wide
     return total
 

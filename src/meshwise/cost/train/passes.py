@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, rule_rate
+from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, product, rule_rate
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import Finetuned, dequantized_bytes, finetuned
 from meshwise.cost.work import Train
@@ -18,7 +18,8 @@ from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op, fusable_groups
 VOCABULARY_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by."""
 DORA_BYTES = 10.0
-"""Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32."""
+"""Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32. Not where
+adapters are fused (`_add_magnitudes`)."""
 FORWARD_CASTS_SHARE = 5 / 8
 """Share of the bytes of weights' casts in the forward pass, which also looks for the largest value."""
 JOINED_OUTPUTS_MULTIPLE = 16
@@ -59,7 +60,7 @@ class Passes:
     pointwise: Floats
     """Elementwise work on activations that tensor parallelism shards."""
     casts: Floats
-    """Casts of operands to 8 or 4 bits."""
+    """Casts of operands to 8 or 4 bits, and other bytes of products that are moved in one direction only."""
     casts_back: Floats
     norms: Floats
     """Elementwise work on full-width activations: every device does all of it unless sequence parallelism shards it."""
@@ -162,11 +163,18 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
             weights = times * each * n * k * work.framework.weight_casts / d.bandwidth
             t.casts += weights * FORWARD_CASTS_SHARE
             t.casts_back += weights * (1 - FORWARD_CASTS_SHARE)
-        _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
+        if work.framework.sums_biases and np.any(op.params > op.n * op.k):
+            seconds = times * memory_bound(d, d.element * rows * op.m * each * n)
+            t.casts_back += seconds * finetuned(model, work.finetune).weights
+            t.casts += 2 * seconds * (d.joins and op.shard in ("column", "kv") and op.part == "attention")
+        if op.expert and work.framework.fuses_experts:
+            _add_expert_kernels(t, d, op, rows, rows * op.m * each, n, times, model)
+        else:
+            _add_elementwise(t, d, op, rows * op.m * each, n, times, model)
     elif op.kind == "attention":
         heads, f = op.m / cut.tp, work.framework
         rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible, cut.cp)
-        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule)
+        core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule, f.head_multiple)
         t.core += times * core
         t.core_back += times * back
         if model.decoder.position_kind == "rotary":  # reads and writes q and k
@@ -207,6 +215,21 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
         t.norms += times * memory_bound(d, 3 * d.element * rows * model.decoder.hidden)
 
 
+def _add_expert_kernels(
+    t: Passes, d: Device, op: Op, tokens: Floats, rows: Floats, n: Floats, times: int, model: Model
+) -> None:
+    """Add the kernels around fused products of experts, which have `rows` rows for `tokens` tokens: tokens are spread over rows and rows
+    added up, in both directions; forward the gated product is written, and backward gate, up and its gradient are read, and all three
+    written."""
+    if op.name.endswith(".up"):
+        t.casts += times * d.element * rows * n / d.bandwidth
+        t.casts_back += times * 6 * d.element * rows * n / d.bandwidth
+    elif op.shard == "row":
+        moved = times * 2 * d.element * (rows + tokens) * model.decoder.hidden / d.bandwidth
+        t.casts += moved
+        t.casts_back += moved
+
+
 def _add_tower(t: Passes, d: Device, placed: Sequence[tuple[str, Op]], cut: Cut) -> None:
     """Add the products of a tower over the patches of a sequence's pictures: forward, and backward where it is trained."""
     for _, op in placed:
@@ -241,13 +264,25 @@ def add_adapters(
         if first.part not in ("ffw", "experts"):
             kind = t.outputs if first.shard == "row" else t.projections
             kind += narrow[0] + wide[0]
-        if how.magnitudes:  # the norm of every row of the weight and its adapter's product
+        if how.magnitudes and fused:
+            _add_magnitudes(t, d, first, (n, k, rank), number, used)
+        elif how.magnitudes:  # the norm of every row of the weight and its adapter's product
             t.casts += number * DORA_BYTES * module.n * module.k / cut.tp / d.bandwidth
     for block, op in placed:
         if op.name in how.quantized and block in model.times:
             seconds = op.count * dequantized_bytes(op) / cut.tp / d.bandwidth
             t.casts += seconds
             t.casts_back += seconds
+
+
+def _add_magnitudes(t: Passes, d: Device, op: Op, sizes: tuple[Floats, Floats, Floats], number: int, rows: Floats) -> None:
+    """Add DoRA's work where adapters are fused (workers/trainer/models/linear.py): a narrow product reads the weight for the lengths of its
+    rows; outputs are read and written once to scale them, unless the sum with the residual does it; backward, they and their gradients are
+    read for the gradient of the magnitudes, and the gradients read and written again to scale them."""
+    n, k, rank = sizes
+    outputs = number * memory_bound(d, 2 * d.element * rows * n)
+    t.casts += number * product(d.in_16_bits(), n, rank, k) + outputs * (op.shard != "row")
+    t.casts_back += 2 * outputs
 
 
 def backward_bytes(forward: Floats) -> Floats:

@@ -35,6 +35,7 @@ from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_st
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import layers_before, stage_layers
 from meshwise.cost.work import PAGED_BYTES
+from meshwise.models.families.blocks import MIXTURE
 
 NAIVE_SCHEDULE = SCHEDULES.index("naive")
 HOST_MEMORY_RATIO = 4.0
@@ -311,6 +312,9 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     # a gradient that is kept beside its float32 sum is added to it in a kernel of its own; norms, clipping and zeroing touch all gradients
     summed = m * SUM_BYTES * local * (f.summed_bytes(q.work.precision) > OWN_SUM)
     moved = c.update * (per_parameter * sharded + CLIP_BYTES * local * f.separate_updates) + summed
+    # a weight that is a part of its master copy is read as well as written, and the gradient norm reads gradients once
+    split = f.splits_weights & (a.devices == 1) & (not q.work.finetune.adapts)
+    moved = moved + split * (weight_bytes(q.work) * local + gradient * (dense + experts * (not f.fuses_experts)))
     updates = moved / d.bandwidth + _update_launches(q, a)
     return PerStep(
         reduction=np.where(streams, reduction + gather, reduction),
@@ -345,7 +349,9 @@ def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local
 
 def _update_launches(q: Question, a: Layouts) -> Floats:
     """Return the least seconds of the update kernels where weights are split: one kernel per large tensor."""
-    weights = sum(op.count for op in q.model.ops if np.any(op.params > MAX_WEIGHTS_UPDATED_TOGETHER)) * (
+    # all experts of a layer are one tensor
+    counts = ((q.model.times[MIXTURE] if op.expert else op.count, op.params) for op in q.model.ops)
+    weights = sum(count for count, params in counts if np.any(params > MAX_WEIGHTS_UPDATED_TOGETHER)) * (
         not q.work.finetune.adapts
     )
     return np.where(q.work.framework.splits_weights & (a.devices == 1), weights * MIN_KERNEL_SECONDS, 0.0)

@@ -134,7 +134,7 @@ def prepare(run: TrainRun) -> Launch:
     # split backward passes cannot be compiled, and on a CPU compiling takes longer than most runs
     defaults: dict[str, Any] = {"compile": device == "cuda" and layout.schedule not in SPLIT_BACKWARD}
     defaults |= {
-        "lr": default_rate(run, finetune, training_rate(model.active_params)),
+        "lr": default_rate(run, finetune, training_rate(model.active_params, run.options["steps"])),
         "warmup": default_warm_up(model.active_params, run.options["steps"]),
     }
     settings = Settings(

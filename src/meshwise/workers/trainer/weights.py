@@ -69,7 +69,8 @@ def fill(models: Iterable[nn.Module], find: Callable[[nn.Module, str, Tensor], T
 def init_random(models: Iterable[nn.Module], seed: int, spread: float, tied: str = "") -> None:
     """Initialize matrices from a normal distribution with deviation `spread`, norms to one and biases to zero. Each weight has its own
     seed, derived from its name, so that every layout starts from the same model. A head that is tied to an embedding on another stage
-    (`tied`) gets the embedding's values. A model's `constants` map name endings to other initial values."""
+    (`tied`) gets the embedding's values. A model's `constants` map name endings to other initial values, and its `spreads` to factors of
+    the deviation."""
 
     def draw(model: nn.Module, name: str, parameter: Tensor) -> Tensor:
         device = parameter.device
@@ -81,7 +82,9 @@ def init_random(models: Iterable[nn.Module], seed: int, spread: float, tied: str
             return torch.full(parameter.shape, constant, device=device)
         key = tied if tied and name == HEAD else name
         generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed}:{key}".encode()))
-        return torch.randn(parameter.shape, generator=generator, device=device).mul_(spread)
+        spreads: Mapping[str, float] = getattr(model, "spreads", {})
+        factor = next((value for ending, value in spreads.items() if name.endswith(ending)), 1.0)
+        return torch.randn(parameter.shape, generator=generator, device=device).mul_(spread * factor)
 
     fill(models, draw)
 

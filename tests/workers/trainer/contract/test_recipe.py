@@ -12,21 +12,28 @@ from support.tiny_runs import PLAIN
 
 PUBLISHED = {7e9: 3e-4, 70e9: 1.5e-4, 405e9: 8e-5, 37e9: 2.2e-4, 1.3e9: 4e-4}
 """Peak rates of Llama 2, Llama 3.1, DeepSeek V3 and OLMoE by active parameters."""
+LONG = 10**6
 
 
 def test_the_default_rate_is_near_published_ones_and_never_above_the_highest() -> None:
-    far = {
-        params: default_rate(params) / rate for params, rate in PUBLISHED.items() if not 0.7 < default_rate(params) / rate < 1.4
-    }
-    assert far == {}
-    assert default_rate(3.4e6) == default_rate(1e3) == 3e-3
+    shares = {params: default_rate(params, LONG) / rate for params, rate in PUBLISHED.items()}
+    assert {params: share for params, share in shares.items() if not 0.7 < share < 1.4} == {}
+    assert default_rate(3.4e6, LONG) == default_rate(1e3, LONG) == 3e-3
 
 
 @given(st.floats(1e3, 1e13), st.integers(1, 10**7))
 def test_larger_models_have_lower_rates_and_a_warm_up_is_a_part_of_the_run(params: float, steps: int) -> None:
-    assert default_rate(2 * params) <= default_rate(params)
+    assert default_rate(2 * params, steps) <= default_rate(params, steps)
     assert 1 <= default_warm_up(params, steps) <= max(5, steps // 4)
     assert default_warm_up(params, steps) <= 2000
+
+
+@given(st.floats(1e3, 1e13), st.integers(1, 125))
+def test_a_run_of_half_the_steps_rises_as_fast_but_no_higher(params: float, steps: int) -> None:
+    half, whole = (default_rate(params, length) for length in (steps, 2 * steps))
+    assert half <= whole <= default_rate(params, LONG)
+    # rates have two digits
+    assert half / default_warm_up(params, steps) == pytest.approx(whole / default_warm_up(params, 2 * steps), rel=0.11)
 
 
 @given(st.sampled_from(LR_SCHEDULES), st.integers(0, 50), st.integers(1, 300))

@@ -14,18 +14,23 @@ DECAY_STEPS_SHARE = 0.2
 """Share of the steps in which warm-up-stable-decay falls to zero (arXiv:2404.06395)."""
 
 
-def default_rate(params: float) -> float:
+def default_rate(params: float, steps: int) -> float:
     """Return a peak learning rate for this many (active) parameters. A power of -0.3 runs through published recipes: 3e-4 at 7B and 1.5e-4
     at 70B (arXiv:2307.09288), 8e-5 at 405B (arXiv:2407.21783), 2.2e-4 with 37B active (arXiv:2412.19437). Small models stay at the highest
-    rate."""
-    return float(f"{min(MAX_LEARNING_RATE, 3e-4 * (params / 7e9) ** -0.3):.2g}")
+    rate. A run that is too short for its whole warm-up rises no faster, and stops at a lower peak: 7B would take 90 steps to 3e-4, and
+    has ten of them in a run of 40."""
+    share = default_warm_up(params, steps) / _whole_warm_up(params, steps)
+    return float(f"{share * min(MAX_LEARNING_RATE, 3e-4 * (params / 7e9) ** -0.3):.2g}")
 
 
 def default_warm_up(params: float, steps: int) -> int:
-    """Return the steps of the linear warm-up: a fiftieth of the run, more for large models, and at most a quarter of a short run,
-    or five steps if that is more."""
-    least = 5 * max(1.0, (params / 5e6) ** 0.4)
-    return max(1, min(MAX_WARM_UP_STEPS, max(steps // 50, round(least)), max(5, steps // 4)))
+    """Return the steps of the linear warm-up: the whole one, but at most a quarter of a short run, or five steps if that is more."""
+    return min(_whole_warm_up(params, steps), max(5, steps // 4))
+
+
+def _whole_warm_up(params: float, steps: int) -> int:
+    """Return the steps of the warm-up of a long run: a fiftieth of it, more for large models."""
+    return min(MAX_WARM_UP_STEPS, max(steps // 50, round(5 * max(1.0, (params / 5e6) ** 0.4))))
 
 
 def rate_at(settings: Settings, step: int) -> float:

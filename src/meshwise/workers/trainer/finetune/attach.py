@@ -106,4 +106,4 @@ def fuse_adapters(models: Iterable[nn.Module]) -> None:
     """Compute by the products of `ops.adapted`, on one GPU with whole weights."""
     for model in models:
         for _, layer in adapted_layers(model):
-            layer.fused = not layer.dropout
+            layer.use_adapted_products()

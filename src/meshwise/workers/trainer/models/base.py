@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel import ParallelStyle
 
+from meshwise.workers.trainer.contract.models.description import Description
 from meshwise.workers.trainer.contract.models.registry import Config, import_part
 from meshwise.workers.trainer.contract.stages import Span
 from meshwise.workers.trainer.ops.attention import UNSHARDED, LocalShard, soft_cap
@@ -79,6 +80,19 @@ class Tied(Headed):
 
     def blocks(self) -> list[nn.Module]:
         return list(self.model.layers.values())
+
+
+def initial_spreads(d: Description) -> dict[str, float]:
+    """Return factors of the initial deviation of weights by name ending. Products that end in a residual sum shrink with the number of sums
+    (GPT-2; arXiv:1909.08053, section 3) unless a norm or a factor of the model comes between; queries shrink where scores have a larger
+    factor than 1 / sqrt(head_dim), which would saturate the softmax, unless they are normed. Learned positions start half as large as
+    tokens (0.01 and 0.02 in OpenAI's code of GPT-2, recalled): equally large ones may cancel a token, and a norm then divides by nothing."""
+    spreads = {"embed_positions.weight": 0.5}
+    if not d.after and d.residual_factor == 1:
+        spreads |= dict.fromkeys(("o_proj.weight", "down_proj.weight", "down_proj"), (2 * len(d.layers)) ** -0.5)
+    if not d.qk_norm:
+        spreads["q_proj.weight"] = min(1.0, d.head_dim**-0.5 / abs(d.score_factor))
+    return spreads
 
 
 def build(config: Config, span: Span, shard: LocalShard = UNSHARDED, recompute: str = "none") -> nn.Module:

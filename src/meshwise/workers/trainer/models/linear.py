@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
-from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, weight_of
+from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, rows_of, weight_of
 from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quantize
 
 Columns = tuple[tuple[int, ...], tuple[int, ...]]
 """Where adapters are among the joined ones of gate and up, and of down."""
+ROWS_AT_ONCE = 1024
+"""Rows of a weight that are copied in float32 at a time."""
 RANK_MULTIPLE = 16
 """The ranks of joined adapters are padded to a multiple of this, as tensor cores read them."""
 
@@ -32,11 +34,13 @@ class AdaptedLinear(nn.Linear):
         self.scale, self.dropout = finetune.scale if adapted else 0.0, finetune.dropout
         self.fused = False
         """Whether products are those of `ops.adapted`: one GPU holds whole weights, and there is no dropout."""
+        self.row_squares: Tensor | None
         self.lora_a = self.lora_b = self.lora_magnitude = None
         if adapted:
             self.lora_a = nn.Parameter(torch.empty(finetune.rank, self.in_features))
             self.lora_b = nn.Parameter(torch.empty(self.out_features, finetune.rank))
             self.lora_magnitude = nn.Parameter(torch.empty(self.out_features)) if finetune.magnitudes else None
+        self.register_buffer("row_squares", None, persistent=False)
         self.quantized = finetune.quantized
         if finetune.quantized:
             self.weight = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -49,6 +53,14 @@ class AdaptedLinear(nn.Linear):
         if not self.quantized:
             return [self.weight]
         return [cast(Tensor, getattr(self, f"nf4_{name}")) for name in Quantized._fields]
+
+    @torch.no_grad()
+    def use_adapted_products(self) -> None:
+        """Compute by the products of `ops.adapted`, and with magnitudes keep the squared lengths of the frozen rows, which do not change."""
+        self.fused = not self.dropout
+        if self.fused and self.lora_magnitude is not None:
+            rows = self.plain_weight(torch.float32).split(ROWS_AT_ONCE)
+            self.row_squares = torch.cat([part.float().square().sum(1) for part in rows])
 
     @torch.no_grad()
     def set_weight(self, weight: Tensor) -> None:
@@ -112,17 +124,24 @@ def row_lengths(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
         return (squares + (b * (2 * scale * (weight @ a.T) + scale**2 * (b @ (a @ a.T)))).sum(1)).sqrt()
 
 
-@torch.library.custom_op("meshwise::adapted_lengths", mutates_args=())
-def _lengths(base: list[Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """Return the lengths of the rows of frozen weights with their adapters."""
-    weight = weight_of(base, a.shape[-1], a.dtype)
-    parts = zip(weight.split(1024), b.split(1024), strict=True)  # float32 copies of a few rows at a time
-    return torch.cat([row_lengths(rows, a, each, 1.0) for rows, each in parts])
+@torch.library.custom_op("meshwise::frozen_by_adapter", mutates_args=())
+def _frozen_by_adapter(base: list[Tensor], a: Tensor) -> Tensor:
+    """Return W a^T (rows, rank), which reads the frozen weights once, in their own format."""
+    return weight_of(base, a.shape[-1], a.dtype) @ a.T
 
 
-@_lengths.register_fake
-def _(base: list[Tensor], a: Tensor, b: Tensor) -> Tensor:
-    return b.new_empty(b.shape[0], dtype=torch.float32)
+@_frozen_by_adapter.register_fake
+def _(base: list[Tensor], a: Tensor) -> Tensor:
+    return a.new_empty(rows_of(base, a.shape[-1]), a.shape[0])
+
+
+def _lengths(parts: Sequence[nn.Linear], a: Tensor, b: Tensor) -> Tensor:
+    """Return the lengths of the rows of joined weights with their adapters, as `row_lengths`; of rows without magnitudes, anything."""
+    known = [part.row_squares if isinstance(part, AdaptedLinear) else None for part in parts]
+    squares = [b.new_ones(part.out_features, dtype=torch.float32) if k is None else k for k, part in zip(known, parts, strict=True)]
+    product = _frozen_by_adapter(_base(parts), a).float()
+    a, b = a.float(), b.float()
+    return (torch.cat(squares) + (b * (2 * product + b @ (a @ a.T))).sum(1)).sqrt()
 
 
 def join(parts: Sequence[nn.Linear]) -> bool:
@@ -205,7 +224,7 @@ def _finished(y: Tensor, parts: Sequence[nn.Linear], a: Tensor, b: Tensor) -> Te
     """Bring rows to their trained lengths, and add biases."""
     magnitudes = [part.lora_magnitude if isinstance(part, AdaptedLinear) else None for part in parts]
     if any(magnitude is not None for magnitude in magnitudes):
-        lengths = _lengths(_base(parts), a.detach(), b.detach()).split([part.out_features for part in parts])
+        lengths = _lengths(parts, a.detach(), b.detach()).split([part.out_features for part in parts])
         pairs = zip(magnitudes, lengths, strict=True)
         factors = [torch.ones_like(each) if magnitude is None else magnitude.float() / each for magnitude, each in pairs]
         y = y * torch.cat(factors).to(y.dtype)

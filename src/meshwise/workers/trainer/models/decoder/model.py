@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from meshwise.workers.trainer.contract.models.description import Description, Layer, Rotary
 from meshwise.workers.trainer.contract.models.registry import Config, description_of
 from meshwise.workers.trainer.contract.stages import Span
-from meshwise.workers.trainer.models.base import Tied
+from meshwise.workers.trainer.models.base import Tied, initial_spreads
 from meshwise.workers.trainer.models.decoder.attention import Attention, rule_of
 from meshwise.workers.trainer.models.decoder.experts import MixedFeedForward
 from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
@@ -72,6 +72,7 @@ class DecoderModel(Tied):
         self.logit_cap, self.logit_factor = d.logit_cap, d.logit_factor
         # gains that are stored minus one start at zero
         self.constants = {"router.balance": 0.0} | ({"norm.weight": 0.0} if d.norm == "rms+1" else {})
+        self.spreads = initial_spreads(d)
         self.model = Trunk(d, span, shard, recompute)
         self.lm_head = nn.Linear(d.hidden, d.vocab, bias=False) if span.ends else None
         self.document_end: int | None = None

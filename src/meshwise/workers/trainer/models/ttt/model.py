@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from meshwise.workers.trainer.contract.models.registry import Config, description_of, sizes_of
 from meshwise.workers.trainer.contract.stages import Span
-from meshwise.workers.trainer.models.base import Tied
+from meshwise.workers.trainer.models.base import Tied, initial_spreads
 from meshwise.workers.trainer.models.decoder.feed_forward import FeedForward
 from meshwise.workers.trainer.models.decoder.norms import norm_of
 from meshwise.workers.trainer.models.families.ttt import learner_of
@@ -57,7 +57,7 @@ class TTTDecoder(Tied):
     def __init__(self, config: Config, span: Span, recompute: str) -> None:
         super().__init__()
         sizes = sizes_of(config)
-        self.config, self.tied = config, sizes.tied
+        self.config, self.tied, self.spreads = config, sizes.tied, initial_spreads(description_of(config))
         self.model = Trunk(config, span, recompute)
         self.lm_head = nn.Linear(sizes.hidden, sizes.vocab, bias=False) if span.ends else None
         self.tie()
