@@ -180,6 +180,8 @@ class Framework:
     """The same for each data-parallel rank, so that latency does not outgrow bandwidth where there are many."""
     gathers_by_rank: bool = False
     """Gathers updated weights (ZeRO 1 and 2) by broadcasts of each rank's part, one after another."""
+    adapter_targets: str = ""
+    """Modules that have adapters where a run names none; '': all linear layers."""
     frozen_narrow: bool = False
     """Frozen weights of products are stored in the bytes of narrow products, without a 16-bit copy."""
     ring_overhead: Count = 0.0

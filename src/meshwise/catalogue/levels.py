@@ -82,8 +82,10 @@ def _parsed(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def keys_of(chip: Chip, framework: Framework, fabric: str) -> dict[Level, str]:
-    """Return the key of each level for a question."""
-    return {"chip": chip.architecture, "framework": framework.key, "fabric": fabric}
+    """Return the key of each level for a question. A program has its own coefficients on each kind of chip: XLA's on TPUs are not those
+    of GPUs."""
+    program = framework.key if chip.kind == "gpu" else f"{framework.key} on {chip.kind}"
+    return {"chip": chip.architecture, "framework": program, "fabric": fabric}
 
 
 def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE) -> Calibration:

@@ -7,6 +7,7 @@ import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import chain
+from meshwise.cost.precision import FLASH_HEAD
 from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, product, rule_rate
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import Finetuned, dequantized_bytes, finetuned
@@ -174,6 +175,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
     elif op.kind == "attention":
         heads, f = op.m / cut.tp, work.framework
         rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible, cut.cp)
+        if f.attention == "triton":  # whose tiles fit smaller heads as well
+            rule = rule * (1 + FLASH_HEAD / ((op.n + op.k) / 2)) / 1.5
         core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule, f.head_multiple)
         t.core += times * core
         t.core_back += times * back

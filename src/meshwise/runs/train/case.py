@@ -9,7 +9,7 @@ from functools import lru_cache
 from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.frameworks import LOSSES, Framework
 from meshwise.cost.axes import NAMES, OFFLOAD, RECOMPUTE
-from meshwise.cost.finetune import FULL, parse
+from meshwise.cost.finetune import FULL, Finetune, parse
 from meshwise.cost.precision import RECIPES, Precision
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.work import OPTIMIZER_BYTES, Train
@@ -237,9 +237,16 @@ def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Tra
         compiled=compiled,
         loss=_axis_word(run, "loss", LOSS_WORDS, LOSSES),
         optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
-        finetune=parse(run.text("finetune")) if run.text("finetune") else FULL,
+        finetune=_finetune(run, framework),
     )
     return _task(work if math.isnan(capacity) else replace(work, imbalance=max(1.0, capacity)))
+
+
+def _finetune(run: Run, framework: Framework) -> Finetune:
+    """Return which weights are trained; adapters are on the program's usual modules where the run names none."""
+    text = run.text("finetune")
+    method = parse(text) if text else FULL
+    return parse(f"{text}:{framework.adapter_targets}") if method.adapts and framework.adapter_targets and text.count(":") < 2 else method
 
 
 def _axis_word(run: Run, name: str, words: Mapping[str, str], values: tuple[str, ...]) -> str:
