@@ -117,25 +117,17 @@ def make(
         raise UserError(
             f"the rows are of several chips ({', '.join(keys)}); a calibration is fitted to one: give one table per chip"
         )
-    groups = _groups(cases, leave_out or ("row" if machine else "group"))
     prior = machine.calibration if machine else prior_for(cases[0])
-    fitted = fit_leaving_out(cases, prior, groups)
-    made = _with_priors(cases, fitted, prior)
-    spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
+    fitted, made = fitted_to(cases, prior, leave_out or ("row" if machine else "group"))
     known = catalogued(machine.chip) if machine else None
     covered = [machine.chip.key, *([known.key] if known and known.kind != "cpu" else [])] if machine else keys
     made = replace(
         made,
-        key="",
         chips=tuple(chips or covered),
         frameworks=tuple(frameworks or dict.fromkeys(case.work.framework.key for case in cases)),
         architectures=tuple(architectures),
-        fabric=_fabric(cases),
         fitted_on=", ".join(dict.fromkeys([*([prior.fitted_on] if machine else []), *(case.table for case in cases)])),
         date=date,
-        rows=float(len(cases)),
-        sources=(),
-        **spread,
     )
     name, before = _before(cases, machine, tables)
     return TrainCalibrationResult(
@@ -146,6 +138,14 @@ def make(
         before_name=name,
         widths=fitted.widths,
     )
+
+
+def fitted_to(cases: Sequence[Case], prior: Calibration, leave_out: LeaveOut) -> tuple[Fitted, Calibration]:
+    """Fit a calibration to rows, with intervals from the errors of rows left out; without the names of what it applies to."""
+    fitted = fit_leaving_out(cases, prior, _groups(cases, leave_out))
+    made = _with_priors(cases, fitted, prior)
+    spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
+    return fitted, replace(made, key="", fabric=_fabric(cases), rows=float(len(cases)), sources=(), **spread)
 
 
 def _fabric(cases: Sequence[Case]) -> str:
