@@ -47,7 +47,7 @@ def main() -> None:
         out, inside = (score(rows, [], part)["time"]["mape_near"] for part in (fitted.left_out, fitted.inside))
         print(f"{name:22} {len(rows):4} rows, left out {out:.1%}, in sample {inside:.1%}: {tables}", flush=True)
         made = replace(made, chips=chips, frameworks=programs, architectures=(), fitted_on=tables, date=str(date.today()))
-        head = f"# Written by 'python benchmarks/accuracy/named.py --write'. Groups left out: time {out:.1%} mean error; in sample {inside:.1%}."
+        head = f"# Written by 'python benchmarks/accuracy/named.py --write'. Groups left out: time {out:.1%}; in sample {inside:.1%}."
         if "--write" in sys.argv:
             (files.BUILT_IN / "calibration" / f"{name}.toml").write_text(records.toml(made, head, "matmul"))
 

@@ -113,7 +113,8 @@ class Fits:
         return _joined(*(fit.levels(at.logs) for fit, _, at in self.solved))
 
     def leave_out(self, cases: Sequence[Case], groups: Sequence[object]) -> list[LeftOut]:
-        """Return each group of `cases`, predicted without it; other rows of the fit stay in. `groups` names the group of each case."""
+        """Return each source, predicted without the group that it belongs to; other rows of the fit stay in. `groups` names the group of
+        each case: a source, or a table with all of its sources."""
         solved = self.solved
         group_of = {(case.table, case.row_id): group for case, group in zip(cases, groups, strict=True)}
         left: list[LeftOut] = []
@@ -122,7 +123,10 @@ class Fits:
             levels = _joined(
                 *(fit.leaving_out(p, at, lambda c, g=group: group_of.get((c.table, c.row_id)) == g) for fit, p, at in solved)
             )
-            left.append(_left_out(rows, levels))
+            of_source: dict[Source, list[Case]] = {}
+            for case in rows:
+                of_source.setdefault(case.source, []).append(case)
+            left += [_left_out(part, levels) for part in of_source.values()]
         return left
 
 

@@ -185,8 +185,8 @@ class Framework:
     frozen_narrow: bool = False
     """Frozen weights of products are stored in the bytes of narrow products, without a 16-bit copy."""
     ring_overhead: Count = 0.0
-    """Time that attention takes longer with each doubling of the context ranks, over that of one rank, besides its traffic: shorter kernels,
-    and merging their results."""
+    """Time that attention takes longer with each doubling of the context ranks, over that of one rank, besides its traffic: shorter
+    kernels, and merging their results."""
     gathers_tensors: bool = False
     """Gathers updated weights (ZeRO 1 and 2) one tensor at a time, not by buckets."""
     gathers_narrow: bool = False
@@ -293,7 +293,12 @@ def _one_of(what: str, word: str, known: tuple[str, ...]) -> str:
 def _overlap_changes(text: str) -> dict[str, bool]:
     """Return the facts that words such as 'ep,tp,no-dp' change: what they do not name stays."""
     changes: dict[str, bool] = {}
-    names = {"tp": ("overlaps_tp",), "ep": ("overlaps_experts",), "pp": ("overlaps_stages",), "dp": ("overlaps_reduction", "overlaps_gather")}
+    names = {
+        "tp": ("overlaps_tp",),
+        "ep": ("overlaps_experts",),
+        "pp": ("overlaps_stages",),
+        "dp": ("overlaps_reduction", "overlaps_gather"),
+    }
     for word in filter(None, re.split(r"[\s,+]+", text.lower())):
         plain = word.removeprefix("no-")
         if word == "none":
@@ -380,12 +385,14 @@ def _programs(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _released(key: str, facts: Mapping[str, Any], where: str, release: str) -> Framework:
     """Return a framework with the facts of a release. A variant changes those of its framework's releases, and has further ones."""
     variant = cast(Mapping[str, Any], facts.get("variant", {}))
-    entries, own = _entries(facts), _entries(variant)
-    known = tuple(Release(*(str(entry[name]) for name in RELEASE_KEYS)) for entry in sorted(entries + own, key=lambda one: str(one["date"])))
+    entries, own = _entries(facts, where), _entries(variant, where)
+    known = tuple(sorted((one for one, _ in entries + own), key=lambda one: one.date))
     used = known[: _until(known, release)] if release else known
     base = {name: value for name, value in facts.items() if name not in ("releases", "variant")}
     base = _changed(base, entries, used) | {name: value for name, value in variant.items() if name not in ("releases", "sources")}
-    base = _changed(base, own, used) | {"sources": [*base["sources"], *variant.get("sources", ())]}
+    base = _changed(base, own, used)
+    if variant.get("sources"):
+        base["sources"] = [*base.get("sources", []), *variant["sources"]]
     program = _names(key, facts)[-1 if variant else 0]
     return replace(
         records.read(Framework, base, where), key=key, program=program, releases=known, release=used[-1].release if used else ""
@@ -396,15 +403,21 @@ RELEASE_KEYS = ("release", "date", "source")
 """What an entry of `releases` states besides facts."""
 
 
-def _entries(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return sorted(cast(list[dict[str, Any]], facts.get("releases", [])), key=lambda entry: str(entry["date"]))
+def _entries(facts: Mapping[str, Any], where: str) -> list[tuple[Release, dict[str, Any]]]:
+    """Return the releases that facts list, the oldest first, each with the facts that it changes."""
+    found: list[tuple[Release, dict[str, Any]]] = []
+    for entry in cast(list[dict[str, Any]], facts.get("releases", [])):
+        told = {name: value for name, value in entry.items() if name in RELEASE_KEYS}
+        changes = {name: value for name, value in entry.items() if name not in RELEASE_KEYS}
+        found.append((records.read(Release, told, f"{where}: releases"), changes))
+    return sorted(found, key=lambda pair: pair[0].date)
 
 
-def _changed(facts: dict[str, Any], entries: list[dict[str, Any]], used: tuple[Release, ...]) -> dict[str, Any]:
-    """Return facts as the entries up to the last used release change them."""
-    for entry in entries:
-        if any(one.release == entry["release"] for one in used):
-            facts = facts | {name: value for name, value in entry.items() if name not in RELEASE_KEYS}
+def _changed(facts: dict[str, Any], entries: list[tuple[Release, dict[str, Any]]], used: tuple[Release, ...]) -> dict[str, Any]:
+    """Return facts as the used ones of the releases change them."""
+    for release, changes in entries:
+        if release in used:
+            facts = facts | changes
     return facts
 
 

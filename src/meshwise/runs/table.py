@@ -49,8 +49,8 @@ VTRAIN_FACTS = {
     "vocab": 51200,
     "recompute": "none",
 }
-"""Facts missing from vTrain's file: the machine of its paper, and GPT-2's padded vocabulary. Runs on one node recompute nothing; of those on
-several nodes nothing is known."""
+"""Facts missing from vTrain's file: the machine of its paper, and GPT-2's padded vocabulary. Runs on one node recompute nothing; of
+those on several nodes nothing is known."""
 Case = TypeVar("Case")
 
 
@@ -112,7 +112,11 @@ class Header:
             stated = self._cell(i, name, column, text, decimal)
             if stated is not None:
                 values[stated.fact] = stated
-        if self.facts and isinstance(devices := values["devices"].value, float | int) and devices > VTRAIN_FACTS["devices_per_node"]:
+        if (
+            self.facts
+            and isinstance(devices := values["devices"].value, float | int)
+            and devices > VTRAIN_FACTS["devices_per_node"]
+        ):
             values.pop("recompute", None)
         unit = str(values["memory_unit"].value).lower() if "memory_unit" in values else ""
         memory = values.get("memory")

@@ -145,7 +145,14 @@ def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool, cp: F
 
 
 def attention(
-    d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool, rule: Floats | float = 1.0,
+    d: Device,
+    op: Op,
+    seq: int,
+    mbs: Floats,
+    heads: Floats,
+    cp: Floats,
+    flash: bool,
+    rule: Floats | float = 1.0,
     multiple: float = 1.0,
 ) -> tuple[Floats, Floats]:
     """Return forward and backward seconds of scores, softmax and values of one layer; each of `cp` devices has 1/cp of the queries.

@@ -147,7 +147,9 @@ def _adapted(model: Model, finetune: Finetune) -> Finetuned:
     ]
     saved = sum((2 * op.n * op.k - nf4_bytes(op.n * op.k)) * op.count for op in packed)
     if finetune.narrow:
-        saved += sum(op.n * op.k * op.count for block, op in model.placed if block not in OUTER and op.kind == "matmul" and not op.expert)
+        saved += sum(
+            op.n * op.k * op.count for block, op in model.placed if block not in OUTER and op.kind == "matmul" and not op.expert
+        )
     frozen = Parameters(
         2.0 * (whole.dense - tower) - saved, 2.0 * whole.experts, 2.0 * whole.table, whole.tables, whole.layers, whole.tensors
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwise.cost.layout import Floats, Ints, Layouts
-from meshwise.cost.train.chain import chain
 from meshwise.cost.precision import FLASH_HEAD
+from meshwise.cost.train.chain import chain
 from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, product, rule_rate
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import Finetuned, dequantized_bytes, finetuned
@@ -154,9 +154,14 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         n, k = _outputs(op, cut, model), _inputs(op, cut)
         if op.expert:
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
-            how, alone = finetuned(model, work.finetune), np.minimum(1.0, cut.ep / each)  # one expert on a device is a plain product
+            how, alone = (
+                finetuned(model, work.finetune),
+                np.minimum(1.0, cut.ep / each),
+            )  # one expert on a device is a plain product
             grouped = d.calibration.grouped + (1 - d.calibration.grouped) * alone
-            forward, inputs, weights = linear(replace(d, share=d.share * grouped), np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep)
+            forward, inputs, weights = linear(
+                replace(d, share=d.share * grouped), np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep
+            )
             t.matmul += times * forward
             t.matmul_back += times * (how.inputs * inputs + how.weights * weights)
         if d.cast:
@@ -218,9 +223,7 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
         t.norms += times * memory_bound(d, 3 * d.element * rows * model.decoder.hidden)
 
 
-def _add_expert_kernels(
-    t: Passes, d: Device, op: Op, tokens: Floats, rows: Floats, n: Floats, times: int, model: Model
-) -> None:
+def _add_expert_kernels(t: Passes, d: Device, op: Op, tokens: Floats, rows: Floats, n: Floats, times: int, model: Model) -> None:
     """Add the kernels around fused products of experts, which have `rows` rows for `tokens` tokens: tokens are spread over rows and rows
     added up, in both directions; forward the gated product is written, and backward gate, up and its gradient are read, and all three
     written."""

@@ -27,7 +27,7 @@ from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import MIN_KERNEL_SECONDS, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
-from meshwise.cost.train.layer import head_seconds, host_link, layer_seconds, offloaded_activations, cuda_graphs
+from meshwise.cost.train.layer import cuda_graphs, head_seconds, host_link, layer_seconds, offloaded_activations
 from meshwise.cost.train.memory import ActivationMemory, StateMemory, host_bytes, memory, state_bytes, weight_bytes
 from meshwise.cost.train.parameters import Parameters, finetuned
 from meshwise.cost.train.passes import Cut, Passes, passes
@@ -92,7 +92,9 @@ def evaluate(q: Question, layouts: Layouts) -> Cost:
     parts = {name: timing.groups.expand(values) for name, values in time.items()}
     parts["bubble"] = parts["bubble"] / layouts.vpp
     parts["p2p"] = parts["p2p"] * layouts.vpp
-    once = _exposed_per_step(per_step, states.groups, [timing.groups.expand(values) for values in computing], _chunk_waves(q, layouts))
+    once = _exposed_per_step(
+        per_step, states.groups, [timing.groups.expand(values) for values in computing], _chunk_waves(q, layouts)
+    )
     parts |= once | {"offload": parts["offload"] + once["offload"]}
     return Cost({name: parts[name] for name in TRAIN_PARTS}, _memory(timing, states, layouts))
 

@@ -31,7 +31,11 @@ def first_that_fits(ask: TrainAsk, q: Question, nodes: tuple[int, ...] = (), top
         return _unequal(ask, q, top or ask.top)
     tried: list[Attempt] = []
     for name in lookup.candidates(ask, q.cluster, q.model):
-        one = q if name in (q.work.framework.key, q.work.framework.program) else lookup.question(replace(ask, framework=name), q.model)
+        one = (
+            q
+            if name in (q.work.framework.key, q.work.framework.program)
+            else lookup.question(replace(ask, framework=name), q.model)
+        )
         tried.append(Attempt(one, search(one, bounds=ask.bounds, top=top or ask.top, nodes=nodes)))
         if tried[-1].fits:
             return tried[-1]

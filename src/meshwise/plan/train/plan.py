@@ -121,8 +121,8 @@ def make(ask: TrainAsk) -> TrainPlan:
         },
         framework=q.work.framework.name,
         notes=(
-            *q.model.notes, *q.cluster.notes, *recipes.assumed(q, ask), *_assumptions(q, ask.precision), *_deadline_note(ask, choices), *instead,
-            *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]),
+            *q.model.notes, *q.cluster.notes, *recipes.assumed(q, ask), *_assumptions(q, ask.precision), *_deadline_note(ask, choices),
+            *instead, *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]),
         ),
         finetune=finetune.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),

@@ -1,4 +1,4 @@
-"""Recipes: what a program does in a release (attention kernel, loss, overlap, graphs, dtypes), as a plan assumes it, and what would change."""
+"""Recipes: what a program does in a release (attention kernel, loss, overlap, graphs, dtypes) as a plan assumes it, and other ways."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -121,7 +121,9 @@ def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask
         "the framework must support a zero-bubble schedule with recompute": (a.schedule != SCHEDULES.index("zero-bubble"))
         | (a.recompute == 0)
         | q.work.framework.splits_recomputed,
-        "offload needs a link to the host that the chip's file states": (a.offload == 0) | (q.chip.host is not None) | (q.chip.kind == "cpu"),
+        "offload needs a link to the host that the chip's file states": (a.offload == 0)
+        | (q.chip.host is not None)
+        | (q.chip.kind == "cpu"),
         "offloading parameters needs ZeRO 3": (a.offload != OFFLOAD.index("parameters")) | (a.zero == 3),
     }
 

@@ -246,7 +246,11 @@ def _finetune(run: Run, framework: Framework) -> Finetune:
     """Return which weights are trained; adapters are on the program's usual modules where the run names none."""
     text = run.text("finetune")
     method = parse(text) if text else FULL
-    return parse(f"{text}:{framework.adapter_targets}") if method.adapts and framework.adapter_targets and text.count(":") < 2 else method
+    return (
+        parse(f"{text}:{framework.adapter_targets}")
+        if method.adapts and framework.adapter_targets and text.count(":") < 2
+        else method
+    )
 
 
 def _axis_word(run: Run, name: str, words: Mapping[str, str], values: tuple[str, ...]) -> str:

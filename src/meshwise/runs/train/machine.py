@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import cast
 
-from meshwise.catalogue import files
+from meshwise.catalogue import files, frameworks
 from meshwise.catalogue.cards import chip_in_text
 from meshwise.catalogue.chips import Chip, Cluster
 from meshwise.catalogue.clusters import find_cluster
-from meshwise.catalogue import frameworks
 from meshwise.catalogue.frameworks import Framework, find_framework
 from meshwise.catalogue.pods import slices_in_text
 from meshwise.cost.precision import Precision, parse_precision
@@ -114,7 +113,9 @@ def framework_of(run: Run, zero: int | None, kind: str, assumed: list[str]) -> F
 TOLD = ("attention", "overlap", "graphs", "gradients")
 """Facts of a program that a run may state."""
 ATTENTION_WORDS = {
-    **dict.fromkeys(("flash", "flashattention2", "flashattn2", "flashattn", "flashattention", "flash2", "sdpa", "sdpaflash"), "fa2"),
+    **dict.fromkeys(
+        ("flash", "flashattention2", "flashattn2", "flashattn", "flashattention", "flash2", "sdpa", "sdpaflash"), "fa2"
+    ),
     **dict.fromkeys(("flashattention3", "flashattn3", "flash3"), "fa3"),
     **dict.fromkeys(("flashattention4", "flashattn4", "flash4"), "fa4"),
     **dict.fromkeys(("fused", "cudnnfused", "cudnnflashte", "sdpacudnn"), "cudnn"),
@@ -122,8 +123,15 @@ ATTENTION_WORDS = {
     **dict.fromkeys(("tokamax", "splash", "pallas"), "xla"),
 }
 """Words of tables and programs for attention kernels."""
-GRADIENT_WORDS = {**dict.fromkeys(("float32", "fp32", "4"), "fp32"), **dict.fromkeys(("bfloat16", "bf16", "float16", "fp16", "2"), "bf16")}
-GRAPH_WORDS = {**dict.fromkeys(("no", "false", "off", "0"), "none"), **dict.fromkeys(("yes", "true", "on", "1", "layer", "te"), "partial"), **dict.fromkeys(("fulliteration", "iteration", "step"), "full")}
+GRADIENT_WORDS = {
+    **dict.fromkeys(("float32", "fp32", "4"), "fp32"),
+    **dict.fromkeys(("bfloat16", "bf16", "float16", "fp16", "2"), "bf16"),
+}
+GRAPH_WORDS = {
+    **dict.fromkeys(("no", "false", "off", "0"), "none"),
+    **dict.fromkeys(("yes", "true", "on", "1", "layer", "te"), "partial"),
+    **dict.fromkeys(("fulliteration", "iteration", "step"), "full"),
+}
 
 
 def _word(run: Run, name: str) -> str:
