@@ -222,7 +222,7 @@ class Framework:
     dispatch_bytes: int = 2
     """Bytes per element of a token sent to an expert; the sum that comes back has 2."""
     communication_sms: int = 0
-    """SMs that move tokens while the others compute."""
+    """SMs that move tokens while the others compute, as long as there are tokens to move."""
     sends_once: bool = False
     """Sends a token to a node once, however many of its experts are there (DeepEP)."""
     embedding_layers: bool = False

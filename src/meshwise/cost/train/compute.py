@@ -88,11 +88,6 @@ class Device:
             share=share, cast=cast, narrow=narrow,
         )  # fmt: skip
 
-    def without(self, sms: int) -> "Device":
-        """Return this device with `sms` of its SMs set aside for other work."""
-        left = max(1, self.sms - sms) / self.sms
-        return replace(self, peak=self.peak * left, wide=self.wide * left, sms=max(1, self.sms - sms))
-
     def in_16_bits(self) -> "Device":
         return replace(self, peak=self.wide, share=self.calibration.matmul, cast=0.0, narrow=2.0)
 

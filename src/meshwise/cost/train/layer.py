@@ -6,6 +6,7 @@ from meshwise.catalogue.frameworks import GRAPHS
 from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.comm import Communicators
+from meshwise.cost.train.compute import DEFAULT_SMS
 from meshwise.cost.train.memory import stored_per_token
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.passes import Passes, backward_bytes
@@ -59,6 +60,7 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
     tp_hidden = np.minimum((1 - exposed_tp(q)) * wires["tp"], np.maximum(0.0, compute - ep_hidden - cp_hidden))
     for name, hidden in (("cp", cp_hidden), ("ep", ep_hidden), ("tp", tp_hidden)):
         parts[name] = wires[name] - hidden
+    parts["ep"] = parts["ep"] + ep_hidden * q.work.framework.communication_sms / (q.chip.sms or DEFAULT_SMS)  # taken from compute
     busy = sum(parts.values(), np.zeros(1))
     replayed = cuda_graphs(q, a)
     mixed = q.model.times.get(MIXTURE, 0) / layers

@@ -203,10 +203,9 @@ def layer_and_head(q: Question, layouts: Layouts) -> tuple[dict[str, Floats], di
 
 
 def _device(q: Question) -> Device:
-    """Return the chip as the framework uses it: joined products on a single device, SMs set aside for expert communication."""
+    """Return the chip as the framework uses it: joined products on a single device."""
     device = Device.of(q.chip, q.calibration, q.work.precision)
-    device = replace(device, joins=q.work.framework.joins_products and q.cluster.devices == 1)
-    return device.without(q.work.framework.communication_sms) if any(op.expert for op in q.model.ops) else device
+    return replace(device, joins=q.work.framework.joins_products and q.cluster.devices == 1)
 
 
 def _distinct_passes(timing: DistinctLayouts, device: Device, groups: Groups) -> Passes:
