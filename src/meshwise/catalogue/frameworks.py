@@ -23,6 +23,11 @@ Graphs = Literal["none", "partial", "full"]
 GRAPHS: tuple[str, ...] = get_args(Graphs)
 OVERLAPS = ("tp", "ep", "pp", "dp")
 """Communication that a program may hide behind compute."""
+OVERLAP_FACTS: dict[str, tuple[str, ...]] = {
+    "tp": ("overlaps_tp",), "ep": ("overlaps_experts",), "pp": ("overlaps_stages",), "dp": ("overlaps_reduction", "overlaps_gather"),
+    "reduce": ("overlaps_reduction",), "gather": ("overlaps_gather",),
+}  # fmt: skip
+"""Facts of a Framework by word of `--overlap`: dp is the reduction of gradients and the gathering of updated weights, each a word too."""
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 """Bytes per element of the dtypes in which gradients are summed and reduced."""
 FLASH_SHARES: dict[str, dict[str, float]] = {
@@ -244,7 +249,7 @@ class Framework:
 
     def told(self, *, attention: str = "", overlap: str = "", graphs: str = "", gradients: str = "") -> "Framework":
         """Return the framework with facts that a run states; '' leaves them as they are."""
-        changes: dict[str, Any] = _overlap_changes(overlap)
+        changes: dict[str, Any] = dict(overlap_changes(overlap))
         if attention:
             changes |= {"attention": _one_of("attention kernel", attention, KERNELS), "attention_on": ()}
             changes |= {"dropout": True} if attention == "unfused" and self.flash_attention else {}
@@ -273,17 +278,28 @@ def _one_of(what: str, word: str, known: tuple[str, ...]) -> str:
     return word
 
 
-def _overlap_changes(text: str) -> dict[str, bool]:
+def overlap_changes(text: str) -> dict[str, bool]:
     """Return the facts that words such as 'ep,tp,no-dp' change: what they do not name stays."""
     changes: dict[str, bool] = {}
-    names = {"tp": ("overlaps_tp",), "ep": ("overlaps_experts",), "pp": ("overlaps_stages",), "dp": ("overlaps_reduction", "overlaps_gather")}
     for word in filter(None, re.split(r"[\s,+]+", text.lower())):
         plain = word.removeprefix("no-")
         if word == "none":
-            changes |= {name: False for of in names.values() for name in of}
+            changes |= dict.fromkeys((name for facts in OVERLAP_FACTS.values() for name in facts), False)
             continue
-        changes |= dict.fromkeys(names[_one_of("overlap", plain, OVERLAPS)], plain == word)
+        changes |= dict.fromkeys(OVERLAP_FACTS[_one_of("overlap", plain, tuple(OVERLAP_FACTS))], plain == word)
     return changes
+
+
+def overlap_text(changes: Mapping[str, bool]) -> str:
+    """Return facts in the words of `--overlap`: the other way of `overlap_changes`."""
+    words: list[str] = []
+    left = dict(changes)
+    for word, facts in OVERLAP_FACTS.items():
+        hidden = {left.get(name) for name in facts}
+        if len(hidden) == 1 and hidden != {None}:
+            words.append(word if hidden == {True} else f"no-{word}")
+            left = {name: value for name, value in left.items() if name not in facts}
+    return ",".join(words)
 
 
 def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool = False) -> tuple[str, ...]:
