@@ -43,7 +43,10 @@ LOSS_SWITCHES = {
 """Own names of switches for the loss, each with its key and the loss that it turns on; those of plugins are recalled."""
 WRITTEN_LOSS = {"fused": "liger", "chunked": f"{KERNELS}chunked", "kernel": f"{KERNELS}flash"}
 RECIPE_KEYS = (
-    *(Key(name, key, BOOL, write="changed" if name in WRITTEN_LOSS.values() else "never") for name, (key, _) in LOSS_SWITCHES.items()),
+    *(
+        Key(name, key, BOOL, write="changed" if name in WRITTEN_LOSS.values() else "never")
+        for name, (key, _) in LOSS_SWITCHES.items()
+    ),
     Key("attention", "attn_implementation", recipe.ATTENTION),
     *(
         Key("attention", key, switch(kernel), write="never")

@@ -26,7 +26,8 @@ QUANTIZATION = word({"fp8": "fp8"}, {
 })  # fmt: skip
 DTYPES = word({"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"})
 ATTENTION = word(
-    {"xla": "flash", "cudnn": "cudnn_flash_te", "unfused": "dot_product"}, {"cudnn_flash_jax": "cudnn", "autoselected": None, "paged": None}
+    {"xla": "flash", "cudnn": "cudnn_flash_te", "unfused": "dot_product"},
+    {"cudnn_flash_jax": "cudnn", "autoselected": None, "paged": None},
 )
 VOCABULARY_TILES = 4
 """num_vocab_tiling of a chunked loss: it need not be larger for the logits to be small beside the layers."""

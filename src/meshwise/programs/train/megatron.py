@@ -100,7 +100,9 @@ BACKENDS = word({"fa2": "flash", "cudnn": "fused", "unfused": "unfused"}, {"loca
 FLASH_VERSIONS = word({"fa2": "2", "fa3": "3", "fa4": "4"})
 LOSS_KERNELS = word({"compiled": "native", "kernel": "te"}, {"linear": "fused"})
 GRAPH_KINDS = word({"none": "none", "partial": "local"}, {"transformer_engine": "partial", "full_iteration": "full"})
-GRAPH_SCOPE = Kind(lambda value: True if "full_iteration" in str(value) else None, lambda _: "full_iteration", "parts of a step", takes=-1)
+GRAPH_SCOPE = Kind(
+    lambda value: True if "full_iteration" in str(value) else None, lambda _: "full_iteration", "parts of a step", takes=-1
+)
 RECIPE_KEYS = (
     Key("overlap_reduce", "--overlap-grad-reduce", flag(), default=False),
     Key("overlap_gather", "--overlap-param-gather", flag(), default=False),

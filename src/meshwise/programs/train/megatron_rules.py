@@ -23,9 +23,12 @@ TOKENIZERS = {"GPT2BPETokenizer": 50257}
 """Vocabularies that a tokenizer's type alone tells."""
 OFFLOAD_FRACTION = 1.0
 FLASH_VERSION, LOSS_FUSION, LOSS_KERNEL = (KERNELS + name for name in ("flash_version", "loss_fusion", "loss_kernel"))
-GRAPH_KIND, GRAPH_STEP, GRAPH_NANS, DISPATCHER = (KERNELS + name for name in ("graph_kind", "graph_step", "graph_nans", "dispatcher"))
+GRAPH_KIND, GRAPH_STEP, GRAPH_NANS, DISPATCHER = (
+    KERNELS + name for name in ("graph_kind", "graph_step", "graph_nans", "dispatcher")
+)
 SWITCHES = {
-    "overlaps_tp": "overlap_tp", "overlaps_experts": "overlap_ep", "overlaps_reduction": "overlap_reduce", "overlaps_gather": "overlap_gather",
+    "overlaps_tp": "overlap_tp", "overlaps_experts": "overlap_ep", "overlaps_reduction": "overlap_reduce",
+    "overlaps_gather": "overlap_gather",
 }  # fmt: skip
 """Switches that hide communication, by fact of Framework."""
 

@@ -67,8 +67,8 @@ def hidden(setup: Setup, *, assumed: bool = True) -> dict[str, bool]:
 
 
 def refuse(setup: Setup, title: str, can: Mapping[str, Iterable[str]]) -> Iterator[Refusal]:
-    """Yield a refusal for each fact that a plan states and a program cannot write. `can`: the values that it can, by fact; of `overlap`, the
-    facts of Framework that it has a switch for. A fact that is missing there cannot be written at all; `loss` has limits of its own."""
+    """Yield a refusal for each fact that a plan states and a program cannot write. `can`: the values that it can, by fact; of `overlap`,
+    the facts of Framework that it has a switch for. A fact that is missing there cannot be written; `loss` has limits of its own."""
     if setup.plan is None:
         return  # the facts of a file, which says them
     for name in ("attention", "graphs", "gradients"):
