@@ -4,6 +4,7 @@ The plain keys of a file are facts of the oldest release that it describes; each
 `variants` are programs that train in the same way but for a few facts.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -66,6 +67,8 @@ class Release:
     """ISO day, or month."""
     source: str
     """Where its facts are stated."""
+    changes: tuple[str, ...] = ()
+    """The facts that it changes, as its file states them: 'overlaps_experts = true'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,15 +383,33 @@ def _released(key: str, facts: Mapping[str, Any], where: str, release: str) -> F
     """Return a framework with the facts of a release."""
     base = {name: value for name, value in facts.items() if name not in ("releases", "variant")}
     entries = sorted(cast(list[dict[str, Any]], facts.get("releases", [])), key=lambda entry: str(entry["date"]))
-    known = tuple(Release(str(entry["release"]), str(entry["date"]), str(entry["source"])) for entry in entries)
+    known = tuple(_release(entry) for entry in entries)
     used = _until(known, release) if release else len(known)
     for entry in entries[:used]:
-        base |= {name: value for name, value in entry.items() if name not in ("release", "date", "source")}
+        base |= {name: value for name, value in entry.items() if name not in _RELEASE}
     variant = dict(cast(Mapping[str, Any], facts.get("variant", {})))
     own = variant.pop("sources", [])
     base |= variant | ({"sources": [*base["sources"], *own]} if own else {})
     framework = records.read(Framework, base, where)
     return replace(framework, key=key, program=_names(key, facts)[-1 if variant else 0], releases=known, release=known[used - 1].release if used else "")
+
+
+_RELEASE = ("release", "date", "source")
+"""Keys of a release that are not facts of a framework."""
+
+
+def _release(entry: Mapping[str, Any]) -> Release:
+    changes = (f"{name} = {json.dumps(value)}" for name, value in entry.items() if name not in _RELEASE)
+    return Release(*(str(entry[name]) for name in _RELEASE), tuple(changes))
+
+
+def filter_frameworks(words: str) -> list[str]:
+    """Return the framework or variant that is called `words`, else all with every word in one of their names."""
+    known: dict[str, list[str]] = {}
+    for name, program in names().items():
+        known.setdefault(program, []).append(name)
+    exact = [program for program, own in known.items() if files.squeeze(words) in map(files.squeeze, own)]
+    return exact or files.matching(words, known, known)
 
 
 _DAY = re.compile(r"(?<!\d)(20[12]\d)(?:[-./]?(0\d|1[0-2]))?(?:[-./](\d\d))?(?!\d)")
