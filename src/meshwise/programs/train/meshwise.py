@@ -54,6 +54,7 @@ def meaning(facts: Run) -> Run:
         facts.derived("sp", int(tp > 1), "always on with tp", "tp"),
         facts.derived("offload", "none", "no offload", "zero"),
         facts.derived("ep", 1, "no expert parallelism", "tp"),
+        facts.derived("loss", "chunked", "its only loss", "tp"),
     ])  # fmt: skip
 
 

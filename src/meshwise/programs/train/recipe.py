@@ -5,11 +5,13 @@ from typing import Any
 
 from meshwise.catalogue.frameworks import OVERLAP_FACTS, Framework, overlap_changes, overlap_text
 from meshwise.programs.kinds import Kind, word
-from meshwise.programs.program import Refusal, Setup
+from meshwise.programs.program import KERNELS, Key, Refusal, Setup
 from meshwise.runs.run import Run, Stated, Value
 
 FACTS = ("attention", "loss", "overlap", "graphs", "gradients")
 """Facts of FIELDS that a plan may state of its program, and that a program may write."""
+OWN_SWITCHES = "overlap_"
+"""Start of a program's own facts that hide communication: 'overlap_reduce'."""
 HIDDEN = tuple(dict.fromkeys(name for names in OVERLAP_FACTS.values() for name in names))
 OTHER_ATTENTION: dict[str, Value | None] = {
     "flash_attention": "fa2", "flash-attention-2": "fa2", "flash_attn": "fa2", "flash": "fa2", "fa2": "fa2", "fa3": "fa3", "fa4": "fa4",
@@ -43,6 +45,11 @@ def factor(value: Any) -> float | None:
 
 
 CAPACITY = Kind(factor, float, "a number")
+
+
+def tells(row: Key) -> bool:
+    """Return whether a row of a program's table is about its recipe."""
+    return row.fact in (*FACTS, "capacity") or row.fact.startswith((KERNELS, OWN_SWITCHES))
 
 
 def overlap(facts: Run, switches: Mapping[str, str]) -> Iterator[Stated]:
