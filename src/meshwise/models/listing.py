@@ -133,7 +133,8 @@ def framework_row(f: Framework) -> Row:
         "release": f.release, "attention": f.attention, "attention_on": list(f.attention_on), "loss": f.loss,
         "logit_bytes": f.logit_bytes, "overlap": list(f.overlap), "graphs": f.graphs, "gradient_bytes": f.gradient_bytes,
         "reduced_bytes": f.reduced_bytes, "zero": list(f.zero), "recompute": list(f.recompute), "schedules": list(f.schedules),
-        "offload": list(f.offload), "releases": [asdict(release) for release in f.releases], "sources": _sources(f.sources),
+        "offload": list(f.offload), "releases": [asdict(one) | {"changes": list(one.changes)} for one in f.releases],
+        "sources": _sources(f.sources),
     }  # fmt: skip
 
 

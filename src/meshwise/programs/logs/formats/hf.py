@@ -59,7 +59,7 @@ def objects(lines: Iterable[Line], series: Series, recipe: Recipe) -> Iterator[t
 def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
     series = Series(reading, "HF Trainer")
-    count, summary, recipe = 0, dict[str, float](), Recipe("trainer")
+    count, summary, recipe = 0, dict[str, float](), Recipe("trainer", "liger")
     for line, text in objects(lines, series, recipe):
         if "transformers_version" in text:
             read_release(series, text, "transformers")
