@@ -175,7 +175,7 @@ def test_some_program_says_each_fact() -> None:
 @pytest.mark.parametrize("fact", ["attention=xla", "graphs=full", "overlap=pp", "gradients=bf16", "loss=fused"])
 def test_a_plan_whose_recipe_a_program_cannot_write_is_refused_with_a_command_that_it_can(fact: str) -> None:
     name, _, value = fact.partition("=")
-    plan = meshwise.plan("llama-3.1-8b", on="8xh100-sxm", batch="64x4096", framework="torchtitan", **{name: value})
+    plan = meshwise.plan("llama-3.1-8b", on="8xh100-sxm", batch="64x4096", framework="torchtitan", **{name: value})  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match=rf"(no setting for {name} {value}|loss).*meshwise plan ") as refused:
         meshwise.export(plan, to="torchtitan")
     assert f"--{name} {value}" not in str(refused.value)

@@ -169,7 +169,7 @@ def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.
 
 def recipe_of(facts: Run) -> dict[str, Any]:
     """Return what a file says of its program's recipe, in the words of `meshwise plan`."""
-    stated = {name: facts.text(name) for name in FACTS if facts.text(name)}
+    stated: dict[str, Any] = {name: facts.text(name) for name in FACTS if facts.text(name)}
     capacity = facts.value("capacity")
     if isinstance(capacity, int | float):  # experts drop what exceeds it
         stated["imbalance"] = max(1.0, float(capacity))
