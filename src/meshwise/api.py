@@ -53,7 +53,7 @@ P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
 Answer = TypeVar("Answer")
 LeaveOut = Literal["row", "group"]
-CATALOGUES = ("chips", "clusters", "models")
+CATALOGUES = ("chips", "clusters", "models", "frameworks")
 
 
 def answers(ask: Callable[P, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[P, Answer]]:
@@ -253,7 +253,7 @@ def names(catalogue: str) -> list[str]:
     """Return every name in a catalogue: models, chips, clusters, frameworks, engines or measurements."""
     from meshwise.catalogue import files
 
-    known = (*CATALOGUES, "frameworks", "engines", "measurements")
+    known = (*CATALOGUES, "engines", "measurements")
     if catalogue not in known:
         raise UserError(f"there is no catalogue {quoted(catalogue)}{nearest(catalogue, known)} ({', '.join(known)})")
     return files.names(catalogue)
@@ -269,7 +269,7 @@ def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:
 
 
 def look_up(catalogue: str, name: str) -> "Entry | None":
-    """Return the chip, cluster or model that `name` means; None where it only matches names in part."""
+    """Return the chip, cluster, model or framework that `name` means; None where it only matches names in part."""
     from meshwise.models import listing
 
     return listing.look_up(catalogue, name)

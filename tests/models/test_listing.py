@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 
 from meshwise.catalogue.chips import chips, find_chip
 from meshwise.catalogue.clusters import cluster_files, find_cluster
+from meshwise.catalogue.frameworks import Framework, names
 from meshwise.models.find import find_model, presets
-from meshwise.models.listing import chip_row, chip_rows, cluster_row, cluster_rows, layer_runs, model_rows
+from meshwise.models.listing import (
+    chip_row,
+    chip_rows,
+    cluster_row,
+    cluster_rows,
+    framework_rows,
+    layer_runs,
+    look_up,
+    model_rows,
+)
 from meshwise.models.model import Model, build
 from support.small_configs import small
 
@@ -23,8 +33,25 @@ def test_every_entry_of_a_catalogue_has_its_row() -> None:
 
 
 def test_a_row_is_plain_data() -> None:
-    for row in [*chip_rows(), *cluster_rows(), *model_rows()]:
+    for row in [*chip_rows(), *cluster_rows(), *model_rows(), *framework_rows()]:
         assert json.loads(json.dumps(row, allow_nan=False)) == row
+
+
+def test_every_release_of_a_framework_is_listed_with_what_it_changed_and_where_that_is_stated() -> None:
+    rows = {row["name"]: row for row in framework_rows()}
+    assert len(rows) == len(set(names().values()))
+    for row in rows.values():
+        days = [one["date"] for one in row["releases"]]
+        assert days == sorted(days)
+        assert all(one["changes"] and one["source"] for one in row["releases"])
+    assert any(row["variant_of"] for row in rows.values())
+
+
+def test_a_framework_is_found_by_every_name_of_it() -> None:
+    for name in names():
+        found = look_up("frameworks", name)
+        assert isinstance(found, Framework), name
+        assert names()[name] in (found.key, found.name, found.program), name
 
 
 def test_tiers_above_the_nodes_are_listed() -> None:

@@ -23,12 +23,13 @@ LLAMA: dict[str, Any] = {
     "tp": 1, "cp": 1, "mbs": 1, "batch": 128, "seq": 8192, "precision": "fp8", "zero": 1, "layers": 32, "hidden": 4096, "ffn": 14336,
     "heads": 32, "kv_heads": 8, "head_dim": 128, "vocab": 128256, "gated": True, "tied": False, "biased": False, "position_kind": "rope",
     "rope_theta": 1_000_000, "positions": 8192, "samples": 1_953_125_000, "nodes": 1, "devices_per_node": 8,
+    "attention": "cudnn", "loss": "compiled", "overlap": "dp", "gradients": "bf16",
 }  # fmt: skip
 MIXTRAL: dict[str, Any] = {
     "tp": 1, "pp": 4, "ep": 8, "mbs": 1, "batch": 256, "seq": 4096, "precision": "bf16", "zero": 1, "layers": 32, "hidden": 4096,
     "ffn": 14336, "heads": 32, "kv_heads": 8, "experts": 8, "top_k": 2, "gated": True, "tied": False, "biased": False, "norm": "rmsnorm",
     "position_kind": "rope", "rope_theta": 1_000_000, "positions": 32768, "steps": 500_000, "nodes": 4, "devices_per_node": 8,
-    "save_every": 10000,
+    "save_every": 10000, "overlap": "no-ep,dp",
 }  # fmt: skip
 TITAN: dict[str, Any] = {
     "model": "llama-3.1-70b", "dp_replicate": 1, "tp": 8, "pp": 1, "cp": 1, "mbs": 8, "seq": 8192, "steps": 1000, "recompute": "full",
@@ -44,7 +45,7 @@ ACCELERATE: dict[str, Any] = {
 }  # fmt: skip
 AXOLOTL: dict[str, Any] = {
     "model": "NousResearch/Meta-Llama-3-8B", "seq": 8192, "mbs": 1, "accumulation": 8, "optimizer": "adamw-paged-8bit", "recompute": "full",
-    "zero": 3, "offload": "parameters",
+    "zero": 3, "offload": "parameters", "attention": "fa2",
 }  # fmt: skip
 FACTORY: dict[str, Any] = {
     "model": "meta-llama/Meta-Llama-3-8B-Instruct", "seq": 2048, "mbs": 1, "accumulation": 2, "precision": "bf16", "save_every": 500,
@@ -67,7 +68,11 @@ CASES: dict[str, tuple[tuple[str, ...], str, dict[str, Any]]] = {
     "Mixtral": (("mixtral-8x7b.sh",), "megatron", MIXTRAL),
     "torchtitan": (("titan-llama3-70b.toml",), "torchtitan-0.2", TITAN),
     "Trainer without its JSON": (("trainer-zero3.sh",), "trainer", TRAINER),
-    "Trainer with its JSON": (("trainer-zero3.sh", "zero3-auto.json"), "trainer", TRAINER | {"zero": 3, "offload": "optimizer"}),
+    "Trainer with its JSON": (
+        ("trainer-zero3.sh", "zero3-auto.json"),
+        "trainer",
+        TRAINER | {"zero": 3, "offload": "optimizer", "overlap": "reduce"},
+    ),
     "accelerate": (("accelerate-sft.slurm", "accelerate-fsdp2.yaml"), "trainer", ACCELERATE),
     "Axolotl": (("axolotl-llama3.yml",), "axolotl", AXOLOTL),
     "LLaMA-Factory": (("llama-factory.yaml",), "llama-factory", FACTORY),

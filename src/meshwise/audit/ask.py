@@ -21,6 +21,8 @@ LAUNCH_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml"
 """Names of launch files; JSON may be a log, such as the Trainer's state."""
 LAUNCH_GROUPS = ("layout", "batch", "model", "machine")
 """Groups of fields that a launch file tells of the run in its log."""
+LAUNCH_WORK = ("precision", "optimizer", "compile", "release", "attention", "loss", "overlap", "graphs", "gradients", "capacity")
+"""Other fields that it tells."""
 
 
 @question
@@ -144,4 +146,4 @@ def told_by_launch_files(files: Sequence[Path]) -> Run:
     run = derive.complete(reading.facts, launched=True)
     kept = [one for one in run if one.value is not None and one.fact in BY_NAME and BY_NAME[one.fact].group in LAUNCH_GROUPS]
     framework = Stated("framework", str(run.value("predicted_by") or reading.program.framework))
-    return Run.of([*kept, *(one for one in run if one.fact in ("precision", "optimizer") and one.value is not None), framework])
+    return Run.of([*kept, *(one for one in run if one.fact in LAUNCH_WORK and one.value is not None), framework])

@@ -48,6 +48,8 @@ class Predictions:
     findings: tuple[Finding, ...] = ()
     missing: tuple[tuple[str, int], ...] = ()
     """Reasons why runs could not be predicted, each with its number of runs."""
+    assumed: tuple[str, ...] = ()
+    """What is assumed of the programs that ran."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,7 +123,7 @@ def audit(readings: Sequence[tuple[str, Reading]], *, planned: bool = True) -> A
         tuple(runs),
         tuple(shown),
         predictions,
-        tuple(_notes(runs, predictions.missing)),
+        (*predictions.assumed, *_notes(runs, predictions.missing)),
         verdict(runs, statements, shown, predictions.train, doubted_places(findings)),
     )
 
@@ -139,7 +141,8 @@ def _ask_planner(runs: Sequence[Figures], findings: Sequence[Finding], grades: d
         missing = Counter(missing) + Counter(more_missing)
         compared += serve.compare(served)
     suggested = train.suggest_layouts(trained, doubted_places([*findings, *compared]))
-    return Predictions(tuple(trained), tuple(served), tuple(suggested), tuple(compared), tuple(missing.items()))
+    assumed = tuple(train.assumed_recipes(trained))
+    return Predictions(tuple(trained), tuple(served), tuple(suggested), tuple(compared), tuple(missing.items()), assumed)
 
 
 def doubted_places(findings: Iterable[Finding]) -> frozenset[str]:

@@ -12,6 +12,7 @@ from meshwise.audit.rules.one_run import MIN_MFU, graded
 from meshwise.cost import axes
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.parts import TRAIN_WORDS as PARTS
+from meshwise.plan.train.recipes import FACTS, assumed_of
 from meshwise.runs.compare import Judged, judge
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import predict
@@ -31,6 +32,10 @@ MIN_SAVING_SHARE = 0.02
 """Smallest predicted saving that makes another layout worth trying."""
 NOTED_TIME_RATIO = 1.05
 """Measured over predicted step time above which a suggestion to keep the layout mentions the excess."""
+
+
+MAX_RECIPES = 2
+"""Assumed recipes that an audit lists."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,16 @@ def predict_runs(runs: Sequence[Figures]) -> tuple[list[TrainPrediction], dict[s
     predicted = predict([case for _, case in pairs])
     rows = zip(pairs, predicted.seconds.tolist(), predicted.memory.tolist(), strict=True)
     return [TrainPrediction(f, case, seconds, memory) for (f, case), seconds, memory in rows if math.isfinite(seconds)], missing
+
+
+def assumed_recipes(predictions: Sequence[TrainPrediction]) -> list[str]:
+    """Return what is assumed of the programs of the runs, the most frequent first; a program may differ between runs by its release."""
+    notes = Counter(
+        note
+        for p in predictions
+        for note in assumed_of(p.case.work, p.case.chip, [name for name in FACTS if p.figures.run.text(name)])
+    )
+    return [note for note, _ in notes.most_common(MAX_RECIPES)]
 
 
 def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ The plain keys of a file are facts of the oldest release that it describes; each
 `variants` are programs that train in the same way but for a few facts.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,11 @@ Graphs = Literal["none", "partial", "full"]
 GRAPHS: tuple[str, ...] = get_args(Graphs)
 OVERLAPS = ("tp", "ep", "pp", "dp")
 """Communication that a program may hide behind compute."""
+OVERLAP_FACTS: dict[str, tuple[str, ...]] = {
+    "tp": ("overlaps_tp",), "ep": ("overlaps_experts",), "pp": ("overlaps_stages",), "dp": ("overlaps_reduction", "overlaps_gather"),
+    "reduce": ("overlaps_reduction",), "gather": ("overlaps_gather",),
+}  # fmt: skip
+"""Facts of a Framework by word of `--overlap`: dp is the reduction of gradients and the gathering of updated weights, each a word too."""
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 """Bytes per element of the dtypes in which gradients are summed and reduced."""
 FLASH_SHARES: dict[str, dict[str, float]] = {
@@ -61,6 +67,8 @@ class Release:
     """ISO day, or month."""
     source: str
     """Where its facts are stated."""
+    changes: tuple[str, ...] = ()
+    """The facts that it changes, as its file states them: 'overlaps_experts = true'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +269,7 @@ class Framework:
 
     def told(self, *, attention: str = "", overlap: str = "", graphs: str = "", gradients: str = "") -> "Framework":
         """Return the framework with facts that a run states; '' leaves them as they are."""
-        changes: dict[str, Any] = _overlap_changes(overlap)
+        changes: dict[str, Any] = dict(overlap_changes(overlap))
         if attention:
             changes |= {"attention": _one_of("attention kernel", attention, KERNELS), "attention_on": ()}
             changes |= {"dropout": True} if attention == "unfused" and self.flash_attention else {}
@@ -290,22 +298,28 @@ def _one_of(what: str, word: str, known: tuple[str, ...]) -> str:
     return word
 
 
-def _overlap_changes(text: str) -> dict[str, bool]:
+def overlap_changes(text: str) -> dict[str, bool]:
     """Return the facts that words such as 'ep,tp,no-dp' change: what they do not name stays."""
     changes: dict[str, bool] = {}
-    names = {
-        "tp": ("overlaps_tp",),
-        "ep": ("overlaps_experts",),
-        "pp": ("overlaps_stages",),
-        "dp": ("overlaps_reduction", "overlaps_gather"),
-    }
     for word in filter(None, re.split(r"[\s,+]+", text.lower())):
         plain = word.removeprefix("no-")
         if word == "none":
-            changes |= {name: False for of in names.values() for name in of}
+            changes |= dict.fromkeys((name for facts in OVERLAP_FACTS.values() for name in facts), False)
             continue
-        changes |= dict.fromkeys(names[_one_of("overlap", plain, OVERLAPS)], plain == word)
+        changes |= dict.fromkeys(OVERLAP_FACTS[_one_of("overlap", plain, tuple(OVERLAP_FACTS))], plain == word)
     return changes
+
+
+def overlap_text(changes: Mapping[str, bool]) -> str:
+    """Return facts in the words of `--overlap`: the other way of `overlap_changes`."""
+    words: list[str] = []
+    left = dict(changes)
+    for word, facts in OVERLAP_FACTS.items():
+        hidden = {left.get(name) for name in facts}
+        if len(hidden) == 1 and hidden != {None}:
+            words.append(word if hidden == {True} else f"no-{word}")
+            left = {name: value for name, value in left.items() if name not in facts}
+    return ",".join(words)
 
 
 def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool = False) -> tuple[str, ...]:
@@ -409,7 +423,9 @@ def _entries(facts: Mapping[str, Any], where: str) -> list[tuple[Release, dict[s
     for entry in cast(list[dict[str, Any]], facts.get("releases", [])):
         told = {name: value for name, value in entry.items() if name in RELEASE_KEYS}
         changes = {name: value for name, value in entry.items() if name not in RELEASE_KEYS}
-        found.append((records.read(Release, told, f"{where}: releases"), changes))
+        release = records.read(Release, told, f"{where}: releases")
+        words = tuple(f"{name} = {json.dumps(value)}" for name, value in changes.items())
+        found.append((replace(release, changes=words), changes))
     return sorted(found, key=lambda pair: pair[0].date)
 
 
@@ -419,6 +435,15 @@ def _changed(facts: dict[str, Any], entries: list[tuple[Release, dict[str, Any]]
         if release in used:
             facts = facts | changes
     return facts
+
+
+def filter_frameworks(words: str) -> list[str]:
+    """Return the framework or variant that is called `words`, else all with every word in one of their names."""
+    known: dict[str, list[str]] = {}
+    for name, program in names().items():
+        known.setdefault(program, []).append(name)
+    exact = [program for program, own in known.items() if files.squeeze(words) in map(files.squeeze, own)]
+    return exact or files.matching(words, known, known)
 
 
 _DAY = re.compile(r"(?<!\d)(20[12]\d)(?:[-./]?(0\d|1[0-2]))?(?:[-./](\d\d))?(?!\d)")

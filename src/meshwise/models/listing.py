@@ -1,4 +1,4 @@
-"""The catalogues of chips, clusters and models as plain rows: all of them, those that match some words, or one entry."""
+"""The catalogues of chips, clusters, models and frameworks as plain rows: all of them, those that match some words, or one entry."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -7,13 +7,15 @@ from typing import Any
 from meshwise import units
 from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips, filter_chips, find_chip
 from meshwise.catalogue.clusters import cluster_files, filter_clusters, find_cluster
+from meshwise.catalogue.frameworks import Framework, filter_frameworks, find_framework
+from meshwise.catalogue.frameworks import names as framework_names
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.count import hyperparameters
 from meshwise.models.model import Model
 
 Row = dict[str, Any]
-Entry = Chip | Cluster | Model
+Entry = Chip | Cluster | Framework | Model
 
 
 def rows(catalogue: str, name: str = "") -> list[Row]:
@@ -25,7 +27,9 @@ def rows(catalogue: str, name: str = "") -> list[Row]:
         return [cluster_row(name, entry)]
     if isinstance(entry, Model):
         return [model_row(entry)]
-    listed = {"chips": chip_rows, "clusters": cluster_rows, "models": model_rows}[catalogue]
+    if isinstance(entry, Framework):
+        return [framework_row(entry)]
+    listed = {"chips": chip_rows, "clusters": cluster_rows, "models": model_rows, "frameworks": framework_rows}[catalogue]
     return listed(_matching(catalogue, name) if name else None)
 
 
@@ -38,7 +42,7 @@ def look_up(catalogue: str, name: str) -> Entry | None:
             if not filter_clusters(name):
                 raise
     matching = _matching(catalogue, name)
-    find_one = {"chips": find_chip, "clusters": find_cluster, "models": find.find_model}[catalogue]
+    find_one = {"chips": find_chip, "clusters": find_cluster, "models": find.find_model, "frameworks": find_framework}[catalogue]
     return None if len(matching) > 1 else find_one(matching[0] if matching else name)
 
 
@@ -46,6 +50,8 @@ def _matching(catalogue: str, name: str) -> list[str]:
     """Return the names of the entries that contain every word of `name`."""
     if catalogue == "chips":
         return [chip.key for chip in filter_chips(name)]
+    if catalogue == "frameworks":
+        return filter_frameworks(name)
     return filter_clusters(name) if catalogue == "clusters" else find.filter_presets(name)
 
 
@@ -111,6 +117,24 @@ def model_row(model: Model) -> Row:
         "active_params": model.active_without_embedding, "active_params_with_embedding": model.active_params,
         "hyperparameters": hyperparameters(model), "layers": layer_runs(model), "source": model.source,
         "notes": list(model.notes),
+    }  # fmt: skip
+
+
+def framework_rows(names: Sequence[str] | None = None) -> list[Row]:
+    """Return frameworks and their variants, with the facts of their newest releases."""
+    known = dict.fromkeys(framework_names().values()) if names is None else names
+    return [framework_row(find_framework(name)) for name in known]
+
+
+def framework_row(f: Framework) -> Row:
+    """Return the recipe of a framework's newest release, what its layouts may have, and what each release changed."""
+    return {
+        "framework": f.program, "name": f.name, "aliases": list(f.aliases), "variant_of": f.key if f.program != f.key else "",
+        "release": f.release, "attention": f.attention, "attention_on": list(f.attention_on), "loss": f.loss,
+        "logit_bytes": f.logit_bytes, "overlap": list(f.overlap), "graphs": f.graphs, "gradient_bytes": f.gradient_bytes,
+        "reduced_bytes": f.reduced_bytes, "zero": list(f.zero), "recompute": list(f.recompute), "schedules": list(f.schedules),
+        "offload": list(f.offload), "releases": [asdict(one) | {"changes": list(one.changes)} for one in f.releases],
+        "sources": _sources(f.sources),
     }  # fmt: skip
 
 

@@ -21,6 +21,8 @@ PROGRAMS, LAUNCHERS = "meshwise.programs", "meshwise.launchers"
 TRAIN, SERVE, LAUNCH = "meshwise.programs.train", "meshwise.programs.serve", "meshwise.programs.launch"
 """The folders of our own programs and launchers."""
 Form = Literal["flags", "yaml", "toml", "json", "text"]
+KERNELS = "kernels:"
+"""Prefix of a program's own facts about its kernels, which no better layout changes: 'kernels:graph_impl'."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from meshwise.models.model import Model
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs.program import Setup
-from meshwise.programs.train import adapters
+from meshwise.programs.train import adapters, recipe
 from meshwise.runs.run import Value
 from meshwise.units import GIB
 from meshwise.version import VERSION
@@ -31,7 +31,8 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
         "optimizer": plan.ask.optimizer or "adamw", "compile": plan.ask.compile, "nodes": -(-choice.devices // per_node),
         "devices_per_node": per_node, "devices": choice.devices, "chip": q.chip.key,
     }  # fmt: skip
-    values |= {"loss": plan.ask.loss} if plan.ask.loss else {}
+    values |= {name: stated for name in recipe.FACTS if (stated := getattr(plan.ask, name))}
+    values["hides"] = recipe.hides(q.work.framework)
     values |= {"objective": plan.ask.objective} if plan.ask.objective != "sft" else {}
     values |= adapters.facts_of(q.model, q.work.finetune)
     if plan.ask.tokens:

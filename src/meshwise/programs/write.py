@@ -16,6 +16,7 @@ from meshwise.plan.train.plan import TrainPlan
 from meshwise.plan.train.rules import broken
 from meshwise.programs import setup as setups
 from meshwise.programs.program import Job, Program, Refusal, Setup, find_launcher, find_program, programs
+from meshwise.programs.train import recipe
 from meshwise.units import GIB
 
 CUTS = ("tp", "pp", "cp")
@@ -103,6 +104,10 @@ def _header(program: Program, setup: Setup) -> list[str]:
     if program.kind == "train" and _squeezed(made_for) not in ours:
         lines.append(f"The plan was made for {made_for}: {program.title} may be faster or slower, and need other memory.")
     on = getattr(setup.plan.ask, "on", "") if setup.plan is not None else ""
+    release = getattr(setup.plan.ask, "release", "") if setup.plan is not None else ""
+    if release:
+        lines.append(f"The plan was made for release {release} of {made_for}, which no setting chooses: install it.")
+        on += f" --set release={release}"
     lines.append(f"Check: meshwise check FILE --on {on}" + (f"; or {program.check}" if program.check else ""))
     return lines
 
@@ -174,7 +179,7 @@ def _fixes(program: Program, setup: Setup, near: Setup) -> str:
     ask = setup.plan.ask
     names = [name for name in NAMES if near.values[name] != setup.values[name] or name in ("tp", "pp")]
     fixed = ",".join(f"{name}={near.values[name]}" for name in names)
-    choices = ("precision", "optimizer", "loss")
+    choices = ("precision", "optimizer", *recipe.FACTS)
     changed = {name: near.values[name] for name in choices if near.values.get(name, "") != setup.values.get(name, "")}
     return replace(ask, framework=program.framework, fix=(fixed,), allow=(), **changed).command()
 

@@ -63,7 +63,7 @@ def test_the_table_of_count_is_the_one_people_know(arguments: list[str], golden:
         (["count", "gpt2", "--tokens", "1e300", "--json"], "too many tokens to train on"),
         (["count"], "missing MODEL..."),
         (["plan", "gpt2", "gpt2-xl"], "unexpected extra argument"),
-        (["show"], "missing chips|clusters|models"),
+        (["show"], "missing chips|clusters|models|frameworks"),
         (["show", "chipz"], "there is no catalogue 'chipz'; did you mean 'chips'?"),
         (["show", "models", "gtp2"], "unknown model 'gtp2'; did you mean 'gpt2'?"),
         (["show", "chips", "h100x"], "unknown chip 'h100x'; did you mean"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from meshwise.programs import forms
-from meshwise.programs.program import Key, Program, Setup
+from meshwise.programs.program import KERNELS, Key, Program, Setup
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import ENVIRONMENT, Run, Span, Stated, Value
 
@@ -59,7 +59,7 @@ def changes(programs: Sequence[Program], facts: Run, own: Setup | None, better: 
 
 
 def _changeable(name: str) -> bool:
-    return name not in BY_NAME or BY_NAME[name].group in CHANGEABLE_GROUPS
+    return not name.startswith(KERNELS) and (name not in BY_NAME or BY_NAME[name].group in CHANGEABLE_GROUPS)
 
 
 def _of_fact(program: Program, facts: Run, name: str, value: Value | None) -> Iterator[Change]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from meshwise.audit.check.contradictions import places
 from meshwise.audit.check.layout import row_of
@@ -18,6 +19,7 @@ from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.recipes import FACTS, assumed
 from meshwise.plan.train.rules import TP_IN_NODE, broken
 from meshwise.programs.program import Program, Setup
 from meshwise.programs.setup import model_facts
@@ -125,7 +127,7 @@ def _predicted(
         q = lookup.question(ask, model)
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
-    own, notes = None, list[str]()
+    own, notes = None, list(assumed(q, ask))
     if row and math.prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")) == q.cluster.devices:
         whole = row["ep"] == 1 and any(op.expert for op in model.ops)  # experts are then cut as the other layers are
         layouts = Layouts.from_row({**row, "etp": row["tp"]} if whole else row)
@@ -158,11 +160,20 @@ def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.
         framework=str(facts.value("predicted_by") or program.framework),
         precision=str(facts.value("precision")),
         optimizer=str(facts.value("optimizer") or "adamw"),
-        loss=str(facts.value("loss") or ""),
+        **recipe_of(facts),
         compile=bool(facts.value("compile")),
         tokens=float(tokens) if isinstance(tokens, int | float) else 0.0,
         price=price,
     )
+
+
+def recipe_of(facts: Run) -> dict[str, Any]:
+    """Return what a file says of its program's recipe, in the words of `meshwise plan`."""
+    stated: dict[str, Any] = {name: facts.text(name) for name in FACTS if facts.text(name)}
+    capacity = facts.value("capacity")
+    if isinstance(capacity, int | float):  # experts drop what exceeds it
+        stated["imbalance"] = max(1.0, float(capacity))
+    return stated
 
 
 def _best(program: Program, facts: Run, q: Question) -> tuple[Choice | None, Setup | None]:

@@ -1,9 +1,10 @@
 """Recipes: what a program does in a release (attention kernel, loss, overlap, graphs, dtypes) as a plan assumes it, and other ways."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from meshwise import units
+from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.frameworks import FLASH_SHARES, Framework, find_framework, flash_share
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
@@ -41,18 +42,23 @@ def changed(q: Question, **facts: str) -> Question:
 
 def assumed(q: Question, ask: TrainAsk) -> tuple[str, ...]:
     """Return one note of the recipe that a plan assumes, without what the question states."""
-    f, chip = q.work.framework, q.chip
+    return assumed_of(q.work, q.chip, [name for name in FACTS if getattr(ask, name)])
+
+
+def assumed_of(work: Train, chip: Chip, stated: Collection[str]) -> tuple[str, ...]:
+    """Return one note of the recipe that a task on a chip assumes, without the facts that are stated."""
+    f = work.framework
     facts = {
         "attention": f"attention {f.kernel(chip.architecture)}",
-        "loss": f"loss {q.work.loss_kind}",
+        "loss": f"loss {work.loss_kind}",
         "overlap": f"hides {', '.join(f.overlap) or 'no communication'}",
         "graphs": f"{f.graphs} CUDA graphs" if f.graphs != "none" else "",
         "gradients": f"gradients summed in {8 * f.gradient_bytes} and reduced in {8 * f.reduced_bytes} bits",
     }
     if chip.kind != "gpu":
         facts |= {"attention": "", "graphs": ""}
-    told = [words for name, words in facts.items() if words and not getattr(ask, name)]
-    release = f" {f.release}" if f.release and not ask.release else ""
+    told = [words for name, words in facts.items() if words and name not in stated]
+    release = f" {f.release}" if f.release and "release" not in stated else ""
     return (f"{f.name}{release}, assumed: {'; '.join(told)}",) if told else ()
 
 

@@ -6,7 +6,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import deepspeed, trainer
+from meshwise.programs.train import deepspeed, recipe, trainer
 from meshwise.programs.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
 
@@ -132,6 +132,7 @@ def write(setup: Setup) -> Written:
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, LIMITS)
+    yield from recipe.refuse(setup, TITLE, {"attention": trainer.ATTENTION})
     zero = setup.whole("zero", 0)
     if (zero == 1 or setup.text("offload") == "optimizer") and setup.whole("tp") * setup.whole("cp") > 1:
         yield Refusal(f"{TITLE} has tensor and context parallelism only with FSDP 2", {"zero": 3, "offload": "none"})

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.program import KERNELS, Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
 
@@ -19,6 +20,14 @@ OPTIMIZERS = word(
 CHECK = "import json; from deepspeed.runtime.config import DeepSpeedConfig; "
 AUTO = "auto: the program that reads this file fills it in (HF Trainer, accelerate)"
 
+REDUCED_IN = KERNELS + "reduced_in"
+RECIPE_KEYS = (
+    Key("overlap_reduce", "zero_optimization.overlap_comm", BOOL),
+    Key("gradients", "data_types.grad_accum_dtype", recipe.DTYPES),
+    Key(REDUCED_IN, "communication_data_type", recipe.DTYPES),
+)
+"""What is hidden, and the dtypes in which gradients are summed and reduced."""
+CAN = {"gradients": ("fp32", "bf16"), "overlap": ("overlaps_reduction",)}
 KEYS = (
     Key("batch", "train_batch_size", INT, write="always"),
     Key("mbs", "train_micro_batch_size_per_gpu", INT, write="always"),
@@ -34,6 +43,7 @@ KEYS = (
     Key("cp", "sequence_parallel_size", INT),
     Key("optimizer", "optimizer.type", OPTIMIZERS),
     Key("optimizer_text", "optimizer.type", TEXT, write="never"),
+    *RECIPE_KEYS,
 )
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "sp": (0,), "recompute": ("none",), "precision": ("bf16", "fp16"),
@@ -48,6 +58,9 @@ def meaning(facts: Run) -> Run:
     if stage is not None:
         level = stage.value
         facts = facts.adding([_unknown("zero", stage) if level is None else facts.meaning("zero", level, "stage")])
+    facts = facts.adding(recipe.overlap(facts, {"overlaps_reduction": "overlap_reduce"}))
+    if "gradients" not in facts and facts.value(REDUCED_IN) is not None:
+        facts = facts.adding([facts.meaning("gradients", str(facts.value(REDUCED_IN)), REDUCED_IN)])
     return facts.adding([*_offload(facts), facts.meaning("predicted_by", "deepspeed", "stage")])
 
 
@@ -94,7 +107,14 @@ def values_of(setup: Setup) -> dict[str, Value]:
             values.pop(axis)
     if setup.text("optimizer") == "adamw":
         values.pop("optimizer")  # the training script makes it
-    return values
+    return values | recipe_words(setup)
+
+
+def recipe_words(setup: Setup) -> dict[str, Value]:
+    """Return what the file says of a recipe that a plan states; without ZeRO there is nothing to hide."""
+    hidden = recipe.hidden(setup, assumed=False).get("overlaps_reduction") if setup.whole("zero", 0) else None
+    words: dict[str, Value] = {} if hidden is None else {"overlap_reduce": hidden}
+    return words | ({REDUCED_IN: setup.text("gradients")} if setup.values.get("gradients") else {})
 
 
 def write(setup: Setup) -> Written:
@@ -108,6 +128,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     for refusal in limited(setup, TITLE, LIMITS):
         more = "; its JSON cannot turn it on, but export --to trainer can" if "recompute" in refusal.instead else ""
         yield Refusal(refusal.why + more, refusal.instead)
+    yield from recipe.refuse(setup, TITLE, CAN)
     yield from offload_needs_shards(setup, TITLE)
     yield from replicas(setup, TITLE)
 

@@ -8,7 +8,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import adapters, deepspeed, trainer
+from meshwise.programs.train import adapters, deepspeed, recipe, trainer
 from meshwise.programs.train.limits import limited, offload_needs_shards
 from meshwise.runs.run import Run, Value
 
@@ -17,7 +17,8 @@ FILE = "llama_factory.yaml"
 BITS = Kind(lambda value: True if int(value) in (2, 3, 4, 5, 6, 8) else None, lambda _: 4, "a number of bits")
 TARGETS = Kind(adapters.NAMES.read, lambda value: "all" if value == (ALL_LINEAR,) else ",".join(value), "names of modules")
 STAGES = {"sft": "sft", "dpo": "dpo", "orpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
-TRAINER = [row for row in trainer.TRAINING if row not in adapters.TRL_KEYS]
+TRAINER = [row for row in trainer.TRAINING if row not in adapters.TRL_KEYS and row.fact != "attention"]
+ATTENTION = word({"fa2": "fa2", "fa3": "fa3", "unfused": "disabled"}, {"auto": None, "sdpa": None})
 
 KEYS = (
     *(replace(row, default=None) if row.fact == "recompute_on" else row for row in TRAINER),
@@ -34,6 +35,7 @@ KEYS = (
     Key("nested", "double_quantization", BOOL),
     Key("trained_layers", "freeze_trainable_layers", INT),
     Key("liger", "enable_liger_kernel", BOOL),
+    Key("attention", "flash_attn", ATTENTION),  # its value fa3 is recalled
 )
 NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
 
@@ -85,6 +87,7 @@ def _stage(setup: Setup) -> str:
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, trainer.LIMITS)
+    yield from recipe.refuse(setup, TITLE, {**trainer.can(setup), "attention": ("fa2", "fa3", "unfused")})
     yield from deepspeed.replicas(setup, TITLE)
 
 

@@ -7,6 +7,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import Limits, limited
 from meshwise.runs.run import Run, Stated, Value
 
@@ -24,6 +25,13 @@ QUANTIZATION = word({"fp8": "fp8"}, {
     "te_fp8_currentscaling": "fp8", "te_mxfp8": "mxfp8",
 })  # fmt: skip
 DTYPES = word({"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"})
+ATTENTION = word(
+    {"xla": "flash", "cudnn": "cudnn_flash_te", "unfused": "dot_product"},
+    {"cudnn_flash_jax": "cudnn", "autoselected": None, "paged": None},
+)
+VOCABULARY_TILES = 4
+"""num_vocab_tiling of a chunked loss: it need not be larger for the logits to be small beside the layers."""
+CAN = {"attention": ("xla", "cudnn", "unfused"), "gradients": ("bf16",)}
 SIZE = Kind(lambda value: int(value), int, "a whole number, or -1 for the rest")
 
 KEYS = (
@@ -53,6 +61,10 @@ KEYS = (
     Key("kv_heads", "base_num_kv_heads", INT),
     Key("head_dim", "head_dim", INT),
     Key("vocab", "vocab_size", INT),
+    Key("attention", "attention", ATTENTION),
+    Key("tiles", "num_vocab_tiling", INT, default=1),
+    Key("gradients", "grad_dtype", word({"bf16": "bfloat16"}, {"float32": None})),
+    Key("capacity", "capacity_factor", recipe.CAPACITY, write="never"),
     Key("save_every", "checkpoint_period", INT, write="never"),
     Key("seed", "data_shuffle_seed", INT, write="never"),
 )
@@ -61,7 +73,7 @@ LIMITS: Limits = {
     "vpp": (1,), "schedule": ("1f1b",), "zero": (0, 3),
     "recompute": ("none", "minimal", "save_qkv_proj", "save_out_proj", "full"),
     "offload": ("none", "optimizer", "parameters"), "precision": ("bf16", "fp8"), "optimizer": ("adamw", "sgd", "muon"),
-    "loss": ("",), "compile": (False,),
+    "loss": ("", "chunked"), "compile": (False,),
 }  # fmt: skip
 NAMES = {
     "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
@@ -85,6 +97,8 @@ def meaning(facts: Run) -> Run:
     facts = facts.adding([_axis(facts, axis, sizes[axis]) for axis in ("tp", "cp", "ep", "pp")])
     facts = facts.adding(_data(facts, sizes))
     facts = facts.adding(_others(facts))
+    if facts.whole("tiles", 1) > 1:
+        facts = facts.adding([facts.meaning("loss", "chunked", "tiles")])
     if "precision" not in facts and facts.value("dtype") is not None:
         facts = facts.adding([facts.meaning("precision", str(facts.value("dtype")), "dtype")])
     model = facts.value("model")
@@ -154,6 +168,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     offload = setup.text("offload")
     values |= {"optimizer_offload": offload == "optimizer", "parameter_offload": offload == "parameters"}
     values |= {"quantization": "fp8"} if setup.text("precision") == "fp8" else {}
+    values |= {"tiles": VOCABULARY_TILES} if setup.text("loss") == "chunked" else {}
     return {name: value for name, value in values.items() if name not in SHAPE}
 
 
@@ -191,6 +206,7 @@ def _preset(setup: Setup) -> str:
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
+    yield from recipe.refuse(setup, TITLE, CAN)
     if setup.whole("dp_shard") % setup.whole("ep"):
         yield Refusal(f"{TITLE}'s expert axis is a part of the sharded data ranks: ep must divide dp_shard", {"ep": 1})
     if setup.values.get("experts") and setup.whole("etp") != setup.whole("tp"):

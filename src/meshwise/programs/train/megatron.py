@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, NUMBER, TEXT, WORDS, flag, word
+from meshwise.programs.kinds import INT, NUMBER, TEXT, WORDS, Kind, flag, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import megatron_rules as rules
+from meshwise.programs.train import recipe
 from meshwise.runs.run import Value
 
 TITLE, VERSION = "Megatron-LM", "core 0.19"
@@ -94,6 +95,39 @@ WORK_KEYS = (
     Key("seed", "--seed"),
 )
 KEYS = (*MODEL_KEYS, *LAYOUT_KEYS, *WORK_KEYS)
+BACKENDS = word({"fa2": "flash", "cudnn": "fused", "unfused": "unfused"}, {"local": "unfused", "auto": None})
+"""Transformer Engine's: `flash` is the flash-attn package, which is FA2 unless a version is stated; `fused` is cuDNN's."""
+FLASH_VERSIONS = word({"fa2": "2", "fa3": "3", "fa4": "4"})
+LOSS_KERNELS = word({"compiled": "native", "kernel": "te"}, {"linear": "fused"})
+GRAPH_KINDS = word({"none": "none", "partial": "local"}, {"transformer_engine": "partial", "full_iteration": "full"})
+GRAPH_SCOPE = Kind(
+    lambda value: True if "full_iteration" in str(value) else None, lambda _: "full_iteration", "parts of a step", takes=-1
+)
+RECIPE_KEYS = (
+    Key("overlap_reduce", "--overlap-grad-reduce", flag(), default=False),
+    Key("overlap_gather", "--overlap-param-gather", flag(), default=False),
+    Key("overlap_tp", "--tp-comm-overlap", flag(), default=False),
+    Key("overlap_ep", "--overlap-moe-expert-parallel-comm", flag(), default=False),
+    Key(rules.DISPATCHER, "--moe-token-dispatcher-type", TEXT),
+    Key("attention", "--attention-backend", BACKENDS),
+    Key("attention", "--use-flash-attn", flag("fa2"), write="never"),
+    Key(rules.FLASH_VERSION, "--flash-attention-version", FLASH_VERSIONS),  # its values are recalled
+    Key(rules.LOSS_FUSION, "--cross-entropy-loss-fusion", flag(), default=False),
+    Key(rules.LOSS_KERNEL, "--cross-entropy-fusion-impl", LOSS_KERNELS, default="compiled"),  # its value linear is recalled
+    Key(rules.GRAPH_KIND, "--cuda-graph-impl", GRAPH_KINDS, default="none"),
+    Key(rules.GRAPH_KIND, "--enable-cuda-graph", flag("partial"), also=("--external-cuda-graph",), write="never"),
+    Key(rules.GRAPH_STEP, "--cuda-graph-scope", GRAPH_SCOPE),
+    Key(rules.GRAPH_NANS, "--no-check-for-nan-in-loss-and-grad", flag()),  # a graph of a whole step needs it (recalled)
+    Key("gradients", "--grad-reduce-in-bf16", flag("bf16")),
+    Key("gradients", "--accumulate-allreduce-grads-in-fp32", flag("fp32")),
+    Key("capacity", "--moe-expert-capacity-factor", recipe.CAPACITY, write="never"),
+)
+"""Kernels and hidden communication."""
+CAN = {
+    "attention": ("fa2", "fa3", "fa4", "cudnn", "unfused"), "graphs": ("none", "partial", "full"), "gradients": ("fp32", "bf16"),
+    "overlap": tuple(rules.SWITCHES),
+}  # fmt: skip
+"""What it can say of a recipe."""
 
 TOKENIZER = (
     ("--tokenizer-type", "HuggingFaceTokenizer"),
@@ -110,7 +144,8 @@ def to_set(*tokenizer: tuple[str, str]) -> tuple[tuple[str, str | int], ...]:
 
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in Megatron's words."""
-    return rules.wording(setup) | {"positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+    recipe_words = rules.recipe_words(setup) | rules.switch_words(setup)
+    return rules.wording(setup) | recipe_words | {"positions": max(setup.whole("seq"), setup.whole("positions", 0))}
 
 
 def write(setup: Setup) -> Written:
@@ -123,15 +158,18 @@ def write(setup: Setup) -> Written:
 
 
 def environment(setup: Setup) -> dict[str, str]:
-    """Return CUDA_DEVICE_MAX_CONNECTIONS=1, which overlaps communication with tp or cp below Blackwell and which FSDP forbids."""
+    """Return CUDA_DEVICE_MAX_CONNECTIONS: 1 overlaps communication with tp or cp below Blackwell, and FSDP forbids it; overlapped experts
+    need more (Megatron Core's guide to experts, recalled)."""
     architecture = setup.plan.question().chip.architecture
     cuts = setup.whole("tp") > 1 or setup.whole("cp") > 1
     needed = cuts and setup.whole("zero", 0) < 2 and architecture != "Blackwell"
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if needed else {}
+    connections = "1" if needed else "32" if rules.switch_words(setup).get("overlap_ep") else ""
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": connections} if connections else {}
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from rules.refuse(setup, TITLE)
+    yield from rules.refused_recipe(setup, TITLE, CAN)
     yield from rules.refused_model(setup, TITLE, ("learned", "rope", "none"))
 
 
@@ -146,7 +184,7 @@ OWN_KEYS = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel
 CHECK = "from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})"
 
 PROGRAM = Program(
-    name="megatron", title=TITLE, version=VERSION, framework="megatron", form="flags", keys=KEYS, write=write,
+    name="megatron", title=TITLE, version=VERSION, framework="megatron", form="flags", keys=(*KEYS, *RECIPE_KEYS), write=write,
     refuse=refuse, wording=wording, meaning=rules.meaning, recognises=recognises,
     check=f"python -c '{CHECK}' with the flags",
 )  # fmt: skip

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, Kind, word
+from meshwise.programs.kinds import BOOL, TEXT, Kind, switch, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import megatron, megatron_rules
+from meshwise.programs.train import megatron, megatron_rules, recipe
 from meshwise.runs.run import Value
 
 TITLE, VERSION = "Megatron-Bridge", "0.6"
@@ -68,17 +68,38 @@ NEMO = (
     Key("seed", "model.seed"),
 )
 """Keys of NeMo's YAML before Megatron-Bridge, which are read and not written."""
+IN_FP32 = word({"fp32": "true", "bf16": "false"})
+RECIPE_KEYS = (
+    Key("overlap_reduce", "ddp.overlap_grad_reduce", BOOL, also=("comm_overlap.overlap_grad_reduce",)),
+    Key("overlap_gather", "ddp.overlap_param_gather", BOOL, also=("comm_overlap.overlap_param_gather",)),
+    Key("overlap_tp", "comm_overlap.tp_comm_overlap", BOOL, also=("model.tp_comm_overlap", "model.ub_tp_comm_overlap")),
+    Key("overlap_ep", "comm_overlap.overlap_moe_expert_parallel_comm", BOOL, also=("model.overlap_moe_expert_parallel_comm",)),
+    Key(megatron_rules.DISPATCHER, "model.moe_token_dispatcher_type", TEXT),
+    Key("attention", "model.attention_backend", megatron.BACKENDS),
+    Key("attention", "model.use_flash_attention", switch("fa2", "unfused"), write="never"),
+    Key(megatron_rules.LOSS_FUSION, "model.cross_entropy_loss_fusion", BOOL),
+    Key(megatron_rules.LOSS_KERNEL, "model.cross_entropy_fusion_impl", megatron.LOSS_KERNELS),
+    Key(megatron_rules.GRAPH_KIND, "model.cuda_graph_impl", megatron.GRAPH_KINDS),
+    Key(megatron_rules.GRAPH_STEP, "model.cuda_graph_scope", megatron.GRAPH_SCOPE),
+    Key("gradients", "ddp.grad_reduce_in_fp32", IN_FP32, also=("mixed_precision.grad_reduce_in_fp32",)),
+    Key("gradients", "model.optim.grad_sync_dtype", recipe.DTYPES, write="never"),
+    Key("capacity", "model.moe_expert_capacity_factor", recipe.CAPACITY, write="never"),
+)
+"""Kernels and hidden communication, recalled. Recipes set most of them, so that an absent key says nothing. Those of NeMo are read too."""
+CAN = {**megatron.CAN, "attention": ("fa2", "cudnn", "unfused")}
 _KEPT = (row for row in (*megatron.LAYOUT_KEYS, *megatron.WORK_KEYS) if row.fact not in DROPPED)
 KEYS = (
     *(_key(row) for row in _KEPT if row.key != "--recompute-activations"),
     Key("precision", "mixed_precision", PRECISIONS, write="always"),
+    *RECIPE_KEYS,
     *(replace(row, write="never") for row in NEMO),
 )
 
 
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in Megatron's words."""
-    return megatron_rules.wording(setup) | {"precision": setup.text("precision")}
+    words = megatron_rules.recipe_words(setup) | megatron_rules.switch_words(setup, assumed=False)
+    return megatron_rules.wording(setup) | words | {"precision": setup.text("precision")}
 
 
 def write(setup: Setup) -> Written:
@@ -95,6 +116,7 @@ def write(setup: Setup) -> Written:
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from megatron_rules.refuse(setup, TITLE)
+    yield from megatron_rules.refused_recipe(setup, TITLE, CAN)
     if setup.text("offload") == "activations":
         yield Refusal(f"{TITLE} offloads activations in its recipes' Python", {"offload": "none"})
 

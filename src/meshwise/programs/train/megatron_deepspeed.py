@@ -9,7 +9,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import INT, TEXT, WORDS, flag, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import megatron, megatron_rules
+from meshwise.programs.train import megatron, megatron_rules, recipe
 from meshwise.programs.train.deepspeed import replicas
 from meshwise.programs.train.limits import Limits, limited
 from meshwise.runs.run import Run, Stated, Value
@@ -49,6 +49,9 @@ KEYS = (
     Key("config_file", "--deepspeed_config", TEXT),
     Key("cpu_optimizer", "--cpu-optimizer", flag(), write="never"),
     Key("tokens", "--train-tokens", INT, write="never"),
+    # Microsoft's (recalled)
+    Key("attention", "--use-flash-attn", flag("fa2"), also=("--use-flash-attn-v1", "--use-flash-attn-v2"), write="never"),
+    Key("attention", "--use-flash-attn-triton", flag("triton"), write="never"),
     Key("ramp", "--rampup-batch-size", WORDS),
 )
 LIMITS: Limits = {
@@ -139,6 +142,7 @@ TOKENIZER = (
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
+    yield from recipe.refuse(setup, TITLE, {})
     yield from replicas(setup, TITLE)
     if setup.text("precision") == "bf16" and not setup.whole("zero", 0) and setup.whole("dp") > 1:
         near = {"zero": 1, "dp_replicate": 1, "dp_shard": setup.whole("dp")}

@@ -5,9 +5,11 @@ Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and NeoX share it.
 Names of arguments here are those of Megatron-LM with underscores; `wording` returns values by these names or by names of FACTS.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from meshwise.programs.program import Refusal, Setup
+from meshwise.catalogue.frameworks import overlap_text
+from meshwise.programs.program import KERNELS, Refusal, Setup
+from meshwise.programs.train import recipe
 from meshwise.runs.run import Run, Stated, Value
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -20,6 +22,15 @@ VOCABULARY_MULTIPLE = 128
 TOKENIZERS = {"GPT2BPETokenizer": 50257}
 """Vocabularies that a tokenizer's type alone tells."""
 OFFLOAD_FRACTION = 1.0
+FLASH_VERSION, LOSS_FUSION, LOSS_KERNEL = (KERNELS + name for name in ("flash_version", "loss_fusion", "loss_kernel"))
+GRAPH_KIND, GRAPH_STEP, GRAPH_NANS, DISPATCHER = (
+    KERNELS + name for name in ("graph_kind", "graph_step", "graph_nans", "dispatcher")
+)
+SWITCHES = {
+    "overlaps_tp": "overlap_tp", "overlaps_experts": "overlap_ep", "overlaps_reduction": "overlap_reduce",
+    "overlaps_gather": "overlap_gather",
+}  # fmt: skip
+"""Switches that hide communication, by fact of Framework."""
 
 
 # Reading.
@@ -30,6 +41,7 @@ def meaning(facts: Run) -> Run:
     facts = facts.adding([_zero(facts), _recompute(facts), _offload(facts), *_precision(facts)])
     facts = facts.adding([*_sequence_parallel(facts), *_chunks(facts), *_model(facts), *_vocabulary(facts)])
     facts = facts.adding(_schedule(facts))
+    facts = facts.adding([*_kernels(facts), *_hidden(facts)])
     if "etp" not in facts and "tp" in facts and facts.value("experts"):
         why = "as tp, the default of --expert-tensor-parallel-size"
         facts = facts.adding([facts.derived("etp", facts.value("tp"), why, "tp")])
@@ -133,6 +145,32 @@ def _vocabulary(facts: Run) -> Iterator[Stated]:
         yield facts.derived("vocab", size, f"{tokenizer} has {size:,} tokens", "tokenizer")
 
 
+def _kernels(facts: Run) -> Iterator[Stated]:
+    """Yield the attention kernel, the loss and the graphs, each of which two arguments say together."""
+    version = facts.value(FLASH_VERSION)
+    if version and facts.value("attention") in (None, "fa2"):
+        yield facts.meaning("attention", version, FLASH_VERSION)
+    fused = facts.value(LOSS_FUSION)
+    if fused is not None:
+        kind = facts.value(LOSS_KERNEL) or "compiled"
+        yield facts.meaning("loss", kind, LOSS_FUSION) if fused else facts.meaning("loss", "materialised", LOSS_FUSION)
+    graphs = facts.value(GRAPH_KIND)
+    if graphs is not None:
+        whole = graphs != "none" and facts.value(GRAPH_STEP)
+        yield facts.meaning("graphs", "full" if whole else graphs, GRAPH_KIND)
+
+
+def _hidden(facts: Run) -> Iterator[Stated]:
+    """Yield the communication that is hidden. A switch that is off by default is not worth a word where its degree is 1, nor is that of
+    tensor parallelism, which no release turns on by itself."""
+    known = dict(SWITCHES)
+    if not facts.says("overlap_tp"):
+        known.pop("overlaps_tp")
+    if not facts.says("overlap_ep") and facts.whole("ep", 1) == 1:
+        known.pop("overlaps_experts")
+    yield from recipe.overlap(facts, known)
+
+
 # Writing.
 
 
@@ -158,6 +196,43 @@ def wording(setup: Setup) -> dict[str, Value]:
     if not values["grouped"]:
         values.pop("kv_heads", None)
     return values
+
+
+def recipe_words(setup: Setup) -> dict[str, Value]:
+    """Return the kernels that a plan states."""
+    words: dict[str, Value] = {}
+    attention, loss, graphs = (setup.text(name) for name in ("attention", "loss", "graphs"))
+    if attention in ("fa3", "fa4"):
+        words |= {"attention": "fa2", FLASH_VERSION: attention}
+    if loss in ("compiled", "kernel"):
+        words |= {LOSS_FUSION: True, LOSS_KERNEL: loss}
+    if graphs:
+        words |= {GRAPH_KIND: "partial" if graphs == "full" else graphs}
+    return words | ({GRAPH_STEP: True, GRAPH_NANS: True} if graphs == "full" else {})
+
+
+def switch_words(setup: Setup, *, assumed: bool = True) -> dict[str, Value]:
+    """Return the switches of the communication that is hidden, where the layout has it: of a plan, what it assumes too where `assumed`."""
+    hidden = recipe.hidden(setup, assumed=assumed)
+    words: dict[str, Value] = {name: hidden[fact] for fact, name in SWITCHES.items() if fact in hidden}
+    for name, _ in _impossible(setup):
+        words |= {name: False} if name in words else {}
+    return words | ({DISPATCHER: "alltoall"} if words.get("overlap_ep") else {})
+
+
+def _impossible(setup: Setup) -> Iterator[tuple[str, str]]:
+    """Yield switches that do nothing or stop a layout, with the reason where someone who asks for it should know; conditions of
+    Megatron Core's TransformerConfig and arguments.py (recalled)."""
+    if setup.whole("tp") == 1 or not setup.whole("sp", 0):
+        yield "overlap_tp", "" if setup.whole("tp") == 1 else "hides tensor-parallel communication only with sequence parallelism"
+    if not setup.whole("zero", 0):
+        yield "overlap_gather", ""
+    if setup.whole("ep") == 1:
+        yield "overlap_ep", ""
+    elif setup.text("recompute") == "full":
+        yield "overlap_ep", "hides expert communication only without full recompute"
+    elif setup.whole("pp") > 1 and setup.whole("vpp") == 1:
+        yield "overlap_ep", "hides expert communication in a pipeline only with interleaved stages"
 
 
 def _recompute_words(how: str) -> dict[str, Value]:
@@ -216,11 +291,22 @@ def refuse(setup: Setup, title: str) -> Iterator[Refusal]:
         yield Refusal(f"{title} shards gradients and weights (Megatron-FSDP) only without a pipeline", {"zero": 1})
     if setup.text("precision") == "fp8-row":
         yield Refusal(f"{title} has no fp8 recipe with a scale per row", {"precision": "fp8"})
-    if setup.values.get("loss"):
-        yield Refusal(f"{title} has no {setup.text('loss')} loss", {"loss": ""})
+    if setup.text("loss") == "chunked" or (setup.text("loss") == "fused" and setup.plan is not None):
+        yield Refusal(f"{title} has no {setup.text('loss')} loss", {"loss": "kernel"})
     if setup.values.get("compile"):
         yield Refusal(f"{title} does not compile layers", {"compile": 0})
     yield from refused_optimizer(setup, title, ("adamw", "sgd-momentum", "sgd", "muon"))
+
+
+def refused_recipe(setup: Setup, title: str, can: Mapping[str, Iterable[str]]) -> Iterator[Refusal]:
+    """Yield what it cannot say of a recipe, and hidden communication that the layout does not allow."""
+    yield from recipe.refuse(setup, title, can)
+    stated = recipe.hidden(setup, assumed=False)
+    asked = {name for fact, name in SWITCHES.items() if stated.get(fact)}
+    left = {fact: on for fact, on in stated.items() if not (on and SWITCHES.get(fact) in dict(_impossible(setup)))}
+    for name, why in _impossible(setup):
+        if name in asked and why:
+            yield Refusal(f"{title} {why}", {"overlap": overlap_text(left)})
 
 
 def refused_optimizer(setup: Setup, title: str, known: tuple[str, ...]) -> Iterator[Refusal]:

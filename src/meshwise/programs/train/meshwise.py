@@ -9,6 +9,7 @@ from meshwise.programs.kinds import INT, TEXT, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.read.flags import POSITIONAL
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import NO_EXPERTS, Limits, limited
 from meshwise.runs.run import Run, Stated, Value
 
@@ -53,6 +54,7 @@ def meaning(facts: Run) -> Run:
         facts.derived("sp", int(tp > 1), "always on with tp", "tp"),
         facts.derived("offload", "none", "no offload", "zero"),
         facts.derived("ep", 1, "no expert parallelism", "tp"),
+        facts.derived("loss", "chunked", "its only loss", "tp"),
     ])  # fmt: skip
 
 
@@ -75,6 +77,7 @@ def write(setup: Setup) -> Written:
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
+    yield from recipe.refuse(setup, TITLE, {})
     if setup.whole("cp") > 1 and setup.whole("zero", 0) == 0:
         yield Refusal("the trainer shards weights over context-parallel ranks", {"zero": 3})
     if setup.whole("tp") > 1 and not setup.whole("sp", 0):

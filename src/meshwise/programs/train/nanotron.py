@@ -6,6 +6,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, switch, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import Limits, limited
 from meshwise.runs.run import Run, Value
 
@@ -30,6 +31,7 @@ KEYS = (
     Key("zero", "optimizer.zero_stage", INT, default=0, write="always"),
     Key("optimizer", "optimizer.optimizer_factory.name", word({"adamw": "adamW"}, {"sgd": "sgd"}), write="always"),
     Key("precision", "model.dtype", DTYPES, default="bf16", write="always"),
+    Key("accumulates", "optimizer.accumulate_grad_in_fp32", BOOL, write="always"),
     Key("hidden", "model.model_config.hidden_size", INT),
     Key("layers", "model.model_config.num_hidden_layers", INT),
     Key("heads", "model.model_config.num_attention_heads", INT),
@@ -54,6 +56,8 @@ def meaning(facts: Run) -> Run:
     if facts.value("mode") is not None and facts.value("tp") is not None:
         scattered = str(facts.value("mode")).upper() == "REDUCE_SCATTER" and facts.whole("tp", 1) > 1
         facts = facts.adding([facts.meaning("sp", int(scattered), "mode")])
+    if facts.value("accumulates") is False:
+        facts = facts.adding([facts.meaning("gradients", "bf16", "accumulates")])
     if "hidden" in facts:
         facts = facts.adding([facts.derived(name, value, "nanotron's Llama", "hidden") for name, value in LLAMA.items()])
     if facts.whole("ep", 1) > 1 and facts.value("dp") is not None:
@@ -69,7 +73,8 @@ LLAMA: dict[str, Value] = {"gated": True, "norm": "rmsnorm", "position_kind": "r
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in the words of the YAML."""
     mode = "REDUCE_SCATTER" if setup.whole("sp", 0) or setup.whole("tp") == 1 else "ALL_REDUCE"
-    return dict(setup.values) | {"mode": mode, "positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+    words: dict[str, Value] = {"mode": mode, "positions": max(setup.whole("seq"), setup.whole("positions", 0))}
+    return dict(setup.values) | words | {"accumulates": setup.text("gradients") != "bf16"}
 
 
 def write(setup: Setup) -> Written:
@@ -92,6 +97,7 @@ def write(setup: Setup) -> Written:
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
+    yield from recipe.refuse(setup, TITLE, {"gradients": ("bf16",)})
     if setup.whole("zero", 0) and setup.whole("dp_replicate") > 1:
         yield Refusal(f"{TITLE} shards over all data-parallel ranks", {"dp_replicate": 1, "dp_shard": setup.whole("dp")})
     if setup.plan is not None and setup.plan.question().model.model_type not in ("llama", "mistral", "qwen2"):

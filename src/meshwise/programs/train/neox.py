@@ -46,6 +46,7 @@ KEYS = (
     _row("optimizer_device", "zero_optimization.offload_optimizer.device", deepspeed.DEVICES),
     _row("parameter_device", "zero_optimization.offload_param.device", deepspeed.DEVICES),
     _row("old_offload", "zero_optimization.cpu_offload", BOOL),
+    _row("overlap_reduce", "zero_optimization.overlap_comm", BOOL),
     _row("bf16", "bf16.enabled", BOOL), _row("fp16", "fp16.enabled", BOOL), _row("precision", "precision", PRECISIONS),
     _row("optimizer", "optimizer.type", OPTIMIZERS),
     _row("save_every", "checkpoint_factor"), _row("seed", "seed"),

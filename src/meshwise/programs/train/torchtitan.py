@@ -11,6 +11,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, flag, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import recipe
 from meshwise.programs.train import torchtitan_rules as rules
 from meshwise.runs.run import Run, Stated, Value
 
@@ -44,6 +45,7 @@ KEYS = (
     Key("recompute", "activation-checkpoint", MODES, write="never"),
     Key("no_compile", "--compile.no_enable", flag(), also=("--compile.no-enable",), write="never"),
     Key("chunks", "--loss.num_chunks", INT, write="never"),
+    Key("overlap_tp", "--compile.enable_async_tensor_parallel", flag()),
 )
 
 
@@ -67,6 +69,10 @@ def meaning(facts: Run) -> Run:
         facts = _of_registered(facts, config, row)
     if facts.value("no_compile"):
         facts = facts.adding([facts.meaning("compile", False, "no_compile")])
+    if facts.whole("chunks"):
+        facts = facts.adding([facts.meaning("loss", "chunked" if facts.whole("chunks") > 1 else "materialised", "chunks")])
+    if facts.value("no_graphs"):
+        facts = facts.adding([facts.meaning("graphs", "none", "no_graphs")])
     facts = rules.meaning(facts)
     if facts.value("sequence_parallel") is False:
         facts = facts.adding([facts.meaning("sp", 0, "sequence_parallel")])
@@ -112,7 +118,8 @@ def config_of(setup: Setup) -> str:
 
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in torchtitan's words; its pipeline and its expert parallelism need CUDA graphs off."""
-    return rules.wording(setup) | ({"no_graphs": True} if setup.whole("pp") > 1 or setup.whole("ep") > 1 else {})
+    off = setup.whole("pp") > 1 or setup.whole("ep") > 1 or setup.text("graphs") == "none"
+    return rules.wording(setup) | ({"no_graphs": True} if off else {})
 
 
 def write(setup: Setup) -> Written:
@@ -138,7 +145,8 @@ UNKNOWN_FLAGS = [
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from rules.refuse(setup, f"{TITLE} {VERSION}")
-    if setup.values.get("loss") not in (None, "", "chunked"):
+    yield from recipe.refuse(setup, f"{TITLE} {VERSION}", {**rules.CAN, "graphs": ("none",)})
+    if setup.plan is not None and setup.values.get("loss") not in (None, "", "chunked"):
         yield Refusal(f"the loss of {TITLE} {VERSION}'s configurations is chunked", {"loss": "chunked"})
     if setup.values.get("experts") and setup.whole("etp") > 1:
         yield Refusal(f"{TITLE} {VERSION} has no tensor parallelism of experts", {"etp": 1})

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import TEXT, WORDS, word
+from meshwise.programs.kinds import BOOL, TEXT, WORDS, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.train import recipe
 from meshwise.programs.train import torchtitan_rules as rules
 from meshwise.programs.train.torchtitan import FLAVOURS, TWINS, layers_of
 from meshwise.runs.run import Run, Stated, Value
@@ -21,6 +22,8 @@ KEYS = (
     Key("converters", "model.converters", WORDS),
     *rules.keys(dashes=False),
     Key("etp", "parallelism.expert_tensor_parallel_degree", default=1),
+    Key("overlap_tp", "parallelism.enable_async_tensor_parallel", BOOL, also=("experimental.enable_async_tensor_parallel",)),
+    Key("overlap_ep", "parallelism.pipeline_parallel_expert_parallel_overlap", BOOL, write="never"),
     Key("recompute", "activation_checkpoint.mode", MODES, default="selective", write="always"),
     Key("selective", "activation_checkpoint.selective_ac_option", TEXT),
     Key("float8_recipe", "quantize.linear.float8.recipe_name", TEXT, also=("float8.recipe_name",)),
@@ -34,6 +37,8 @@ KEYS = (
     Key("pp", "experimental.pipeline_parallel_degree", write="never"),
     Key("cp", "experimental.context_parallel_degree", write="never"),
 )
+LOSS_COMPONENTS = {"compiled": ("model", "loss"), "materialised": ("model",)}
+"""compile.components by loss."""
 CHECK = "from torchtitan.config import ConfigManager; ConfigManager().parse_args"
 DEFAULTS: dict[str, Value] = {"local_batch": 8, "seq": 2048, "steps": 10000}
 
@@ -68,6 +73,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in torchtitan's words."""
     values = rules.wording(setup) | _words(setup.text("precision"))
     values |= {"selective": "op"} if setup.text("recompute") == "selective" else {}
+    values |= {rules.COMPONENTS: LOSS_COMPONENTS[setup.text("loss")]} if setup.text("loss") in LOSS_COMPONENTS else {}
     return {name: value for name, value in values.items() if name != "etp" or setup.values.get("experts")}
 
 
@@ -101,8 +107,11 @@ def flavour_of(setup: Setup) -> tuple[str, str]:
 def refuse(setup: Setup) -> Iterable[Refusal]:
     title = f"{TITLE} {VERSION}"
     yield from rules.refuse(setup, title)
-    if setup.values.get("loss"):
+    yield from recipe.refuse(setup, title, rules.CAN)
+    if setup.text("loss") not in ("", *LOSS_COMPONENTS):
         yield Refusal(f"{title} has no {setup.text('loss')} loss", {"loss": ""})
+    if setup.text("loss") == "compiled" and not setup.values.get("compile"):
+        yield Refusal(f"{title} compiles the loss only with the layers (--compile)", {"loss": ""})
     if setup.text("precision") not in ("bf16", "fp8", "fp8-row", "mxfp8"):
         yield Refusal(f"{title} has no precision {setup.text('precision')}", {"precision": "bf16"})
     if setup.plan is not None and (not flavour_of(setup)[0] or flavour_of(setup)[1] in ("1B", "3B")):

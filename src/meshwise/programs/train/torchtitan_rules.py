@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
-from meshwise.programs.program import Key, Refusal, Setup
+from meshwise.programs.kinds import BOOL, INT, TEXT, WORDS, Kind, word
+from meshwise.programs.program import KERNELS, Key, Refusal, Setup
+from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import Limits, limited
 from meshwise.runs.run import Run, Stated, Value
 
@@ -19,6 +20,11 @@ LIMITS: Limits = {
     "schedule": ("1f1b", "interleaved", "zero-bubble"), "recompute": ("none", "selective", "full"),
     "offload": ("none", "parameters"), "optimizer": ("adamw",), "zero": (0, 2, 3),
 }  # fmt: skip
+
+
+COMPONENTS, SCHEDULE = (KERNELS + name for name in ("components", "schedule"))
+CAN = {"gradients": ("fp32",), "overlap": ("overlaps_tp",)}
+"""What both versions can say of a recipe."""
 
 
 def keys(*, dashes: bool) -> tuple[Key, ...]:
@@ -47,6 +53,9 @@ def keys(*, dashes: bool) -> tuple[Key, ...]:
         row("steps", "training.steps"),
         row("cpu_offload", "training.enable_cpu_offload", BOOL, default=False),
         row("compile", "compile.enable", BOOL, default=False, write="always"),
+        row(COMPONENTS, "compile.components", WORDS),
+        row(SCHEDULE, "parallelism.pipeline_parallel_schedule", TEXT, write="never"),
+        row("gradients", "training.mixed_precision_reduce", word({"fp32": "float32"}, {"bfloat16": "bf16"})),
         row("save_every", "checkpoint.interval", write="never"),
         row("seed", "debug.seed", write="never"),
     )
@@ -56,11 +65,31 @@ def meaning(facts: Run) -> Run:
     """Add the micro-batch, the ZeRO stage, chunks, sequence parallelism and offload."""
     facts = facts.adding([*_microbatch(facts), *_zero(facts), *_chunks(facts)])
     facts = facts.adding([facts.meaning("offload", "parameters" if facts.value("cpu_offload") else "none", "cpu_offload")])
+    facts = facts.adding([*_loss(facts), *_hidden(facts)])
     if facts.value("tp") is not None and "sp" not in facts:
         facts = facts.adding([facts.derived("sp", int(facts.whole("tp", 1) > 1), "always on with tp", "tp")])
     if facts.whole("pp", 1) == 1 and "schedule" in facts:
         facts = facts.without("schedule").adding([Stated("schedule", "1f1b", "derived", None, "", "no pipeline")])
     return facts
+
+
+def _loss(facts: Run) -> Iterator[Stated]:
+    """Yield whether the loss is compiled, where the file lists what is; a chunked loss is stated elsewhere."""
+    listed = facts.value(COMPONENTS)
+    if isinstance(listed, tuple) and facts.value("loss") != "chunked":
+        yield facts.meaning("loss", "compiled" if facts.value("compile") and "loss" in listed else "materialised", COMPONENTS)
+
+
+def _hidden(facts: Run) -> Iterator[Stated]:
+    """Yield what is hidden: by async tensor parallelism, which only acts compiled, and by DualPipeV, which hides experts unless told not
+    to."""
+    if facts.value("overlap_tp") and not facts.value("compile"):
+        facts = facts.without("overlap_tp")
+    dual = str(facts.value(SCHEDULE) or "").lower() == "dualpipev" and facts.whole("ep", 1) > 1
+    if dual and "overlap_ep" not in facts:
+        facts = facts.adding([facts.meaning("overlap_ep", True, SCHEDULE)])
+    known = {"overlaps_tp": "overlap_tp"} | ({"overlaps_experts": "overlap_ep"} if dual else {})
+    yield from recipe.overlap(facts, known)
 
 
 def _microbatch(facts: Run) -> Iterator[Stated]:
@@ -118,6 +147,9 @@ def wording(setup: Setup) -> dict[str, Value]:
     else:
         values.pop("schedule", None)
     values["cpu_offload"] = setup.text("offload") == "parameters"
+    hidden = recipe.hidden(setup, assumed=False).get("overlaps_tp")
+    if hidden and setup.whole("tp") > 1:
+        values["overlap_tp"] = True
     return values
 
 
@@ -140,3 +172,5 @@ def refuse(setup: Setup, title: str) -> Iterator[Refusal]:
         yield Refusal(f"{title} always uses sequence parallelism with tp", {"sp": 1})
     if setup.whole("cp") > 1 and setup.whole("zero", 0) == 0:
         yield Refusal(f"{title} shards weights over context-parallel ranks", {"zero": 3})
+    if recipe.hidden(setup, assumed=False).get("overlaps_tp") and not setup.values.get("compile"):
+        yield Refusal(f"{title} hides tensor-parallel communication only in compiled layers (--compile)", {"overlap": ""})

@@ -7,7 +7,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import adapters, trainer
+from meshwise.programs.train import adapters, recipe, trainer
 from meshwise.programs.train import torchtune_builders as builders
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
@@ -28,7 +28,7 @@ SHARDED_OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim
 
 KEYS = (
     Key("builder", "model._component_", TEXT, write="always"),
-    Key("attention", "model.lora_attn_modules", adapters.NAMES),
+    Key("adapted", "model.lora_attn_modules", adapters.NAMES),
     Key("mlp", "model.apply_lora_to_mlp", BOOL),
     Key("rank", "model.lora_rank", INT),
     Key("alpha", "model.lora_alpha", INT),
@@ -83,9 +83,9 @@ def _model(facts: Run) -> Iterable[Stated]:
         return
     quantized = start == "qlora" or facts.value("quantized")
     yield facts.meaning("adapter", "qlora" if quantized else "dora" if facts.value("dora") else "lora", "builder")
-    attention = facts.value("attention")
+    attention = facts.value("adapted")
     if isinstance(attention, tuple):
-        yield facts.meaning("targets", builders.read(tuple(map(str, attention)), bool(facts.value("mlp"))), "attention")
+        yield facts.meaning("targets", builders.read(tuple(map(str, attention)), bool(facts.value("mlp"))), "adapted")
     for name, default in (("rank", RANK), ("alpha", ALPHA)):
         if name not in facts:
             yield Stated(name, default, "default", None, f"model.lora_{name}", f"default of {TITLE} {VERSION}")
@@ -112,7 +112,7 @@ def wording(setup: Setup) -> dict[str, Value]:
         values["tp_plan"] = f"{builders.MODELS}llama3.base_llama_tp_plan"
     if method:
         attention, mlp = builders.written(values["targets"]) or ((), False)
-        values |= {"attention": attention, "mlp": mlp} | ({"dora": True} if method == "dora" else {})
+        values |= {"adapted": attention, "mlp": mlp} | ({"dora": True} if method == "dora" else {})
         if method == "qlora" and not _family(function).qlora:
             values["quantized"] = True
     return values
@@ -184,6 +184,7 @@ def _others(setup: Setup) -> list[tuple[str, Any]]:
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
+    yield from recipe.refuse(setup, TITLE, {})
     function = _function(setup)
     if not function:
         yield Refusal(f"{TITLE} {VERSION} has no model builder for {setup.model}; it has {', '.join(builders.BUILDERS)}", {})

@@ -7,7 +7,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import adapters, deepspeed
+from meshwise.programs.train import adapters, deepspeed, recipe
 from meshwise.programs.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
 
@@ -55,6 +55,7 @@ TRAINING = (
     Key("optimizer", "optim", OPTIMIZERS, default="adamw"),
     Key("compile", "torch_compile", BOOL, default=False),
     Key("liger", "use_liger_kernel", BOOL),
+    Key("attention", "attn_implementation", recipe.ATTENTION),
     *adapters.TRL_KEYS,
     Key("steps", "max_steps", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
     Key("save_every", "save_steps", INT, write="never"),
@@ -131,7 +132,16 @@ def _words(value: Any) -> list[str]:
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, LIMITS)
+    yield from recipe.refuse(setup, TITLE, can(setup))
     yield from deepspeed.replicas(setup, TITLE)
+
+
+ATTENTION = ("fa2", "fa3", "fa4", "unfused")
+
+
+def can(setup: Setup) -> dict[str, tuple[str, ...]]:
+    """Return what it can say of a recipe: DeepSpeed's file, where there is one, says what is hidden and how gradients are summed."""
+    return {"attention": ATTENTION, **(deepspeed.CAN if setup.whole("zero", 0) else {})}
 
 
 OWN_KEYS = {

@@ -53,9 +53,12 @@ def count(
     output.draw(counts)
 
 
-@plain_verb(app, "show", "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json")
+@plain_verb(app, "show",
+    "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json",
+    "meshwise show frameworks torchtitan",
+)  # fmt: skip
 def show(
-    catalogue: Annotated[str, Argument(metavar="chips|clusters|models", help="Catalogue to list.",
+    catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks", help="Catalogue to list.",
         autocompletion=among(api.CATALOGUES))],
     name: Annotated[str, Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.",
         autocompletion=_names)] = "",

@@ -8,6 +8,7 @@ from rich.table import Table as Grid
 
 from meshwise import units
 from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
+from meshwise.catalogue.frameworks import Framework
 from meshwise.models.count import Tally, hyperparameters
 from meshwise.models.listing import Entry, layer_runs
 from meshwise.models.model import Model
@@ -15,15 +16,19 @@ from meshwise.ui.views.tables import Column, Table, at_path, whole_at, wrapped
 
 
 def entry_view(entry: Entry, width: int, *, name: str) -> Grid:
-    """Return the facts of one chip, cluster or model."""
+    """Return the facts of one chip, cluster, framework or model."""
     if isinstance(entry, Chip):
         return chip_facts(entry)
+    if isinstance(entry, Framework):
+        return framework_facts(entry)
     return cluster_facts(name, entry) if isinstance(entry, Cluster) else model_facts(entry)
 
 
 def catalogue_view(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
     """Return a whole catalogue, one line per entry; below it, the presets of the user that could not be read, with the reason."""
-    columns = {"chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS}[catalogue]
+    columns = {
+        "chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS, "frameworks": _FRAMEWORK_COLUMNS,
+    }[catalogue]  # fmt: skip
     unread = [row for row in rows if catalogue == "models" and "params" not in row]
     return Group(
         Table(columns, [row for row in rows if row not in unread]).fitted(width),
@@ -94,6 +99,45 @@ _MODEL_COLUMNS: list[Column[Tally]] = [
     Column("vocabulary", whole_at("hyperparameters/vocabulary"), rank=5),
     Column("source", _page, text=True, rank=6),
 ]
+
+
+def _listed(path: str) -> Callable[[Tally], str]:
+    return lambda row: ", ".join(map(str, at_path(row, path) or ()))
+
+
+_FRAMEWORK_COLUMNS: list[Column[Tally]] = [
+    Column("framework", _text("framework"), text=True),
+    Column("variant of", _text("variant_of"), text=True, rank=3),
+    Column("newest release", _text("release"), text=True),
+    Column("attention", lambda row: "; ".join([row["attention"], *row["attention_on"]]), text=True),
+    Column("loss", _text("loss"), text=True),
+    Column("hides", _listed("overlap"), text=True, rank=1),
+    Column("graphs", _text("graphs"), text=True, rank=2),
+    Column("source", lambda row: str(row["sources"][0]["title"]), text=True, rank=4),
+]
+
+
+def framework_facts(f: Framework) -> Grid:
+    """Return the recipe of a framework's newest release, what its layouts may have, and what each release changed."""
+    bits = f"summed in {8 * f.gradient_bytes} bits, reduced in {8 * f.reduced_bytes}"
+    rows = [
+        ("name", f.name),
+        ("also called", ", ".join(f.aliases)),
+        ("variant of", f.key if f.program != f.key else ""),
+        ("newest release", f.release),
+        ("attention", "; ".join((f.attention, *f.attention_on))),
+        ("loss", f"{f.loss}, {f.logit_bytes:g} bytes a logit"),
+        ("hides", ", ".join(f.overlap)),
+        ("CUDA graphs", f.graphs + (" (on one device)" if f.graphs_alone else "")),
+        ("gradients", bits),
+        ("ZeRO", ", ".join(map(str, f.zero))),
+        ("recompute", ", ".join(f.recompute)),
+        ("schedules", ", ".join(f.schedules)),
+        ("offload", ", ".join(f.offload)),
+        *((f"from {one.release} ({one.date})", f"{'; '.join(one.changes)}: {one.source}") for one in f.releases),
+        *(("source", f"{source.title}, {source.url}") for source in f.sources),
+    ]
+    return facts(f.program, rows)
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Grid:

@@ -19,6 +19,8 @@ _OLD = re.compile(r"\d+/(\d{1,15}), (.*)")
 _RATE = re.compile(r"(RunningAvgSamplesPerSec|CurrSamplesPerSec|SamplesPerSec)=([\d.]+)")
 _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)\s*GB")
 _PIPELINE = re.compile(r"steps:\s*(\d{1,15}) loss:\s*(\S+) iter time \(s\):\s*([\d.]+) samples/sec:\s*([\d.]+)")
+_OVERLAP = re.compile(r"overlap_comm[\"']?\s*[=:]\s*(True|False|true|false)\b")
+"""In the line about zero_config, as printed before the first step."""
 _PROFILE = {
     "world size": ("devices", "count", ""),
     "data parallel size": ("dp", "count", ""),
@@ -55,6 +57,8 @@ def read(lines: Iterable[Line]) -> Reading:
                 profile = None
         elif "...." in text:
             read_arguments(series, text)
+        if "overlap_comm" in text and (overlap := _OVERLAP.search(text)):
+            series.text("overlap", "reduce" if overlap[1].lower() == "true" else "no-reduce")
     series.flush()
     return reading
 

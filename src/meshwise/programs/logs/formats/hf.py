@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from meshwise.programs.logs.arguments import read_arguments
+from meshwise.programs.logs.arguments import Recipe, read_arguments, read_release
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
 from meshwise.runs.numbers import amount, number_or_nan
@@ -22,6 +22,8 @@ _BANNERS = {
     "number of trainable parameters": "params",
 }
 _BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<[\d:?]+,\s*([\d.]+)\s*(it/s|s/it)\]")
+MAX_ARGUMENT_CHARS = 2000
+"""Characters of a line that may hold arguments."""
 MAX_OBJECT_CHARS = 1 << 15
 """Characters kept of one object."""
 
@@ -32,7 +34,7 @@ def matches(head: str) -> bool:
     )
 
 
-def objects(lines: Iterable[Line], series: Series) -> Iterator[tuple[Line, str]]:
+def objects(lines: Iterable[Line], series: Series, recipe: Recipe) -> Iterator[tuple[Line, str]]:
     """Yield flat objects, also over several lines; lines outside of objects are read as facts of the series."""
     held, start = "", None
     for line in lines:
@@ -40,6 +42,8 @@ def objects(lines: Iterable[Line], series: Series) -> Iterator[tuple[Line, str]]
         opened = text.rfind("{")
         if start is None and opened < 0:
             _read_fact(series, text)
+            if "=" in text and len(text) < MAX_ARGUMENT_CHARS:
+                recipe.read(text)
             continue
         if start is None or (opened >= 0 and "}" not in text[:opened]):
             held, start = "", line  # an inner object starts: drop the keys of the outer one read so far
@@ -55,8 +59,10 @@ def objects(lines: Iterable[Line], series: Series) -> Iterator[tuple[Line, str]]
 def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
     series = Series(reading, "HF Trainer")
-    count, summary = 0, dict[str, float]()
-    for line, text in objects(lines, series):
+    count, summary, recipe = 0, dict[str, float](), Recipe("trainer", "liger")
+    for line, text in objects(lines, series, recipe):
+        if "transformers_version" in text:
+            read_release(series, text, "transformers")
         values = {key: number_or_nan(value) for key, value in _KEY.findall(text)}
         if "train_runtime" in values and "}" in text:
             summary = values
@@ -65,9 +71,11 @@ def read(lines: Iterable[Line]) -> Reading:
                 reading.skipped.add("a dict cut off", f"line {line.number}")
                 continue
             count += 1
+            recipe.tell(series)
             series.step(values.get("step", float(count)), f"line {line.number}", {"loss": values["loss"]})
         elif "}" not in text and "loss" in text:
             reading.skipped.add("a dict cut off", f"line {line.number}")
+    recipe.tell(series)
     _add_summary(series, summary)
     series.flush()
     return reading
@@ -106,5 +114,7 @@ def _read_fact(series: Series, text: str) -> None:
     state = re.match(r'\s*"(train_batch_size|num_train_epochs)"\s*:\s*(\d+)', text)
     if state and state[1] == "train_batch_size":
         series.fact("per_device_batch", float(state[2]))
-    elif "=" in text and len(text) < 2000:
+    elif "=" in text and len(text) < MAX_ARGUMENT_CHARS:
         read_arguments(series, text)
+    if "transformers" in text:
+        read_release(series, text, "transformers")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from meshwise.programs.logs.arguments import read_arguments
+from meshwise.programs.logs.arguments import Recipe, read_arguments, read_release
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
 from meshwise.runs.numbers import amount, number_or_nan
@@ -66,13 +66,16 @@ def step_of(text: str) -> tuple[int, dict[str, float]] | None:
 
 def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
-    series = Series(reading, "Megatron-LM")
+    series, recipe = Series(reading, "Megatron-LM"), Recipe("megatron", "ep")
     for line in lines:
         text = line.text
         if "iteration" in text and _ITERATION.search(text):
-            _add_step(reading, series, line)
+            _add_step(reading, series, line, recipe)
         elif "...." in text:
             read_arguments(series, text)
+            recipe.read(text)
+        elif "egatron" in text:
+            read_release(series, text, r"megatron[._ -]core|mcore")
         elif "world size" in text:
             for groups in _FACT.findall(text):
                 for fact, value in zip(_FACTS, groups, strict=True):
@@ -87,7 +90,7 @@ def read(lines: Iterable[Line]) -> Reading:
     return reading
 
 
-def _add_step(reading: Reading, series: Series, line: Line) -> None:
+def _add_step(reading: Reading, series: Series, line: Line, recipe: Recipe) -> None:
     step = step_of(line.text)
     whole = line.text.rstrip().endswith("|") or not line.cut
     if step is None or not whole:
@@ -98,4 +101,6 @@ def _add_step(reading: Reading, series: Series, line: Line) -> None:
         series.fact("seq", numbers.pop("seq"))
     if "samples_per_second" in numbers and "tflops" in numbers:
         series.framework = "Megatron-DeepSpeed"
+    if series.framework == "Megatron-LM":  # the other's arguments of the same names mean less
+        recipe.tell(series)
     series.step(number, f"line {line.number}", numbers)

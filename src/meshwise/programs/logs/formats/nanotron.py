@@ -5,7 +5,7 @@ It rounds to three digits with K, M, B, so all its figures are marked as rough."
 import re
 from collections.abc import Iterable
 
-from meshwise.programs.logs.arguments import read_arguments
+from meshwise.programs.logs.arguments import Recipe, read_arguments
 from meshwise.programs.logs.lines import Line
 from meshwise.programs.logs.series import Series
 from meshwise.runs.numbers import amount
@@ -32,7 +32,7 @@ def matches(head: str) -> bool:
 
 def read(lines: Iterable[Line]) -> Reading:
     reading = Reading(name)
-    series = Series(reading, "nanotron")
+    series, recipe = Series(reading, "nanotron"), Recipe("nanotron", "accumulates")
     series.rough |= {
         "seconds", "tokens_per_second", "tokens_per_second_per_device", "batch", "memory", "reserved", "tflops",
     }  # fmt: skip
@@ -41,11 +41,13 @@ def read(lines: Iterable[Line]) -> Reading:
         if match is None:
             if "=" in line.text:
                 read_arguments(series, line.text, _ARGUMENTS)
+                recipe.read(line.text)
             continue
         numbers = _numbers(match[2])
         if line.cut or not {"seconds", "tokens_per_second"} <= set(numbers):
             reading.skipped.add(f"an iteration {'cut off' if line.cut else 'without time and rate'}", f"line {line.number}")
             continue
+        recipe.tell(series)
         series.step(int(match[1]), f"line {line.number}", numbers)
     series.flush()
     return reading

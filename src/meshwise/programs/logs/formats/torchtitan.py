@@ -30,6 +30,14 @@ _MESH = re.compile(r"device mesh with \[([^\]]*)\], \[([\d, ]*)\]")
 _PARALLELISM = re.compile(r"device mesh with parallelism: (.*)")
 _PIPELINE = re.compile(r"pipeline schedule \S+ with (\d{1,6}) microbatches and (\d{1,6}) stages")
 _CHECKPOINTING = re.compile(r"Applied (full|selective)(?:AC)? activation checkpointing", re.IGNORECASE)
+_DAY = re.compile(r"^\s*(?:\[\S+\]:?\s*)*(20\d\d-[01]\d-[0-3]\d)[ T]\d\d:")
+"""The day that begins a line, behind the rank and '[titan]': it runs from its sources, whose facts have days."""
+_DONE = {
+    "Async TP is enabled": ("overlap", "tp"),
+    "Compiling the loss function with torch.compile": ("loss", "compiled"),
+    "Compiling each TransformerBlock with torch.compile": ("compile", "yes"),
+}
+"""Lines about the recipe, recalled from distributed/tensor_parallel.py, components/loss.py and models/llama3."""
 _JSON = re.compile(r'"(\w+)":\s*(\d+)\s*,?\s*$')
 _SAME = {axis: axis for axis in ("pp", "tp", "cp", "ep", "dp_shard", "dp_replicate")}
 _AXES = _SAME | {"fsdp": "dp_shard", "dp": "dp_shard"}
@@ -86,6 +94,11 @@ class _Header:
 
     def read_line(self, text: str) -> None:
         series = self.series
+        if "release" not in series.texts and (day := _DAY.match(text)):
+            series.text("release", day[1])
+        for words, (fact, value) in _DONE.items():
+            if words in text:
+                series.text(fact, value)
         if (size := _SIZE.search(text)) and (number := amount(size[2], "count")):
             series.fact("params", number.value)
             series.text("model", size[1])
