@@ -145,7 +145,14 @@ def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool, cp: F
 
 
 def attention(
-    d: Device, op: Op, seq: int, mbs: Floats, heads: Floats, cp: Floats, flash: bool, rule: Floats | float = 1.0,
+    d: Device,
+    op: Op,
+    seq: int,
+    mbs: Floats,
+    heads: Floats,
+    cp: Floats,
+    flash: bool,
+    rule: Floats | float = 1.0,
     multiple: float = 1.0,
 ) -> tuple[Floats, Floats]:
     """Return forward and backward seconds of scores, softmax and values of one layer; each of `cp` devices has 1/cp of the queries.
@@ -153,8 +160,8 @@ def attention(
     d, sequences, rows = d.in_16_bits(), mbs * heads, seq / cp
     if flash:
         keys = min(float(seq), op.keys(seq) + FLASH_TILE_KEYS / 2)
-        multiple = np.where(np.asarray(rule) == 1, multiple, 1.0)
-        size = sum(np.ceil(width / multiple) * multiple for width in (op.n, op.k)) / 2
+        tile = np.where(np.asarray(rule) == 1, multiple, 1.0)
+        size = (np.ceil(op.n / tile) + np.ceil(op.k / tile)) * tile / 2
         flops = 2 * sequences * rows * keys * 2 * size
         rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5 * rule
         moved = 2 * d.element * sequences * rows * (op.n + op.k) / d.bandwidth

@@ -213,9 +213,7 @@ def _add_elementwise(t: Passes, d: Device, op: Op, rows: Floats, n: Floats, time
         t.norms += times * memory_bound(d, 3 * d.element * rows * model.decoder.hidden)
 
 
-def _add_expert_kernels(
-    t: Passes, d: Device, op: Op, tokens: Floats, rows: Floats, n: Floats, times: int, model: Model
-) -> None:
+def _add_expert_kernels(t: Passes, d: Device, op: Op, tokens: Floats, rows: Floats, n: Floats, times: int, model: Model) -> None:
     """Add the kernels around fused products of experts, which have `rows` rows for `tokens` tokens: tokens are spread over rows and rows
     added up, in both directions; forward the gated product is written, and backward gate, up and its gradient are read, and all three
     written."""
