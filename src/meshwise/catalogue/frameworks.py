@@ -97,6 +97,9 @@ class Framework:
     fuses_experts: bool = False
     """The product of experts' gate and up computes the gate too, tokens are read once when they are spread over the rows of their experts,
     and products of their gradients leave the squares for the gradient norm."""
+    workspace: Bytes = 0.0
+    """What its kernels allocate on a GPU beside tensors, if it reports the bytes that torch has allocated: the CUDA context, which a probe
+    measures, is not among them. 0: the calibration's context."""
     graphs: bool = False
     """On one device a step is one CUDA graph, without CPU launch overhead."""
     separate_updates: bool = False
@@ -187,7 +190,7 @@ class Framework:
 
     def on(self, kind: str) -> "Framework":
         """Return the framework as it runs on a kind of chip: without kernels and graphs that need a GPU elsewhere."""
-        return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs=False)
+        return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs=False, workspace=0.0)
 
 
 def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool = False) -> tuple[str, ...]:

@@ -147,6 +147,8 @@ class StateMemory:
     """Bytes of them that are free again when the backward pass of the layers begins."""
     buckets: Floats
     """Buffers that gradients are reduced from and weights gathered into, two of each bucket."""
+    workspace: float
+    """Bytes of workspaces, where the framework states them."""
     replaces_activations: Floats
     """Whether gradients take the place of freed activations, so that the two are never all in memory at once."""
 
@@ -159,7 +161,8 @@ class StateMemory:
         replaces = f.splits_weights & (a.devices == 1) & (microbatches == 1) & (not how.adapted)
         bucket = f.bucket if how.frozen is None else min(f.bucket, how.trained.total)
         buckets = 2.0 * bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
-        return StateMemory(states, *_logits(model, work, a.mbs * (work.seq / a.cp), a, how.head), buckets, replaces)
+        logits = _logits(model, work, a.mbs * (work.seq / a.cp), a, how.head)
+        return StateMemory(states, *logits, buckets, f.workspace, replaces)
 
     @property
     def total(self) -> Floats:
@@ -180,6 +183,8 @@ class ActivationMemory:
     """On the last stage, which holds one micro-batch."""
     working: Floats
     """Activations of the layer that is being recomputed."""
+    each: Floats
+    """Of one layer and one micro-batch."""
     scratch: Floats
     """Tiles that the kernels of one layer's backward pass leave for each other."""
 
@@ -197,7 +202,8 @@ class ActivationMemory:
         gathered = GATHERED_ACTIVATIONS * 2.0 * model.decoder.hidden * (a.sp > 0)
         beside = _dequantized(model, work) + a.mbs * _tower_bytes(model)
         scratch = max((scratch_bytes(op, model.decoder.heads) for op in model.ops if op.serial), default=0.0)
-        return ActivationMemory(first, interleaved, last, rows * (working + gathered) + beside / a.tp, rows * scratch / a.tp)
+        recomputing = rows * (working + gathered) + beside / a.tp
+        return ActivationMemory(first, interleaved, last, recomputing, per_layer, rows * scratch / a.tp)
 
 
 def memory(
@@ -216,10 +222,11 @@ def memory(
     # in the place of logits that are free by then
     sizes["activations"] += np.maximum(0.0, activations.expand(stored.scratch) - stage * states.expand(held.passing))
     if held.replaces_activations.any():
-        freed = sizes["activations"] + sizes["logits"]
+        # the last layer that gradients reach still has its activations, and their gradients
+        freed = sizes["activations"] + sizes["logits"] - 2 * activations.expand(stored.each) * c.activations
         replaces = states.expand(held.replaces_activations)
         sizes["gradients"] = np.where(replaces, np.maximum(0.0, sizes["gradients"] - freed), sizes["gradients"])
-    sizes["context"] = c.context + states.expand(held.buckets)
+    sizes["context"] = (held.workspace or c.context) + states.expand(held.buckets)
     return sizes
 
 
@@ -236,7 +243,7 @@ def _dequantized(model: Model, work: Train) -> float:
 
 def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) -> tuple[Floats, Floats]:
     """Return bytes of all logits, and how many of them are free before the layers' backward pass. Where logits are computed in chunks:
-    two at a time with a `trained` head, its gradient in float32 and the gradient of its input; fused with the head, only the latter two.
+    one at a time, the gradient of a `trained` head in float32 and the gradient of its input; fused with the head, only the latter two.
     A vocabulary that is not a multiple of 64 is padded, in a copy of the head."""
     f, vocabulary, hidden = work.framework, model.decoder.vocab, model.decoder.hidden
     if not work.objective.vocabulary:
@@ -247,8 +254,7 @@ def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) 
     whole = 2.0 * rows * vocabulary / a.tp
     parts = np.ceil(whole / f.logits_at_once)
     head = (4.0 * trained + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
-    at_once = 2.0 if trained else 1.0
-    chunks = whole / parts * np.minimum(at_once, parts) if work.loss_kind == "chunked" else np.zeros_like(whole)
+    chunks = whole / parts if work.loss_kind == "chunked" else np.zeros_like(whole)
     return chunks + head + 2.0 * rows * hidden, chunks
 
 
