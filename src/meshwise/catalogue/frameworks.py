@@ -99,7 +99,7 @@ class Framework:
     and products of their gradients leave the squares for the gradient norm."""
     workspace: Bytes = 0.0
     """What its kernels allocate on a GPU beside tensors, if it reports the bytes that torch has allocated: the CUDA context, which a probe
-    measures, is not among them. 0: the calibration's context."""
+    measures, is not among them. 0: the context of the calibration; one that was fitted to its runs has its own."""
     graphs: bool = False
     """On one device a step is one CUDA graph, without CPU launch overhead."""
     separate_updates: bool = False

@@ -94,8 +94,18 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
         "fitted_on": known.fitted_on if values else prior.fitted_on,
         "fabric": fabric,
     }
+    context = _workspace(framework, chip, prior)
     # errors on sources left out already hold what differs between sources
-    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named | {"between": 0.0, "learned": tuple(values)}))
+    return replace(
+        prior,
+        **(
+            {"flash": flash, "context": context}
+            | values
+            | dict(known.spread)
+            | named
+            | {"between": 0.0, "learned": tuple(values)}
+        ),
+    )
 
 
 def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:
@@ -105,11 +115,18 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     own, fabric = calibrations.fitted_to(chip, framework.key), fabric_of(network)
     if own is None:
         return composed(chip, framework, fabric, levels())
+    if not own.frameworks:  # probed, not fitted to runs of any framework
+        own = replace(own, context=_workspace(framework, chip, own))
     if own.shipped:  # fitted to runs of somebody else's machine
         own = replace(own, between=float(levels().spread.get("between", 0.0)), expert_spread=_expert_spread(own))
     if not own.fabric or own.fabric == fabric or not stated or network is None:
         return own
     return replace(own, **_of_fabric(fabric), key=f"{own.key} + {fabric or 'another network'}")
+
+
+def _workspace(framework: Framework, chip: Chip, known: Calibration) -> float:
+    """Return the bytes beside tensors of a calibration that no run of the framework was fitted for."""
+    return framework.on(chip.kind).workspace or known.context
 
 
 def _expert_spread(own: Calibration) -> float:

@@ -147,8 +147,6 @@ class StateMemory:
     """Bytes of them that are free again when the backward pass of the layers begins."""
     buckets: Floats
     """Buffers that gradients are reduced from and weights gathered into, two of each bucket."""
-    workspace: float
-    """Bytes of workspaces, where the framework states them."""
     replaces_activations: Floats
     """Whether gradients take the place of freed activations, so that the two are never all in memory at once."""
 
@@ -161,8 +159,7 @@ class StateMemory:
         replaces = f.splits_weights & (a.devices == 1) & (microbatches == 1) & (not how.adapted)
         bucket = f.bucket if how.frozen is None else min(f.bucket, how.trained.total)
         buckets = 2.0 * bucket * f.reduced_bytes * (a.dp_shard * a.cp > 1)
-        logits = _logits(model, work, a.mbs * (work.seq / a.cp), a, how.head)
-        return StateMemory(states, *logits, buckets, f.workspace, replaces)
+        return StateMemory(states, *_logits(model, work, a.mbs * (work.seq / a.cp), a, how.head), buckets, replaces)
 
     @property
     def total(self) -> Floats:
@@ -226,7 +223,7 @@ def memory(
         freed = sizes["activations"] + sizes["logits"] - 2 * activations.expand(stored.each) * c.activations
         replaces = states.expand(held.replaces_activations)
         sizes["gradients"] = np.where(replaces, np.maximum(0.0, sizes["gradients"] - freed), sizes["gradients"])
-    sizes["context"] = (held.workspace or c.context) + states.expand(held.buckets)
+    sizes["context"] = c.context + states.expand(held.buckets)
     return sizes
 
 
