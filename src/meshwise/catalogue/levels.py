@@ -94,18 +94,9 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
         "fitted_on": known.fitted_on if values else prior.fitted_on,
         "fabric": fabric,
     }
-    context = _workspace(framework, chip, prior)
+    start = {"flash": flash, "context": _workspace(framework, chip, prior)}
     # errors on sources left out already hold what differs between sources
-    return replace(
-        prior,
-        **(
-            {"flash": flash, "context": context}
-            | values
-            | dict(known.spread)
-            | named
-            | {"between": 0.0, "learned": tuple(values)}
-        ),
-    )
+    return replace(prior, **(start | values | dict(known.spread) | named | {"between": 0.0, "learned": tuple(values)}))
 
 
 def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:
