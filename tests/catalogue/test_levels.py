@@ -94,6 +94,17 @@ def test_a_calibration_of_this_chip_and_framework_precedes_levels(known: Levels,
     assert choose(NOVA, NANOTRON, EFA).matmul == 0.61
 
 
+def test_the_context_that_a_probe_measures_is_not_counted_by_a_program_that_reports_what_torch_allocated(home: Path) -> None:
+    own, probed = find_framework("meshwise"), 600e6
+    assert 0 < own.workspace < probed
+    assert composed(NOVA, own, "").context == own.workspace
+    write(home, "here", chips=["nova-1"], fitted_on="a probe", context="600 MB")
+    assert (choose(NOVA, own).context, choose(NOVA, MEGATRON).context) == (own.workspace, probed)
+    assert choose(replace(NOVA, kind="cpu"), own).context == probed  # there, the memory of the process counts
+    write(home, "fitted", chips=["nova-1"], frameworks=["meshwise"], fitted_on="my runs", context="900 MB")
+    assert choose(NOVA, own).context == 900e6
+
+
 def test_a_calibration_does_not_carry_somebody_elses_network(known: Levels, home: Path) -> None:
     """Fitted on EFA and asked about InfiniBand: chip and framework stay, the network's coefficients are those of InfiniBand."""
     write(home, "own", chips=["nova-1"], frameworks=["megatron"], matmul=0.5, fabric="efa", network=0.9, network_latency="90us")

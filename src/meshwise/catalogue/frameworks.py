@@ -150,6 +150,9 @@ class Framework:
     fuses_experts: bool = False
     """The product of experts' gate and up computes the gate too, tokens are read once when they are spread over the rows of their experts,
     and products of their gradients leave the squares for the gradient norm."""
+    workspace: Bytes = 0.0
+    """What its kernels allocate on a GPU beside tensors, if it reports the bytes that torch has allocated: the CUDA context, which a probe
+    measures, is not among them. 0: the context of the calibration; one that was fitted to its runs has its own."""
     separate_updates: bool = False
     """Gradient norm, clipping, update and copy back are passes over memory of their own, not one fused kernel."""
     zero: tuple[int, ...] = (1, 2, 3)
@@ -289,7 +292,7 @@ class Framework:
 
     def on(self, kind: str) -> "Framework":
         """Return the framework as it runs on a kind of chip: without kernels and graphs that need a GPU elsewhere."""
-        return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs="none")
+        return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs="none", workspace=0.0)
 
 
 def _one_of(what: str, word: str, known: tuple[str, ...]) -> str:

@@ -98,8 +98,9 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
         "fitted_on": known.fitted_on if values else prior.fitted_on,
         "fabric": fabric,
     }
+    start = {"flash": flash, "context": _workspace(framework, chip, prior)}
     # errors on sources left out already hold what differs between sources
-    return replace(prior, **({"flash": flash} | values | dict(known.spread) | named | {"between": 0.0, "learned": tuple(values)}))
+    return replace(prior, **(start | values | dict(known.spread) | named | {"between": 0.0, "learned": tuple(values)}))
 
 
 def choose(chip: Chip, framework: Framework, network: Link | None = None, *, stated: bool = True) -> Calibration:
@@ -110,6 +111,8 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     if own is None:
         return composed(chip, framework, fabric, levels())
     own = replace(own, flash=min(1.0, own.flash * _kernel_ratio(chip, framework)))
+    if not own.frameworks:  # probed, not fitted to runs of any framework
+        own = replace(own, context=_workspace(framework, chip, own))
     if own.shipped:  # fitted to runs of somebody else's machine
         own = replace(own, between=float(levels().spread.get("between", 0.0)), expert_spread=_expert_spread(own))
     assumed = not stated and own.fabric in SOLD_FABRICS
@@ -120,10 +123,15 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
 
 def _kernel_ratio(chip: Chip, framework: Framework) -> float:
     """Return the rate of the attention kernel that a run states over that of the program's newest release, which fits assume."""
-    if chip.kind == "cpu":
+    if chip.kind == "cpu" or not framework.program:
         return 1.0
-    usual = find_framework(framework.name).kernel(chip.architecture)
+    usual = find_framework(framework.program).kernel(chip.architecture)
     return flash_share(framework.kernel(chip.architecture), chip.architecture) / flash_share(usual, chip.architecture)
+
+
+def _workspace(framework: Framework, chip: Chip, known: Calibration) -> float:
+    """Return the bytes beside tensors of a calibration that no run of the framework was fitted for."""
+    return framework.on(chip.kind).workspace or known.context
 
 
 def _expert_spread(own: Calibration) -> float:

@@ -75,6 +75,22 @@ def test_more_and_smaller_experts_are_updated_in_the_same_time() -> None:
     assert on_one_device(split)[0]["optimizer"] == pytest.approx(on_one_device(q)[0]["optimizer"], rel=1e-3)
 
 
+MEASURED_GIB = {
+    ("llama-3.2-1b", "", 8, 2048): 28.71, ("ttt-linear-125m", "", 16, 128): 2.67, ("ttt-linear-125m", "", 16, 512): 4.91,
+    ("ttt-linear-350m", "", 8, 512): 7.80, ("ttt-linear-1.3b", "", 2, 2048): 21.95, ("olmoe-1b-7b", "", 4, 2048): 92.49,
+    ("olmoe-1b-7b", "", 2, 2048): 91.11, ("llama-3-8b", "lora:16", 4, 2048): 40.00, ("llama-3-8b", "dora:16", 4, 2048): 45.12,
+    ("llama-3.2-1b", "dora:16", 8, 1536): 15.09,
+}  # fmt: skip
+"""Peaks that torch had allocated on an H200 (docs/reports/trainer-speed.md, 2026-11-18; TTT-Linear 125M: ttt-kernels.md, loop.md)."""
+
+
+@pytest.mark.parametrize("case", list(MEASURED_GIB), ids=str)
+def test_memory_is_what_torch_had_allocated(case: tuple[str, str, int, int]) -> None:
+    model, method, batch, seq = case
+    q = asked(model, batch=batch, seq=seq, finetune=parse(method or "full"))
+    assert sum(on_one_device(q)[1].values()) / 2**30 == pytest.approx(MEASURED_GIB[case], rel=0.015)
+
+
 DORA_OUTPUTS = {"llama-3-8b": 6144 + 4096, "llama-3.2-1b": 3072 + 2048, "qwen3-1.7b": 2048}
 """Outputs of a layer that DoRA keeps beside what LoRA keeps, as torch's partitioner chooses: queries, keys and values before they are
 scaled, unless they are kept for their norms, and the outputs of down. Those of gate and up take the place of the scaled ones, and

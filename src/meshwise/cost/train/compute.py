@@ -155,8 +155,8 @@ def attention(
     d, sequences, rows = d.in_16_bits(), mbs * heads, seq / cp
     if flash:
         keys = min(float(seq), op.keys(seq) + FLASH_TILE_KEYS / 2)
-        multiple = np.where(np.asarray(rule) == 1, multiple, 1.0)
-        size = sum(np.ceil(width / multiple) * multiple for width in (op.n, op.k)) / 2
+        tile = np.where(np.asarray(rule) == 1, multiple, 1.0)
+        size = (np.ceil(op.n / tile) + np.ceil(op.k / tile)) * tile / 2
         flops = 2 * sequences * rows * keys * 2 * size
         rate = d.peak * d.calibration.flash * (size / (size + FLASH_HEAD)) * 1.5 * rule
         moved = 2 * d.element * sequences * rows * (op.n + op.k) / d.bandwidth

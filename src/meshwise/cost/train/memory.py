@@ -180,6 +180,8 @@ class ActivationMemory:
     """On the last stage, which holds one micro-batch."""
     working: Floats
     """Activations of the layer that is being recomputed."""
+    each: Floats
+    """Of one layer and one micro-batch."""
     scratch: Floats
     """Tiles that the kernels of one layer's backward pass leave for each other."""
 
@@ -197,7 +199,8 @@ class ActivationMemory:
         gathered = GATHERED_ACTIVATIONS * 2.0 * model.decoder.hidden * (a.sp > 0)
         beside = _dequantized(model, work) + a.mbs * _tower_bytes(model)
         scratch = max((scratch_bytes(op, model.decoder.heads) for op in model.ops if op.serial), default=0.0)
-        return ActivationMemory(first, interleaved, last, rows * (working + gathered) + beside / a.tp, rows * scratch / a.tp)
+        recomputing = rows * (working + gathered) + beside / a.tp
+        return ActivationMemory(first, interleaved, last, recomputing, per_layer, rows * scratch / a.tp)
 
 
 def memory(
@@ -216,7 +219,8 @@ def memory(
     # in the place of logits that are free by then
     sizes["activations"] += np.maximum(0.0, activations.expand(stored.scratch) - stage * states.expand(held.passing))
     if held.replaces_activations.any():
-        freed = sizes["activations"] + sizes["logits"]
+        # the last layer that gradients reach still has its activations, and their gradients
+        freed = sizes["activations"] + sizes["logits"] - 2 * activations.expand(stored.each) * c.activations
         replaces = states.expand(held.replaces_activations)
         sizes["gradients"] = np.where(replaces, np.maximum(0.0, sizes["gradients"] - freed), sizes["gradients"])
     sizes["context"] = c.context + states.expand(held.buckets)
@@ -236,7 +240,7 @@ def _dequantized(model: Model, work: Train) -> float:
 
 def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) -> tuple[Floats, Floats]:
     """Return bytes of all logits, and how many of them are free before the layers' backward pass. Where logits are computed in chunks:
-    two at a time with a `trained` head, its gradient in float32 and the gradient of its input; fused with the head, only the latter two.
+    one at a time, the gradient of a `trained` head in float32 and the gradient of its input; fused with the head, only the latter two.
     A vocabulary that is not a multiple of 64 is padded, in a copy of the head."""
     f, vocabulary, hidden = work.framework, model.decoder.vocab, model.decoder.hidden
     if not work.objective.vocabulary:
@@ -247,8 +251,7 @@ def _logits(model: Model, work: Train, rows: Floats, a: Layouts, trained: bool) 
     whole = 2.0 * rows * vocabulary / a.tp
     parts = np.ceil(whole / f.logits_at_once)
     head = (4.0 * trained + 2.0 * (np.mod(vocabulary, 64) > 0)) * vocabulary * hidden / a.tp
-    at_once = 2.0 if trained else 1.0
-    chunks = whole / parts * np.minimum(at_once, parts) if work.loss_kind == "chunked" else np.zeros_like(whole)
+    chunks = whole / parts if work.loss_kind == "chunked" else np.zeros_like(whole)
     return chunks + head + 2.0 * rows * hidden, chunks
 
 

@@ -86,10 +86,11 @@ def initial_spreads(d: Description) -> dict[str, float]:
     """Return factors of the initial deviation of weights by name ending. Products that end in a residual sum shrink with the number of sums
     (GPT-2; arXiv:1909.08053, section 3) unless a norm or a factor of the model comes between; queries shrink where scores have a larger
     factor than 1 / sqrt(head_dim), which would saturate the softmax, unless they are normed. Learned positions start half as large as
-    tokens (0.01 and 0.02 in OpenAI's code of GPT-2, recalled): equally large ones may cancel a token, and a norm then divides by nothing."""
-    spreads = {"embed_positions.weight": 0.5}
+    tokens (0.01 and 0.02 in OpenAI's code of GPT-2, recalled): as large ones may cancel a token, and a norm then divides by nothing."""
+    spreads: dict[str, float] = {"embed_positions.weight": 0.5}
     if not d.after and d.residual_factor == 1:
-        spreads |= dict.fromkeys(("o_proj.weight", "down_proj.weight", "down_proj"), (2 * len(d.layers)) ** -0.5)
+        smaller = float((2 * len(d.layers)) ** -0.5)
+        spreads |= dict.fromkeys(("o_proj.weight", "down_proj.weight", "down_proj"), smaller)
     if not d.qk_norm:
         spreads["q_proj.weight"] = min(1.0, d.head_dim**-0.5 / abs(d.score_factor))
     return spreads

@@ -56,7 +56,7 @@ class AdaptedLinear(nn.Linear):
 
     @torch.no_grad()
     def use_adapted_products(self) -> None:
-        """Compute by the products of `ops.adapted`, and with magnitudes keep the squared lengths of the frozen rows, which do not change."""
+        """Compute by the products of `ops.adapted`, and keep the squared lengths of frozen rows where they are needed."""
         self.fused = not self.dropout
         if self.fused and self.lora_magnitude is not None:
             rows = self.plain_weight(torch.float32).split(ROWS_AT_ONCE)
@@ -138,7 +138,9 @@ def _(base: list[Tensor], a: Tensor) -> Tensor:
 def _lengths(parts: Sequence[nn.Linear], a: Tensor, b: Tensor) -> Tensor:
     """Return the lengths of the rows of joined weights with their adapters, as `row_lengths`; of rows without magnitudes, anything."""
     known = [part.row_squares if isinstance(part, AdaptedLinear) else None for part in parts]
-    squares = [b.new_ones(part.out_features, dtype=torch.float32) if k is None else k for k, part in zip(known, parts, strict=True)]
+    squares = [
+        b.new_ones(part.out_features, dtype=torch.float32) if k is None else k for k, part in zip(known, parts, strict=True)
+    ]
     product = _frozen_by_adapter(_base(parts), a).float()
     a, b = a.float(), b.float()
     return (torch.cat(squares) + (b * (2 * product + b @ (a @ a.T))).sum(1)).sqrt()

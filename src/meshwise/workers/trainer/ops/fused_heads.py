@@ -38,24 +38,24 @@ def _gains(gain, at, inside, lane, offset, half: tl.constexpr, NORM: tl.constexp
     if NORM == 2:
         g1, g2 = tl.load(gain + at, inside, other=0.0), tl.load(gain + at + half, inside, other=0.0)
     else:
-        g1, g2 = tl.load(gain + lane), tl.load(gain + lane + half)
+        g1, g2 = tl.load(gain + lane, lane < half, other=0.0), tl.load(gain + lane + half, lane < half, other=0.0)
     return g1.to(tl.float32) + offset, g2.to(tl.float32) + offset
 
 
 @triton.jit
 def _turn(
     start, out, gain, cos, sin, eps, offset,
-    COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+    COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr, LANES: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Rotate the heads of one token, GROUP at a time: (x1, x2) become (x1 cos - x2 sin, x2 cos + x1 sin).
 
     NORM 1 norms each head before, NORM 2 all heads together, which are one group.
     """
     half: tl.constexpr = HEAD // 2
-    lane = tl.arange(0, half)[None, :]
+    lane = tl.arange(0, LANES)[None, :]
     for first in tl.static_range(0, COUNT, GROUP):
         head = first + tl.arange(0, GROUP)[:, None]
-        at, inside = head * HEAD + lane, head < COUNT
+        at, inside = head * HEAD + lane, (head < COUNT) & (lane < half)
         x1 = tl.load(start + at, inside, other=0.0).to(tl.float32)
         x2 = tl.load(start + at + half, inside, other=0.0).to(tl.float32)
         if NORM:
@@ -70,17 +70,17 @@ def _turn(
 @triton.jit
 def _turn_back(
     start, by_start, by_out, gain, cos, sin, eps, offset, total1, total2,
-    COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+    COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr, LANES: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Compute the gradient of what `_turn` read, and add this token's gradient of the gain to total1 and total2, its halves.
 
     With n = x / rms and e the gradient rotated back: by gain = sum e n, by x = (e gain - n mean(e gain n)) / rms.
     """
     half: tl.constexpr = HEAD // 2
-    lane = tl.arange(0, half)[None, :]
+    lane = tl.arange(0, LANES)[None, :]
     for first in tl.static_range(0, COUNT, GROUP):
         head = first + tl.arange(0, GROUP)[:, None]
-        at, inside = head * HEAD + lane, head < COUNT
+        at, inside = head * HEAD + lane, (head < COUNT) & (lane < half)
         y1 = tl.load(by_out + at, inside, other=0.0).to(tl.float32)
         y2 = tl.load(by_out + at + half, inside, other=0.0).to(tl.float32)
         e1 = y1 * cos + y2 * sin
@@ -118,15 +118,16 @@ def _copy(start, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):  # noqa: N803
 def _heads(
     rows, q, k, v, rotation, gain_q, gain_k, seq, eps, offset,
     HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+    LANES: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Split the row of one token into its queries and keys, rotated, and its values."""
     token = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, HEAD // 2)[None, :]
-    cos = tl.load(rotation + (token % seq) * HEAD + lane)
-    sin = tl.load(rotation + (seq + token % seq) * HEAD + HEAD // 2 + lane)
+    lane = tl.arange(0, LANES)[None, :]
+    cos = tl.load(rotation + (token % seq) * HEAD + lane, lane < HEAD // 2, other=0.0)
+    sin = tl.load(rotation + (seq + token % seq) * HEAD + HEAD // 2 + lane, lane < HEAD // 2, other=0.0)
     row = rows + token * ((HEADS + 2 * SHARED) * HEAD)
-    _turn(row, q + token * (HEADS * HEAD), gain_q, cos, sin, eps, offset, HEADS, HEAD, GROUP, NORM)
-    _turn(row + HEADS * HEAD, k + token * (SHARED * HEAD), gain_k, cos, sin, eps, offset, SHARED, HEAD, GROUP, NORM)
+    _turn(row, q + token * (HEADS * HEAD), gain_q, cos, sin, eps, offset, HEADS, HEAD, GROUP, NORM, LANES)
+    _turn(row + HEADS * HEAD, k + token * (SHARED * HEAD), gain_k, cos, sin, eps, offset, SHARED, HEAD, GROUP, NORM, LANES)
     _copy(row + (HEADS + SHARED) * HEAD, v + token * (SHARED * HEAD), SHARED * HEAD, BLOCK)
 
 
@@ -134,53 +135,57 @@ def _heads(
 def _heads_backward(
     rows, by_rows, by_q, by_k, by_v, rotation, gain_q, gain_k, by_gains, tokens, seq, eps, offset,
     HEADS: tl.constexpr, SHARED: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr,  # noqa: N803
+    LANES: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
     """Compute the gradient of the rows of every n-th token; if NORM, also this program's share of the gradients of both gains."""
     half: tl.constexpr = HEAD // 2
-    lane = tl.arange(0, half)[None, :]
-    q1 = tl.zeros((GROUP, half), tl.float32)
-    q2 = tl.zeros((GROUP, half), tl.float32)
-    k1 = tl.zeros((GROUP, half), tl.float32)
-    k2 = tl.zeros((GROUP, half), tl.float32)
+    lane = tl.arange(0, LANES)[None, :]
+    q1 = tl.zeros((GROUP, LANES), tl.float32)
+    q2 = tl.zeros((GROUP, LANES), tl.float32)
+    k1 = tl.zeros((GROUP, LANES), tl.float32)
+    k2 = tl.zeros((GROUP, LANES), tl.float32)
     token = tl.program_id(0).to(tl.int64)
     while token < tokens:
-        cos = tl.load(rotation + (token % seq) * HEAD + lane)
-        sin = tl.load(rotation + (seq + token % seq) * HEAD + half + lane)
+        cos = tl.load(rotation + (token % seq) * HEAD + lane, lane < half, other=0.0)
+        sin = tl.load(rotation + (seq + token % seq) * HEAD + half + lane, lane < half, other=0.0)
         place = token * ((HEADS + 2 * SHARED) * HEAD)
         to_q, to_k = by_q + token * (HEADS * HEAD), by_k + token * (SHARED * HEAD)
-        q1, q2 = _turn_back(rows + place, by_rows + place, to_q, gain_q, cos, sin, eps, offset, q1, q2, HEADS, HEAD, GROUP, NORM)
+        q1, q2 = _turn_back(
+            rows + place, by_rows + place, to_q, gain_q, cos, sin, eps, offset, q1, q2, HEADS, HEAD, GROUP, NORM, LANES
+        )
         place += HEADS * HEAD
-        k1, k2 = _turn_back(rows + place, by_rows + place, to_k, gain_k, cos, sin, eps, offset, k1, k2, SHARED, HEAD, GROUP, NORM)
+        k1, k2 = _turn_back(
+            rows + place, by_rows + place, to_k, gain_k, cos, sin, eps, offset, k1, k2, SHARED, HEAD, GROUP, NORM, LANES
+        )
         _copy(by_v + token * (SHARED * HEAD), by_rows + place + SHARED * HEAD, SHARED * HEAD, BLOCK)
         token += tl.num_programs(0)
     if NORM == 2:
         head = tl.arange(0, GROUP)[:, None]
         mine = by_gains + tl.program_id(0) * ((HEADS + SHARED) * HEAD) + head * HEAD + lane
-        tl.store(mine, q1, head < HEADS)
-        tl.store(mine + half, q2, head < HEADS)
-        tl.store(mine + HEADS * HEAD, k1, head < SHARED)
-        tl.store(mine + HEADS * HEAD + half, k2, head < SHARED)
+        tl.store(mine, q1, (head < HEADS) & (lane < half))
+        tl.store(mine + half, q2, (head < HEADS) & (lane < half))
+        tl.store(mine + HEADS * HEAD, k1, (head < SHARED) & (lane < half))
+        tl.store(mine + HEADS * HEAD + half, k2, (head < SHARED) & (lane < half))
     if NORM == 1:
-        line = tl.arange(0, half)
+        line = tl.arange(0, LANES)
         mine = by_gains + tl.program_id(0) * (2 * HEAD) + line
-        tl.store(mine, tl.sum(q1, 0))
-        tl.store(mine + half, tl.sum(q2, 0))
-        tl.store(mine + HEAD, tl.sum(k1, 0))
-        tl.store(mine + HEAD + half, tl.sum(k2, 0))
+        tl.store(mine, tl.sum(q1, 0), line < half)
+        tl.store(mine + half, tl.sum(q2, 0), line < half)
+        tl.store(mine + HEAD, tl.sum(k1, 0), line < half)
+        tl.store(mine + HEAD + half, tl.sum(k2, 0), line < half)
 
 
-def _sizes(q: Tensor, k: Tensor, norm: int = 0) -> tuple[int, int, int, int, int, int]:
-    """Return the numbers of heads, their size, the heads and values that a program processes at a time, and the kind of norm."""
+def lanes_of(size: int) -> int:
+    """Return the lanes that half of a head takes: Triton counts in powers of two, and heads of 80 features leave 24 of 64 idle."""
+    return triton.next_power_of_2(size // 2)
+
+
+def _sizes(q: Tensor, k: Tensor, norm: int = 0) -> tuple[int, int, int, int, int, int, int]:
+    """Return the numbers of heads, their size, the heads and values that a program processes at a time, the kind of norm, and the lanes."""
     heads, shared, size = q.shape[-2], k.shape[-2], q.shape[-1]
-    group = triton.next_power_of_2(heads)
-    return (
-        heads,
-        shared,
-        size,
-        group if norm == 2 else min(max(1, ELEMENTS_PER_PROGRAM // size), group),
-        ELEMENTS_PER_PROGRAM,
-        norm,
-    )
+    group, lanes = triton.next_power_of_2(heads), lanes_of(size)
+    at_once = group if norm == 2 else min(max(1, ELEMENTS_PER_PROGRAM // (2 * lanes)), group)
+    return heads, shared, size, at_once, ELEMENTS_PER_PROGRAM, norm, lanes
 
 
 def _kind(gain: Tensor, size: int) -> int:

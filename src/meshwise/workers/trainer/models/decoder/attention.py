@@ -83,10 +83,10 @@ class Attention(nn.Module):
     def fuse(self) -> None:
         """Compute queries, keys and values by one product if that needs no padding, and by a kernel after it if it supports the heads."""
         from meshwise.workers.trainer.models.linear import columns_of, is_frozen, join
-        from meshwise.workers.trainer.ops.fused_heads import MAX_NORM_FEATURES
+        from meshwise.workers.trainer.ops.fused_heads import MAX_NORM_FEATURES, lanes_of
 
         if join(self._projections()):
             self.fused, self.frozen = True, any(map(is_frozen, self._projections()))
             self.columns = columns_of(self._projections())
-            too_wide = self.q_norm is not None and self.q_norm.together and self.q_norm.width > MAX_NORM_FEATURES
-            self.kernel = self.rotates and not too_wide and self.head_dim & (self.head_dim - 1) == 0
+            together = self.q_norm.width // self.head_dim if self.q_norm is not None and self.q_norm.together else 0
+            self.kernel = self.rotates and 2 * lanes_of(self.head_dim) * together <= MAX_NORM_FEATURES
