@@ -152,7 +152,7 @@ class Calibration(Record):
     memory_spread: Count = 0.13
     """Standard deviation of ln(predicted / measured) memory on held-out rows, from the size that 90% stay below."""
     modes: tuple[Mode, ...] = ()
-    """States in which some of the rows were slower; they are neither in the fit nor in `low` and `high`."""
+    """States in which some of the rows were slower; those rows are not in `low` and `high`, nor in the fit where they are the fewer."""
 
     def __post_init__(self) -> None:
         if not (self.matmul and self.memory and self.flash and self.link and self.network and self.scan):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.calibrate.score import LeaveOut
-from meshwise.calibrate.train.modes import faulty
+from meshwise.calibrate.train.modes import find, rows_in
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration, coefficients
 from meshwise.catalogue.levels import NONE, Levels, composed, fabric_of, levels
@@ -113,9 +113,10 @@ def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> 
 
 
 def fitted_rows(cases: Sequence[Case], predicted: Floats) -> list[int]:
-    """Return the timed rows that a fit uses: near the best of their group, and in no mode of slow runs."""
-    slow = faulty(cases, predicted)
-    return [i for i in near_best(cases) if i not in slow]
+    """Return the timed rows that a fit uses: near the best of their group, and not faulty. Where most runs are in a mode, it may be a cost
+    that a coefficient can learn, so these stay."""
+    faulty = rows_in(found for found in find(cases, predicted) if not found.mode.usual)
+    return [i for i in near_best(cases) if i not in faulty]
 
 
 def _problem(

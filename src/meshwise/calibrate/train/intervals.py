@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshwise.calibrate.score import quantile
-from meshwise.calibrate.train.modes import Found, merged, sizes_of
+from meshwise.calibrate.train.modes import Found, merged, rows_in, sizes_of
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.interval import COVERAGE, COVERAGE_STDS, factors, waiting
 from meshwise.cost.layout import Floats
@@ -71,7 +71,7 @@ def left_out(
 ) -> tuple[Floats, Floats]:
     """Return the ends of the interval of every row in seconds, from the errors of the other groups, and from modes that were found in
     all of them."""
-    faulty = {row for each in found for row in each.rows}
+    faulty = rows_in(found)
     low, high = np.full(len(cases), np.nan), np.full(len(cases), np.nan)
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     which = np.array([number[group] for group in groups])

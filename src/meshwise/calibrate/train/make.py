@@ -40,7 +40,7 @@ class TrainCalibrationResult(Result):
     widths: dict[str, float]
     """Remaining uncertainty of each coefficient, over that of its prior."""
     modes: tuple[Found, ...] = ()
-    """States in which rows were slower; these rows count neither in the fit nor in the intervals."""
+    """States in which rows were slower; these rows do not count in the intervals, nor in the fit where they are the fewer."""
 
     @property
     def record(self) -> Calibration:
@@ -125,7 +125,7 @@ def make(
     fitted = fit_leaving_out(cases, prior, groups)
     made = _with_priors(cases, fitted, prior)
     found = modes.find(cases, fitted.left_out.seconds)
-    spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made), {row for each in found for row in each.rows})
+    spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made), modes.rows_in(found))
     known = catalogued(machine.chip) if machine else None
     covered = [machine.chip.key, *([known.key] if known and known.kind != "cpu" else [])] if machine else keys
     made = replace(

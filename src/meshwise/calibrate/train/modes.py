@@ -5,7 +5,7 @@ and runs that are slow for other reasons, equally likely at any slowness. The me
 several models are in it, and if it explains more than a common factor does: what scales with the prediction is an error of the prediction.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -172,9 +172,9 @@ def find(cases: Sequence[Case], predicted: Floats) -> list[Found]:
     return [found for source, inside in rows.items() for found in _modes(source, _source(cases, predicted, inside))]
 
 
-def faulty(cases: Sequence[Case], predicted: Floats) -> set[int]:
-    """Return the positions of the runs in any mode."""
-    return {row for found in find(cases, predicted) for row in found.rows}
+def rows_in(found: Iterable[Found]) -> set[int]:
+    """Return the positions of the runs in any of these modes."""
+    return {row for each in found for row in each.rows}
 
 
 def sizes_of(cases: Sequence[Case]) -> Sizes:

@@ -108,7 +108,7 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
 
 def _faulty(cases: Sequence[Case], predicted: Prediction, ends: tuple[Floats, Floats], found: Sequence[Found]) -> Score:
     """Return the modes of slow runs, and the scores of the other runs."""
-    slow = {row for each in found for row in each.rows}
+    slow = modes.rows_in(found)
     normal = [i for i, case in enumerate(cases) if case.timed and i not in slow]
     return {
         "rows": len(slow),

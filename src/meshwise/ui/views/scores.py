@@ -127,7 +127,10 @@ def _train_calibration(made: TrainCalibrationResult, width: int) -> RenderableTy
     fitted = [name for name in made.widths if name not in made.kept]
     values = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
     lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {values}"]
-    lines += [f"left out of the fit and of intervals: {found.sentence}" for found in made.modes]
+    lines += [
+        f"slow runs, left out of intervals{'' if found.mode.usual else ' and of the fit'}: {found.sentence}"
+        for found in made.modes
+    ]
     lines += [f"not determined by these rows, kept at their prior: {', '.join(made.kept)}"] if made.kept else []
     return Group(table, *_wrapped(lines, width))
 
