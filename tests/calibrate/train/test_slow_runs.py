@@ -29,11 +29,11 @@ def normal_and_faulty() -> tuple[list[Case], list[Case], set[int]]:
     noise = dice.lognormal(0.0, 0.05, len(cases))
     inside = seconds_in(FAULT, predicted, modes.sizes_of(cases))
     chosen = (inside > 1.5 * predicted) & (dice.random(len(cases)) < FAULT.share)
-    runs = (
+    normal, faulty = (
         [replace(case, seconds=float(value)) for case, value in zip(cases, seconds * noise, strict=True)]
         for seconds in (predicted, np.where(chosen, inside, predicted))
     )
-    return *runs, set(np.flatnonzero(chosen).tolist())
+    return normal, faulty, set(np.flatnonzero(chosen).tolist())
 
 
 def test_faulty_runs_neither_move_a_fit_nor_widen_its_intervals() -> None:
