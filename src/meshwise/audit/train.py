@@ -82,8 +82,9 @@ def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> I
     for p in predictions:
         if p.case.chip.kind == "cpu":
             continue  # the catalogue only has a generic CPU, which does not describe this machine
-        limit = SLOW_IN_TABLE if counts[p.figures.source] > MAX_RUNS_ALONE else SLOW_ALONE
-        if p.case.timed and (known := _in_known_mode(p)):
+        alone = counts[p.figures.source] <= MAX_RUNS_ALONE  # a table shows its modes by itself
+        limit = SLOW_ALONE if alone else SLOW_IN_TABLE
+        if alone and p.case.timed and (known := _in_known_mode(p)):
             yield known
         elif p.case.timed and p.ratio > limit:
             yield _slow(p, grades.get(p.figures.source, ""))
