@@ -166,7 +166,17 @@ def test_modes_of_two_tables_with_one_mechanism_are_one() -> None:
 
 def test_a_large_table_is_searched_in_moments(monkeypatch: pytest.MonkeyPatch) -> None:
     cases, predicted, chosen = synthetic(0.05, fault=FAULTS[0])
-    monkeypatch.setattr(modes, "MAX_FITTED", 20)
+    monkeypatch.setattr(modes, "MAX_FITTED", 20)  # a table of many rows, at the size of a small one
     (found,) = find(cases, predicted)
     assert found.mode.seconds == pytest.approx(1.3, rel=0.15)
     assert len(set(found.rows) & chosen) >= 0.8 * len(chosen)
+
+
+def test_a_table_that_repeats_its_rows_has_the_same_modes() -> None:
+    cases, predicted = cases_of("nanotron_h100_small")
+    once, often = (find(cases * times, np.tile(predicted, times)) for times in (1, 20))
+    assert [(each.mode.per, each.mode.stages) for each in once] == [(each.mode.per, each.mode.stages) for each in often][
+        : len(once)
+    ]
+    for one, many in zip(once, often, strict=False):
+        assert many.mode.seconds == pytest.approx(one.mode.seconds, rel=0.05)

@@ -112,6 +112,8 @@ class _Mixture:
     share: Floats
     chance: float
     """Density of ln(measured / predicted) of runs that are slow for another reason."""
+    repeats: float
+    """Slow runs that each fitted one stands for."""
     gains: Floats
 
     @property
@@ -146,7 +148,8 @@ class _Mixture:
     def best(self, seconds: Floats, normal: Floats, counts: Floats) -> "_Mixture":
         """Return the fit with the most evidence: twice the logarithm of the likelihood over that of no mode, less BIC's penalty."""
         density = self._density(self._errors(seconds, normal, counts))
-        gains = 2 * np.sum(np.log(density / self.chance + 1 - self.share), axis=1) - PARAMETERS * np.log(len(seconds))
+        likelihood = self.repeats * np.sum(np.log(density / self.chance + 1 - self.share), axis=1)
+        gains = 2 * likelihood - PARAMETERS * np.log(self.repeats * len(seconds))
         best = [int(np.argmax(gains))]
         return replace(self, amount=self.amount[best], spread=self.spread[best], share=self.share[best], gains=gains[best])
 
@@ -230,13 +233,14 @@ def _fits(source: Source, limit: float) -> Iterator[_Fit]:
                 continue
             width = max(1.0, float(np.max(errors[inside])) - limit)
             some = _some(inside, errors)
-            fitted = _mixture(effect, source.seconds[some], source.predicted[some], counts[some], width)
+            repeats = len(inside) / len(some)
+            fitted = _mixture(effect, source.seconds[some], source.predicted[some], counts[some], width, repeats)
             members = np.zeros(len(errors), dtype=bool)
             members[inside] = fitted.weights(source.seconds[inside], source.predicted[inside], counts[inside]) > 0.5
             fit = _Fit(effect, per, stages, fitted, members)
             if fitted.evidence < MIN_EVIDENCE or not _is_general(source, fit):
                 continue
-            factor = _mixture("at least", source.seconds[some], np.zeros(1), source.predicted[some], width)
+            factor = _mixture("at least", source.seconds[some], np.zeros(1), source.predicted[some], width, repeats)
             if fitted.evidence > factor.evidence:
                 yield fit
 
@@ -247,11 +251,12 @@ def _some(rows: Floats, errors: Floats) -> Floats:
     return ordered[:: -(-len(rows) // MAX_FITTED)]
 
 
-def _mixture(effect: Effect, seconds: Floats, normal: Floats, counts: Floats, width: float) -> _Mixture:
+def _mixture(effect: Effect, seconds: Floats, normal: Floats, counts: Floats, width: float, repeats: float) -> _Mixture:
     """Fit the mixture by expectation and maximization: a few rounds from several starts, then more from the best of them."""
     own = (seconds - normal if effect == "adds" else seconds) / counts
     starts = np.quantile(own, np.linspace(0.02, 0.98, STARTS))[:, None]
-    tried = _Mixture(effect, starts, np.full_like(starts, MAX_SPREAD), np.full_like(starts, 0.5), 1 / width, np.zeros(STARTS))
+    spread, share = np.full_like(starts, MAX_SPREAD), np.full_like(starts, 0.5)
+    tried = _Mixture(effect, starts, spread, share, 1 / width, repeats, np.zeros(STARTS))
     for rounds in (SHORT_ROUNDS, LONG_ROUNDS):
         for _ in range(rounds):
             tried = tried.improved(own, seconds, normal, counts)
