@@ -15,7 +15,7 @@ from meshwise.calibrate.train import modes
 from meshwise.catalogue.levels import choose_for
 from meshwise.cost import axes
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
-from meshwise.cost.modes import explaining, runs_of, time_of
+from meshwise.cost.modes import explaining, share_of
 from meshwise.cost.parts import TRAIN_WORDS as PARTS
 from meshwise.runs.compare import Judged, judge
 from meshwise.runs.train.case import Case
@@ -78,7 +78,7 @@ def predict_runs(runs: Sequence[Figures]) -> tuple[list[TrainPrediction], dict[s
 def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> Iterator[Finding]:
     """Yield a finding for each step time or memory far from the predicted one. `grades`: how each document grades itself, by file."""
     counts = Counter(p.figures.source for p in predictions)
-    yield from _modes(predictions)
+    yield from _modes([p for p in predictions if p.case.chip.kind != "cpu"])
     for p in predictions:
         if p.case.chip.kind == "cpu":
             continue  # the catalogue only has a generic CPU, which does not describe this machine
@@ -130,7 +130,7 @@ def _in_known_mode(p: TrainPrediction) -> Finding | None:
     if match is None:
         return None
     mode, seconds = match
-    share = f"{mode.share:.0%} of the {runs_of(mode)} behind the calibration {fitted.name} took {time_of(mode)}"
+    share = share_of(mode, fitted.name)
     return Finding(
         rule="slow mode",
         certainty=_certainty(p),

@@ -110,3 +110,8 @@ def time_of(mode: Mode) -> str:
     each = f"for each {_EACH[mode.per]}"
     time = units.show(mode.seconds, "seconds", digits=2)
     return f"{time} longer {each}" if mode.effect == "adds" else f"at least {time} {each}"
+
+
+def share_of(mode: Mode, calibration: str) -> str:
+    """Return how many runs of a calibration were in the mode, as a sentence."""
+    return f"{mode.share:.0%} of the {runs_of(mode)} behind the calibration {calibration} took {time_of(mode)}"

@@ -180,3 +180,17 @@ def test_a_table_that_repeats_its_rows_has_the_same_modes() -> None:
     ]
     for one, many in zip(once, often, strict=False):
         assert many.mode.seconds == pytest.approx(one.mode.seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("alone", [1.0, 0.3], ids=["a third is normal", "a tenth is normal"])
+def test_modes_that_nearly_all_runs_are_in_are_found_with_their_stages(alone: float) -> None:
+    cases, predicted = cases_of("nanotron_h100_128")
+    rng, extra = np.random.default_rng(2), sum(seconds_in(fault, predicted, sizes_of(cases)) - predicted for fault in FAULTS[:2])
+    seconds = (predicted + extra) * rng.lognormal(0.0, 0.05, len(cases))
+    rows = [i for i, case in enumerate(cases) if case.layout["pp"] > 1 or rng.random() < alone]
+    found = find([replace(cases[i], seconds=float(seconds[i])) for i in rows], predicted[rows])
+    assert {each.mode.stages for each in found} == {"two", "more than two"}
+    for each in found:
+        fault = FAULTS[each.mode.stages == "two"]
+        assert each.mode.seconds == pytest.approx(fault.seconds, rel=0.15)
+        assert each.mode.share > 0.9

@@ -15,8 +15,8 @@ from meshwise.cost.layout import Floats
 from meshwise.cost.modes import MIN_LOG_SLOWDOWN, Sizes, runs_of, seconds_in, time_of, with_effect
 from meshwise.runs.train.case import Case
 
-MIN_NORMAL_SHARE = 0.25
-"""Least share of a source's runs that are assumed to be normal: their errors are the narrowest range that has so many."""
+MIN_NORMAL_SHARE, MIN_NORMAL_ROWS = 0.1, 10
+"""Least share of a source's runs, and least runs, that are assumed to be normal: their errors are the narrowest range that has so many."""
 SLOW_STDS = 3.0
 MIN_SLOW = 0.25
 """A slow run is this many standard deviations of normal runs above them, and ln(measured / predicted) at least this far."""
@@ -201,10 +201,10 @@ def _modes(name: tuple[str, str, str], source: Source) -> Iterator[Found]:
         centre, limit = _normal(np.log(source.seconds / source.predicted))
         source = replace(source, normal=source.normal * np.exp(centre), predicted=source.predicted * np.exp(centre))
         limit -= centre
-        best = max(_fits(source, limit), key=lambda fit: fit.mixture.evidence, default=None)
-        if best is None:
+        fits = list(_fits(source, limit))
+        if not fits:
             return
-        made, visible = _mode(source, best, limit)
+        best, made, visible = _best(source, fits, limit)
         yield Found(name, made, tuple(source.rows[i] for i in np.flatnonzero(best.members)), visible)
         source = _with_mode(source, made, best.members, limit)
 
@@ -213,7 +213,7 @@ def _normal(errors: Floats) -> tuple[float, float]:
     """Return the centre of the errors of normal runs, and the error beyond which a run is slow. Runs are slow for many reasons and fast
     for few, so the spread is that of the errors below the centre."""
     ordered = np.sort(errors)
-    size = max(1, int(np.ceil(MIN_NORMAL_SHARE * len(ordered))))
+    size = min(len(ordered), max(MIN_NORMAL_ROWS, int(np.ceil(MIN_NORMAL_SHARE * len(ordered)))))
     widths = ordered[size - 1 :] - ordered[: len(ordered) - size + 1]
     start = int(np.argmin(widths))
     centre = float(np.median(ordered[start : start + size]))
@@ -270,6 +270,14 @@ def _is_general(source: Source, fit: _Fit) -> bool:
     if np.sum(fit.members) < MIN_ROWS or np.sum(sizes >= 2) < MIN_MODELS:
         return False
     return float(np.median(np.log(source.seconds / source.normal)[fit.members])) > MIN_LOG_SLOWDOWN
+
+
+def _best(source: Source, fits: Sequence[_Fit], limit: float) -> tuple[_Fit, Mode, int]:
+    """Return the fit with the most evidence, as a mode; where it has nearly as much for fewer stages, for those that show it most."""
+    most = max(fits, key=lambda fit: fit.mixture.evidence)
+    same = [fit for fit in fits if (fit.effect, fit.per) == (most.effect, most.per)]
+    near = [fit for fit in same if fit.mixture.evidence > most.mixture.evidence - MIN_EVIDENCE]
+    return max(((fit, *_mode(source, fit, limit)) for fit in near), key=lambda each: (each[1].share, each[0].mixture.evidence))
 
 
 def _mode(source: Source, fit: _Fit, limit: float) -> tuple[Mode, int]:

@@ -13,7 +13,7 @@ from meshwise import units
 from meshwise.catalogue.records import stored
 from meshwise.cost import axes, goodput
 from meshwise.cost.layout import Layouts
-from meshwise.cost.modes import MIN_LOG_SLOWDOWN, runs_of, seconds_in, time_of
+from meshwise.cost.modes import MIN_LOG_SLOWDOWN, seconds_in, share_of
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.train.question import Question
@@ -143,14 +143,14 @@ def _host_note(q: Question, best: Choice) -> tuple[str, ...]:
 
 
 def _mode_notes(q: Question, best: Choice) -> list[str]:
-    """Return the modes in which runs like the best layout were far slower, with their share: its interval is that of normal runs."""
+    """Return the modes in which runs like the best layout were far slower, with their share."""
     layouts = Layouts.from_row(best.layout)
     notes: list[str] = []
     for mode in q.calibration.modes:
         seconds = float(seconds_in(mode, np.array([best.step]), sizes(q, layouts))[0])
         if math.log(seconds / best.step) >= MIN_LOG_SLOWDOWN:
-            share = f"{mode.share:.0%} of the {runs_of(mode)} behind the calibration {q.calibration.name} took {time_of(mode)}"
-            notes.append(f"slow runs: {share}; row 1 would take {units.show(seconds, 'seconds', digits=3)} a step")
+            would = f"row 1 would take {units.show(seconds, 'seconds', digits=3)} a step"
+            notes.append(f"slow runs: {share_of(mode, q.calibration.name)}; {would}")
     return notes
 
 
