@@ -8,14 +8,13 @@ from functools import cached_property
 import numpy as np
 
 from joint import JointFit, predict_with
-from meshwise.calibrate.train.fit import Point, Problem
-from meshwise.calibrate.train.score import near_best
+from meshwise.calibrate.train.fit import Point, Problem, fitted_rows
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.levels import Levels, composed, fabric_of
 from meshwise.cost.interval import COVERAGE, COVERAGE_STDS, factors, waiting
 from meshwise.cost.layout import Floats
 from meshwise.runs.train.case import Case
-from meshwise.runs.train.predict import Batch
+from meshwise.runs.train.predict import Batch, predict
 
 MOST_ROWS = 60
 """Rows of a source that take part in a joint fit, spread evenly over it."""
@@ -41,10 +40,10 @@ class LeftOut:
     waits: Floats
     """Share of each predicted step in which devices wait."""
 
-    @property
+    @cached_property
     def timed(self) -> list[int]:
-        """Rows within a factor of 2 of the best of their group: slower ones may just have been faulty."""
-        return near_best(self.cases)
+        """Rows that count: within a factor of 2 of the best of their group, and not faulty."""
+        return fitted_rows(self.cases, self.seconds)
 
     @property
     def errors(self) -> Floats:
@@ -98,7 +97,7 @@ class Fits:
 
     @staticmethod
     def of(cases: Sequence[Case]) -> "Fits":
-        near = set(near_best(cases))
+        near = set(fitted_rows(cases, predict(cases).seconds))
         timed = [case for i, case in enumerate(cases) if i in near]
         return Fits(JointFit(sampled(timed), "speed"), JointFit([c for c in cases if c.has_memory], "memory"))
 

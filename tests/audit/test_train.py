@@ -1,13 +1,17 @@
 """Predictions for training runs: findings far from them, reasons why there is none, and suggestions that do not contradict the verdict."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshwise.audit import report, train
 from meshwise.audit.figures import Figures
+from meshwise.programs.logs import detect
 from meshwise.runs.reading import Reading
 from meshwise.runs.run import Run
+from meshwise.runs.table import find_table
+from support import modes
 from support.audits import LLAMA, figures
 
 SETUP: dict[str, Any] = {
@@ -45,6 +49,33 @@ def test_a_single_run_ten_times_slower_than_predicted_is_found():
     assert one.rule == "planner"
     assert "times slower than predicted" in one.message
     assert "(the document grades itself: A+)" in one.message
+
+
+NANOTRON = SETUP | {"devices": 16.0, "dp": 4.0, "pp": 4.0, "mbs": 1.0, "framework": "nanotron", "chip": "h100-sxm", "zero": 1.0}
+
+
+@pytest.mark.parametrize(("extra", "known"), [(0.0, False), (1.2, True), (0.4, False), (4.0, False)])
+def test_a_run_that_fits_a_mode_of_its_calibration_is_said_to_be_in_it(home: Path, extra: float, known: bool) -> None:
+    modes.install(home, modes.SLOW)
+    (plain,), _ = train.predict_runs([figures(**NANOTRON, seconds=1.0)])
+    slow = plain.seconds + 64 * extra  # 256 sequences, 4 data ranks
+    (one,), _ = train.predict_runs([figures(**NANOTRON, seconds=slow)])
+    found = [finding for finding in train.compare([one], {}) if finding.rule == "slow mode"]
+    assert bool(found) == known
+    if known:
+        assert (
+            "20% of the runs with several stages behind the calibration slow took 1.2 s longer for each micro-batch"
+            in found[0].message
+        )
+        assert f"{slow:.4g} s measured" in found[0].arithmetic
+
+
+def test_a_table_of_which_many_runs_are_slow_for_one_reason_says_so() -> None:
+    found = report.audit([("nanotron.csv", detect.read_file(find_table("nanotron_h100_small")))]).findings
+    named = [finding.message for finding in found if finding.rule == "slow mode"]
+    assert any(
+        "runs with two stages take" in message and "for each micro-batch, whatever the model" in message for message in named
+    )
 
 
 def test_memory_far_from_that_of_the_layout_is_found():

@@ -112,7 +112,7 @@ def test_coefficients_are_numbers_and_other_fields_describe_their_origin() -> No
         "measured",
         "learned",
     ]
-    assert others == [*about, "devices", "waiting", "low", "high", "between", "expert_spread", "memory_spread"]
+    assert others == [*about, "devices", "waiting", "low", "high", "between", "expert_spread", "memory_spread", "modes"]
 
 
 @pytest.mark.parametrize("shipped", calibrations(), ids=lambda found: found.key)

@@ -6,11 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Certainty, Finding, number, percent
 from meshwise.audit.rules.one_run import MIN_MFU, graded
+from meshwise.calibrate.train import modes
+from meshwise.catalogue.levels import choose_for
 from meshwise.cost import axes
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
+from meshwise.cost.modes import explaining, share_of
 from meshwise.cost.parts import TRAIN_WORDS as PARTS
 from meshwise.plan.train.recipes import FACTS, assumed_of
 from meshwise.runs.compare import Judged, judge
@@ -30,6 +35,8 @@ MAX_DEVICES_SEARCHED = 100_000
 """Devices up to which an audit searches all layouts; use `plan` beyond."""
 MIN_SAVING_SHARE = 0.02
 """Smallest predicted saving that makes another layout worth trying."""
+MODE_EXAMPLES = 3
+"""Runs that a finding about a mode of slow runs names."""
 NOTED_TIME_RATIO = 1.05
 """Measured over predicted step time above which a suggestion to keep the layout mentions the excess."""
 
@@ -86,11 +93,15 @@ def assumed_recipes(predictions: Sequence[TrainPrediction]) -> list[str]:
 def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> Iterator[Finding]:
     """Yield a finding for each step time or memory far from the predicted one. `grades`: how each document grades itself, by file."""
     counts = Counter(p.figures.source for p in predictions)
+    yield from _modes([p for p in predictions if p.case.chip.kind != "cpu"])
     for p in predictions:
         if p.case.chip.kind == "cpu":
             continue  # the catalogue only has a generic CPU, which does not describe this machine
-        limit = SLOW_IN_TABLE if counts[p.figures.source] > MAX_RUNS_ALONE else SLOW_ALONE
-        if p.case.timed and p.ratio > limit:
+        alone = counts[p.figures.source] <= MAX_RUNS_ALONE  # a table shows its modes by itself
+        limit = SLOW_ALONE if alone else SLOW_IN_TABLE
+        if alone and p.case.timed and (known := _in_known_mode(p)):
+            yield known
+        elif p.case.timed and p.ratio > limit:
             yield _slow(p, grades.get(p.figures.source, ""))
         elif p.case.timed and p.ratio < MIN_TIME_RATIO:
             yield Finding(
@@ -115,6 +126,35 @@ def compare(predictions: Sequence[TrainPrediction], grades: dict[str, str]) -> I
             )
 
 
+def _modes(predictions: Sequence[TrainPrediction]) -> Iterator[Finding]:
+    """Yield a finding for each mode that slow runs of one table have in common."""
+    for found in modes.find([p.case for p in predictions], np.array([p.seconds for p in predictions])):
+        yield Finding(
+            rule="slow mode",
+            certainty="unusual",
+            where=(predictions[found.rows[0]].figures.source,),
+            message=found.sentence,
+            arithmetic=f"such as {', '.join(predictions[row].case.row_id for row in found.rows[:MODE_EXAMPLES])}",
+        )
+
+
+def _in_known_mode(p: TrainPrediction) -> Finding | None:
+    """Return a finding where a mode of the calibration explains why a run was slow."""
+    fitted = choose_for(p.case.cluster, p.case.work.framework)
+    match = explaining(fitted.modes, p.case.seconds, p.seconds, modes.sizes_of([p.case])) if fitted.modes else None
+    if match is None:
+        return None
+    mode, seconds = match
+    share = share_of(mode, fitted.name)
+    return Finding(
+        rule="slow mode",
+        certainty=_certainty(p),
+        where=(p.figures.where,),
+        message=f"it is {p.ratio:.3g} times slower than predicted, and fits a known mode of slow runs: {share}",
+        arithmetic=f"{p.seconds:.4g} s a step predicted, {seconds:.4g} s in that mode, {p.case.seconds:.4g} s measured",
+    )
+
+
 def _slow(p: TrainPrediction, grade: str) -> Finding:
     share, f = p.figures.model_mfu, p.figures
     reached = f", {percent(share)} of the peak of {p.case.chip.name} by 6N" if math.isfinite(share) else ""
@@ -122,14 +162,18 @@ def _slow(p: TrainPrediction, grade: str) -> Finding:
     hint = ""
     if math.isfinite(tflops) and tflops > 0 and 0.7 < tflops / p.seconds < 1.4:
         hint = "; seconds and TFLOP/s may be swapped"
-    certainty: Certainty = "likely" if p.ratio > SLOW_IN_TABLE or share < MIN_MFU else "unusual"
     return Finding(
         rule="planner",
-        certainty=certainty,
+        certainty=_certainty(p),
         where=(f.where,),
         message=f"it is {p.ratio:.3g} times slower than predicted{reached}{graded(grade)}{hint}",
         arithmetic=f"{p.seconds:.4g} s a step predicted, {p.case.seconds:.4g} s measured{_stated_share(f)}",
     )
+
+
+def _certainty(p: TrainPrediction) -> Certainty:
+    """Return how certain it is that something is wrong with a slow run."""
+    return "likely" if p.ratio > SLOW_IN_TABLE or p.figures.model_mfu < MIN_MFU else "unusual"
 
 
 def _stated_share(f: Figures) -> str:

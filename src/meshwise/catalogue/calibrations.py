@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Chip, Kind, Source
+from meshwise.catalogue.modes import Mode
 from meshwise.errors import UserError, unknown
 from meshwise.units import Bytes, Count, Seconds
 
@@ -153,6 +154,8 @@ class Calibration(Record):
     """Further standard deviation for models with experts, whose routing and communication were measured less."""
     memory_spread: Count = 0.13
     """Standard deviation of ln(predicted / measured) memory on held-out rows, from the size that 90% stay below."""
+    modes: tuple[Mode, ...] = ()
+    """States in which some of the rows were slower; those rows are not in `low` and `high`, nor in the fit where they are the fewer."""
 
     def __post_init__(self) -> None:
         if not (self.matmul and self.memory and self.flash and self.link and self.network and self.scan):

@@ -89,3 +89,22 @@ def test_a_run_that_ran_and_would_be_refused_is_counted_for_its_source(tmp_path:
 def test_assumptions_are_counted(tmp_path: Path) -> None:
     found = validate(str(table(tmp_path, {"precision": ""}, {"precision": ""}, {})))
     assert found.score["assumed"]["precision not stated: bf16"] == 2
+
+
+def test_slow_runs_are_named_marked_and_left_out_of_further_scores_alone() -> None:
+    scored = validate("nanotron_h100_small")
+    faulty, time = scored.score["faulty"], scored.score["time"]
+    marked = [row for row in scored.rows() if row["mode"]]
+    assert len(marked) == faulty["rows"]
+    assert {row["row_id"] for row in marked} == {name for mode in faulty["modes"] for name in mode["row_ids"]}
+    assert faulty["time"]["mape"] < 0.5 * time["mape"]
+    ratio = [float(str(row["ratio"])) for row in scored.rows()]
+    assert time["mape"] == pytest.approx(sum(abs(each - 1) for each in ratio) / len(ratio), rel=1e-3)  # of all rows, as ever
+    assert all("whatever the model" in mode["sentence"] for mode in faulty["modes"])
+
+
+def test_a_table_without_slow_runs_has_the_same_scores_without_them(mixed: TrainValidation) -> None:
+    faulty, time = mixed.score["faulty"], mixed.score["time"]
+    assert faulty["modes"] == []
+    assert all(faulty["time"][name] == time[name] for name in faulty["time"])
+    assert not any(row["mode"] for row in mixed.rows())

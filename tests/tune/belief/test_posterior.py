@@ -116,3 +116,16 @@ def test_the_interval_holds_the_mean_and_narrows_with_runs():
     low, high = wide.interval(row)
     assert low < space().seconds[row] < high
     assert narrow.interval(row)[1] / narrow.interval(row)[0] < high / low
+
+
+@settings(max_examples=10, deadline=None)
+@given(row=ROWS, slowdown=st.floats(2.0, 30.0))
+def test_a_faulty_run_says_nothing_about_times_but_counts_as_a_risk_and_may_be_repeated(row: int, slowdown: float):
+    others = [each for each in rows_with(1, 4) if each != row]
+    seen = [ran(each, float(space().seconds[each])) for each in others]
+    faulty = Observation(row, seconds=slowdown * float(space().seconds[row]), faulty=True)
+    before, after = Posterior.of(space(), seen), Posterior.of(space(), [*seen, faulty])
+    assert np.array_equal(after.mean, before.mean)
+    assert row not in after.tried
+    assert row not in after.measured
+    assert after.slow[row] > before.slow[row]

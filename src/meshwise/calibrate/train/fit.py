@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.calibrate.score import LeaveOut
+from meshwise.calibrate.train.modes import find, rows_in
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration, coefficients
 from meshwise.catalogue.levels import NONE, Levels, composed, fabric_of, levels
@@ -100,14 +101,22 @@ def with_logs(calibration: Calibration, names: Sequence[str], logs: Floats) -> C
 
 def problems(cases: Sequence[Case], prior: Calibration, narrow: float = 1.0) -> Iterator[CalibrationProblem]:
     """Yield the problem of times and, where any was measured, that of memory: they share no coefficient. `narrow` scales the prior
-    widths. A coefficient that the prior sets to 0, such as the CPU launches of a compiled program, does not exist there."""
+    widths. A coefficient that the prior sets to 0, such as the CPU launches of a compiled program, does not exist there. Times of faulty
+    runs do not count; they are so far off that the prior tells them from others."""
     batch = Batch.of(cases)
     seconds, memory = np.array([case.seconds for case in cases]), np.array([case.memory for case in cases])
-    chosen, measured = near_best(cases), [i for i, case in enumerate(cases) if case.has_memory]
+    chosen, measured = fitted_rows(cases, batch.evaluate(prior).seconds), [i for i, case in enumerate(cases) if case.has_memory]
     if chosen:
         yield _problem(cases, prior, widths_of(prior), narrow, (seconds, chosen), lambda c: batch.evaluate(c).seconds, "seconds")
     if measured:
         yield _problem(cases, prior, memory_widths(), narrow, (memory, measured), lambda c: batch.evaluate(c).memory, "memory")
+
+
+def fitted_rows(cases: Sequence[Case], predicted: Floats) -> list[int]:
+    """Return the timed rows that a fit uses: near the best of their group, and not faulty. Where most runs are in a mode, it may be a cost
+    that a coefficient can learn, so these stay."""
+    faulty = rows_in(found for found in find(cases, predicted) if not found.mode.usual)
+    return [i for i in near_best(cases) if i not in faulty]
 
 
 def _problem(
@@ -165,7 +174,8 @@ def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
 
 
 def fit(cases: Sequence[Case], prior: Calibration) -> Calibration:
-    """Return the coefficients that predict these rows best. Rows far slower than the best of their group are not fitted."""
+    """Return the coefficients that predict these rows best. Rows far slower than the best of their group, and faulty ones, are
+    not fitted."""
     calibration = prior
     for posed in problems(cases, prior):
         calibration = posed.calibration(solve(posed.problem).logs, calibration)

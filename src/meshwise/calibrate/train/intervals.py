@@ -6,15 +6,17 @@ errors, so a group's own rows never count in the interval that they are checked 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshwise.calibrate.score import quantile
+from meshwise.calibrate.train.modes import Found, merged, rows_in, sizes_of
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost.interval import COVERAGE, COVERAGE_STDS, factors, waiting
 from meshwise.cost.layout import Floats
+from meshwise.cost.modes import upper_end
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Prediction
 
@@ -30,9 +32,10 @@ SOURCE_MEMORY_OFFSET_STD = 0.05
 """The same for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
 
 
-def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats) -> dict[str, Any]:
-    """Return the fields of a Calibration that describe its errors, from predictions by fits without the predicted row."""
-    timed = [i for i, case in enumerate(cases) if case.timed]
+def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats, faulty: Collection[int] = ()) -> dict[str, Any]:
+    """Return the fields of a Calibration that describe its errors, from predictions by fits without the predicted row. Times of `faulty`
+    rows do not count."""
+    timed = [i for i, case in enumerate(cases) if case.timed and i not in faulty]
     measured = [i for i, case in enumerate(cases) if case.has_memory]
     values: dict[str, Any] = {"devices": float(max(case.cluster.devices for case in cases))}
     if timed:
@@ -63,14 +66,18 @@ def _bounds(errors: Floats) -> tuple[float, float]:
     return -quantile(-errors, side), quantile(errors, side)
 
 
-def left_out(cases: Sequence[Case], predicted: Prediction, shares: Floats, groups: Sequence[object]) -> tuple[Floats, Floats]:
-    """Return the ends of the interval of every row in seconds, from the errors of the other groups."""
+def left_out(
+    cases: Sequence[Case], predicted: Prediction, shares: Floats, groups: Sequence[object], found: Sequence[Found]
+) -> tuple[Floats, Floats]:
+    """Return the ends of the interval of every row in seconds, from the errors of the other groups, and from modes that were found in
+    all of them."""
+    faulty = rows_in(found)
     low, high = np.full(len(cases), np.nan), np.full(len(cases), np.nan)
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     which = np.array([number[group] for group in groups])
     for i in range(len(number)):
         inside = which == i
-        others = [k for k, case in enumerate(cases) if case.timed and not inside[k]]
+        others = [k for k, case in enumerate(cases) if case.timed and not inside[k] and k not in faulty]
         if not others:
             continue
         others_predicted = Prediction(predicted.seconds[others], predicted.memory[others])
@@ -78,11 +85,11 @@ def left_out(cases: Sequence[Case], predicted: Prediction, shares: Floats, group
         bounds = Calibration(waiting=fields["waiting"], low=fields["low"], high=fields["high"])
         down, up = factors(bounds, waiting(shares[inside]), np.ones(int(np.sum(inside))))
         low[inside], high[inside] = predicted.seconds[inside] * down, predicted.seconds[inside] * up
-    return low, high
+    return low, upper_end(merged(found), high, predicted.seconds, sizes_of(cases))
 
 
-def coverage(cases: Sequence[Case], low: Floats, high: Floats) -> float | None:
-    """Return the share of timed rows whose seconds lie in their interval."""
-    rows = [i for i, case in enumerate(cases) if case.timed and math.isfinite(low[i])]
+def coverage(cases: Sequence[Case], low: Floats, high: Floats, faulty: Collection[int] = ()) -> float | None:
+    """Return the share of timed rows whose seconds lie in their interval, `faulty` ones left out."""
+    rows = [i for i, case in enumerate(cases) if case.timed and math.isfinite(low[i]) and i not in faulty]
     observed = np.array([cases[i].seconds for i in rows])
     return float(np.mean((observed >= low[rows]) & (observed <= high[rows]))) if rows else None

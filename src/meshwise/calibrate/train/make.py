@@ -10,8 +10,9 @@ import numpy as np
 
 from meshwise.calibrate.result import Result
 from meshwise.calibrate.score import LeaveOut, Score
-from meshwise.calibrate.train import intervals, probe
+from meshwise.calibrate.train import intervals, modes, probe
 from meshwise.calibrate.train.fit import Fitted, fit_leaving_out, groups_to_leave_out, prior_for
+from meshwise.calibrate.train.modes import Found
 from meshwise.calibrate.train.probe import Machine
 from meshwise.calibrate.train.score import near_best, score
 from meshwise.catalogue import files, levels
@@ -38,6 +39,8 @@ class TrainCalibrationResult(Result):
     calibration: Calibration
     widths: dict[str, float]
     """Remaining uncertainty of each coefficient, over that of its prior."""
+    modes: tuple[Found, ...] = ()
+    """States in which rows were slower; these rows do not count in the intervals, nor in the fit where they are the fewer."""
 
     @property
     def record(self) -> Calibration:
@@ -57,7 +60,7 @@ class TrainCalibrationResult(Result):
         return f"\n# Kept at their prior, since the rows do not determine them: {', '.join(self.kept)}." if self.kept else ""
 
     def to_json(self) -> dict[str, Any]:
-        return super().to_json() | {"widths": self.widths, "kept": self.kept}
+        return super().to_json() | {"widths": self.widths, "kept": self.kept, "modes": [found.sentence for found in self.modes]}
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ def make(
         before=before,
         before_name=name,
         widths=fitted.widths,
+        modes=tuple(found),
     )
 
 
@@ -144,8 +148,11 @@ def fitted_to(cases: Sequence[Case], prior: Calibration, leave_out: LeaveOut) ->
     """Fit a calibration to rows, with intervals from the errors of rows left out; without the names of what it applies to."""
     fitted = fit_leaving_out(cases, prior, _groups(cases, leave_out))
     made = _with_priors(cases, fitted, prior)
-    spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made))
-    return fitted, replace(made, key="", fabric=_fabric(cases), rows=float(len(cases)), sources=(), **spread)
+    found = modes.find(cases, fitted.left_out.seconds)
+    spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made), modes.rows_in(found))
+    return fitted, replace(
+        made, key="", fabric=_fabric(cases), rows=float(len(cases)), sources=(), modes=modes.merged(found), **spread
+    )
 
 
 def _fabric(cases: Sequence[Case]) -> str:

@@ -26,7 +26,7 @@ def score(cases: Sequence[Case], skipped: Sequence[Skipped], predicted: Predicti
     return {
         "rows": len(cases),
         "skipped": len(skipped),
-        "time": _time(cases, predicted, timed) | {"picked_loss": mean([pick["loss"] for pick in picks])},
+        "time": time_errors(cases, predicted, timed) | {"picked_loss": mean([pick["loss"] for pick in picks])},
         "memory": _memory(cases, predicted),
         "oom": _oom(cases, predicted),
         "baseline": _baseline(cases, timed)
@@ -99,11 +99,12 @@ def _source(
     }
 
 
-def _time(cases: Sequence[Case], predicted: Prediction, timed: list[int]) -> dict[str, float | None]:
+def time_errors(cases: Sequence[Case], predicted: Prediction, timed: list[int]) -> dict[str, float | None]:
+    """Score the times of these rows."""
     measured = np.array([case.seconds for case in cases])
     ratio = predicted.seconds / measured
     error = ratio[timed] - 1
-    close = near_best(cases)
+    close = sorted(set(near_best(cases)) & set(timed))
     return {
         "mape": mean(np.abs(error)),
         "median": float(np.median(np.abs(error))) if len(timed) else None,

@@ -1,19 +1,21 @@
 """Validate: predict every run of a table and score the predictions, with a given calibration or with fits that leave rows out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
-from meshwise.calibrate.train import intervals
-from meshwise.calibrate.train.score import by_source, score
+from meshwise.calibrate.train import intervals, modes
+from meshwise.calibrate.train.modes import Found
+from meshwise.calibrate.train.score import by_source, score, time_errors
 from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
 from meshwise.cost.layout import Floats
+from meshwise.cost.modes import time_of, upper_end
 from meshwise.errors import UserError
 from meshwise.runs.table import find_table
 from meshwise.runs.train.case import Case
@@ -33,9 +35,12 @@ class TrainValidation(Validation):
     """Seconds between which 90% of the measurements should lie."""
     calibrated: list[bool]
     """Whether each prediction rests on a calibration of that chip with that framework; otherwise on what is known of each."""
+    modes: list[Found]
+    """States in which runs of a source are slower."""
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per case, seconds and bytes, as --csv prints them."""
+        slow = {row: found for found in self.modes for row in found.rows}
         return [
             {
                 "table": self.table,
@@ -53,8 +58,10 @@ class TrainValidation(Validation):
                 "framework": case.work.framework.key,
                 "precision": case.work.precision,
                 "calibrated": "yes" if calibrated else "no",
+                "mode": time_of(slow[number].mode) if number in slow else "",
             }
-            for case, seconds, memory, low, high, calibrated in zip(
+            for number, case, seconds, memory, low, high, calibrated in zip(
+                range(len(self.cases)),
                 self.cases,
                 *(side.tolist() for side in (self.predicted.seconds, self.predicted.memory, self.low, self.high)),
                 self.calibrated,
@@ -82,11 +89,37 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         in_sample = {"in_sample": {key: fitted_all[key] for key in ("time", "memory", "oom")}}
         scores = {"table": path.stem} | fitted_to_the_rest(leave_out) | score(cases, skipped, predicted) | in_sample
     scores["time"]["coverage"] = intervals.coverage(cases, low, high)
+    found = modes.find(cases, predicted.seconds)
+    scores["faulty"] = _faulty(cases, predicted, (low, high), found)
     rests = by_machine(cases, lambda case: _rests_on(case, calibration, leave_out))
     scores["sources"] = by_source(cases, predicted, (low, high), rests)
     return TrainValidation(
-        table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high, calibrated=rests
+        table=path.stem,
+        cases=cases,
+        skipped=skipped,
+        predicted=predicted,
+        score=scores,
+        low=low,
+        high=high,
+        calibrated=rests,
+        modes=found,
     )
+
+
+def _faulty(cases: Sequence[Case], predicted: Prediction, ends: tuple[Floats, Floats], found: Sequence[Found]) -> Score:
+    """Return the modes of slow runs, and the scores of the other runs."""
+    slow = modes.rows_in(found)
+    normal = [i for i, case in enumerate(cases) if case.timed and i not in slow]
+    return {
+        "rows": len(slow),
+        "modes": [
+            {"table": each.source[0], "chip": each.source[1], "framework": each.source[2]}
+            | {"sentence": each.sentence, "row_ids": [cases[row].row_id for row in each.rows], "runs": each.visible}
+            | asdict(each.mode)
+            for each in found
+        ],
+        "time": time_errors(cases, predicted, normal) | {"coverage": intervals.coverage(cases, *ends, slow)},
+    }
 
 
 Value = TypeVar("Value")
@@ -124,6 +157,8 @@ def _ends(cases: Sequence[Case], predicted: Prediction, shares: Floats, used: Se
         devices = np.array([float(cases[i].cluster.devices) for i in rows])
         down, up = interval.factors(used[rows[0]], waits[rows], devices, mixed[rows])
         low[rows], high[rows] = low[rows] * down, high[rows] * up
+        sizes = modes.sizes_of([cases[i] for i in rows])
+        high[rows] = upper_end(used[rows[0]].modes, high[rows], predicted.seconds[rows], sizes)
     return low, high
 
 
@@ -157,6 +192,7 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
             whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory
         low[rows], high[rows] = intervals.left_out(
-            chip_cases, fitted.left_out, Batch.of(chip_cases).shares(fitted.calibration), groups
-        )
+            chip_cases, fitted.left_out, Batch.of(chip_cases).shares(fitted.calibration), groups,
+            modes.find(chip_cases, fitted.left_out.seconds),
+        )  # fmt: skip
     return out, inside, low, high

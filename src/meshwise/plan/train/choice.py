@@ -4,9 +4,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from meshwise import units
 from meshwise.catalogue.records import stored
-from meshwise.cost import goodput, interval
+from meshwise.cost import goodput, interval, modes
 from meshwise.cost.axes import MINOR, layout_name
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
@@ -184,6 +186,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     tokens = float(q.work.batch_tokens)
     parts = {name: float(value[i]) for name, value in cost.time.items()}
     low, high = interval.step(q.calibration, parts, devices, any(op.expert for op in q.model.ops))
+    high = _with_usual_modes(q, layouts, i, seconds, seconds * high)
     memory_factor = math.exp(interval.COVERAGE_STDS * q.calibration.memory_spread)
     exact = _exact_flops(q, tokens)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
@@ -198,7 +201,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     lasting, spares = _goodput(q, devices, seconds)
     longer = 1 / lasting["effective"] if lasting["effective"] >= goodput.MIN_GOODPUT else None
     return Choice(
-        layout=row, devices=devices, step=seconds, low=seconds * low, high=seconds * high, tokens_per_second=tokens / seconds,
+        layout=row, devices=devices, step=seconds, low=seconds * low, high=high, tokens_per_second=tokens / seconds,
         tflops={name: value / seconds / devices / 1e12 for name, value in rates.items()}, mfu=exact / seconds / devices / peak,
         gradient_accumulation=math.ceil(int(q.work.batch) / (int(layouts.dp[i]) * int(row["mbs"]))), peak=float(cost.peak[i]),
         peak_low=float(cost.peak[i]) / memory_factor, peak_high=float(cost.peak[i]) * memory_factor, capacity=q.chip.memory,
@@ -207,6 +210,21 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
         wall_dollars=dollars * longer * (1 + spares / devices) if dollars and longer else None, goodput=lasting, time=parts,
         memory={name: float(value[i]) for name, value in cost.memory.items()}, ties=ties,
     )  # fmt: skip
+
+
+def sizes(q: Question, layouts: Layouts) -> modes.Sizes:
+    """Return what modes of slow runs count in layouts."""
+    whole = np.ones(len(layouts))
+    dp, mbs, pp, tp = (np.asarray(axis, dtype=np.float64) for axis in (layouts.dp, layouts.mbs, layouts.pp, layouts.tp))
+    return modes.Sizes.of(len(q.model.layers) * whole, float(q.work.batch) * whole, dp, mbs, pp, tp)
+
+
+def _with_usual_modes(q: Question, layouts: Layouts, i: int, seconds: float, high: float) -> float:
+    """Return the high end of the interval, with modes that most runs of the calibration were in."""
+    if not q.calibration.modes:
+        return high
+    normal = np.full(len(layouts), seconds)
+    return float(modes.upper_end(q.calibration.modes, np.full(len(layouts), high), normal, sizes(q, layouts))[i])
 
 
 def _exact_flops(q: Question, tokens: float) -> float:

@@ -7,10 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from meshwise import units
 from meshwise.catalogue.records import stored
 from meshwise.cost import axes, goodput
 from meshwise.cost.layout import Layouts
+from meshwise.cost.modes import MIN_LOG_SLOWDOWN, seconds_in, share_of
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.train.question import Question
@@ -20,7 +23,7 @@ from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import fallback, finetune, lookup, recipes, remedies
-from meshwise.plan.train.choice import Choice, distinct, no_progress, too_large
+from meshwise.plan.train.choice import Choice, distinct, no_progress, sizes, too_large
 from meshwise.plan.train.finetune import FinetuneFacts
 from meshwise.plan.train.search import check_divides
 
@@ -122,7 +125,7 @@ def make(ask: TrainAsk) -> TrainPlan:
         framework=q.work.framework.name,
         notes=(
             *q.model.notes, *q.cluster.notes, *recipes.assumed(q, ask), *_assumptions(q, ask.precision), *_deadline_note(ask, choices),
-            *instead, *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]),
+            *instead, *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
         ),
         finetune=finetune.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
@@ -136,6 +139,18 @@ def _host_note(q: Question, best: Choice) -> tuple[str, ...]:
     if best.layout["offload"] == "none" or q.cluster.node.host.memory:
         return ()
     return (f"offload: hosts are assumed to have {units.show(host_memory(q), 'bytes', binary=True, digits=3)} each (--ram)",)
+
+
+def _mode_notes(q: Question, best: Choice) -> list[str]:
+    """Return the modes in which runs like the best layout were far slower, with their share."""
+    layouts = Layouts.from_row(best.layout)
+    notes: list[str] = []
+    for mode in q.calibration.modes:
+        seconds = float(seconds_in(mode, np.array([best.step]), sizes(q, layouts))[0])
+        if math.log(seconds / best.step) >= MIN_LOG_SLOWDOWN:
+            would = f"row 1 would take {units.show(seconds, 'seconds', digits=3)} a step"
+            notes.append(f"slow runs: {share_of(mode, q.calibration.name)}; {would}")
+    return notes
 
 
 def _deadline_note(ask: TrainAsk, choices: tuple[Choice, ...]) -> tuple[str, ...]:

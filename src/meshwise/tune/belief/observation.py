@@ -14,6 +14,8 @@ class Observation:
     seconds: float | None = None
     memory: float | None = None
     failure: Failure = ""
+    faulty: bool = False
+    """Whether it was in a known mode of slow runs: its time says nothing about its layout, which may run again."""
 
     @property
     def ran(self) -> bool:

@@ -1,11 +1,12 @@
 """Posterior: what measured runs say about every candidate of a space, in closed form.
 
 ln(seconds) is the cost model's prediction, plus its slopes times unknown coefficients, plus a residual over the axes of the layout
-(`residual.py`): all normal, so that the mean and variance of every candidate follow from the runs by one small linear system. Three kinds
+(`residual.py`): all normal, so that the mean and variance of every candidate follow from the runs by one small linear system. Four kinds
 of run are no normal measurement:
 
 - A run far slower than its neighbours may have been in a slow mode (`hypotheses.py`). As far as that is probable, it is left out of that
   system, and counts against what it has in common with others ('pp across nodes').
+- A run in a known mode of its calibration (`meshwise.cost.modes`) is left out, counts the same way, and may be repeated.
 - A run out of memory is a bound on its memory, whose posterior is a system of the same kind.
 - A run that crashed or hung counts against what it has in common with others.
 """
@@ -67,7 +68,8 @@ class Posterior:
     @staticmethod
     def of(space: Space, observations: Sequence[Observation], scales: Scales = SCALES) -> "Posterior":
         """Return the posterior after these observations."""
-        ran = [o for o in observations if o.ran]
+        ran = [o for o in observations if o.ran and not o.faulty]
+        faulty = [o.candidate for o in observations if o.faulty]
         # the first run sets the machine's common factor, whatever the calibration expected of it
         kernel = Kernel.of(space, space.physics, replace(scales, offset=COMMON_FACTOR_STD) if ran else scales)
         failed = [o for o in observations if o.failure]
@@ -78,7 +80,7 @@ class Posterior:
         hypotheses = evidence.hypotheses()
         beliefs = [evidence.belief(each) for each in hypotheses]
         parts = tuple(
-            _part(space, rows, predicted, each, belief, scales) for each, belief in zip(hypotheses, beliefs, strict=True)
+            _part(space, rows, predicted, each, belief, scales, faulty) for each, belief in zip(hypotheses, beliefs, strict=True)
         )
         mean, std, slow = _mixed(parts)
         suspected = [sum(each.weight for each in hypotheses if run in each.slow) for run in range(len(rows))]
@@ -95,7 +97,7 @@ class Posterior:
         return Posterior(
             space, parts, beliefs[0], mean, std, runs, slow, _effects(hypotheses),
             tuple(dict.fromkeys(row for row, chance in zip(rows.tolist(), suspected, strict=True) if chance > 0.5)), measured,
-            frozenset(o.candidate for o in observations),
+            frozenset(o.candidate for o in observations if not o.faulty),
         )  # fmt: skip
 
     @cached_property
@@ -120,11 +122,13 @@ class Posterior:
         return math.exp(float(self.mean[row]) - half), math.exp(float(self.mean[row]) + half)
 
 
-def _part(space: Space, rows: Ints, predicted: Floats, hypothesis: Hypothesis, belief: Gaussian, scales: Scales) -> Part:
-    """Return the distribution of every candidate under a hypothesis about the runs of some rows."""
+def _part(
+    space: Space, rows: Ints, predicted: Floats, hypothesis: Hypothesis, belief: Gaussian, scales: Scales, faulty: Sequence[int]
+) -> Part:
+    """Return the distribution of every candidate under a hypothesis about the runs of some rows, and after runs that were `faulty`."""
     usual = [row for run, row in enumerate(rows.tolist()) if run not in hypothesis.slow]
     variance = spread(belief.misfit, len(usual)) * belief.variance + scales.noise**2
-    slow = risk(space.traits, SLOW_MODE, rows[list(hypothesis.slow)].tolist(), usual)
+    slow = risk(space.traits, SLOW_MODE, [*rows[list(hypothesis.slow)].tolist(), *faulty], usual)
     return Part(hypothesis.weight, predicted + belief.mean, np.sqrt(variance), slow)
 
 

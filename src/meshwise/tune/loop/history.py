@@ -34,12 +34,16 @@ class History:
         return [run for run in self.runs if run.ran and run.seconds]
 
     def observations(self) -> list[Observation]:
-        """Return the runs that were measured, or failed in a way that teaches something."""
+        """Return the runs that were measured, or failed in a way that teaches something. A candidate whose run is in a mode of slow runs
+        for a second time counts: here that is its time."""
         found: list[Observation] = []
+        faulty: set[int] = set()
         for run in self.runs:
             row = self.subject.find(run.candidate) if run.state == "measured" else None
             if row is not None:
-                found.append(Observation(row, None if run.failure else run.seconds, run.memory, run.failure))
+                slow = row not in faulty and bool(run.ran and run.seconds and self.subject.mode(row, run.seconds))
+                faulty |= {row} if slow else set()
+                found.append(Observation(row, None if run.failure else run.seconds, run.memory, run.failure, slow))
         return found
 
     def posterior(self) -> Posterior:
@@ -54,7 +58,11 @@ class History:
         best = min(self.timed, key=lambda one: one.seconds or 0.0)
         lost = (run.seconds or 0.0) / (best.seconds or 1.0) - 1
         place = "the best so far" if best.number == run.number else f"{lost:.1%} slower than the best so far, run {best.number}"
-        if self.subject.find(run.candidate) in posterior.outliers:
+        row = self.subject.find(run.candidate)
+        mode = self.subject.mode(row, run.seconds) if row is not None and run.seconds else ""
+        if mode:
+            place += f", in a known mode of slow runs ({mode}): a first such run of a layout does not count, and may be repeated"
+        elif row in posterior.outliers:
             place += ", far slower than runs like it (a slow mode, which counts against what it shares with others)"
         memory = f", {run.memory / GIB:.2f} GiB" if run.memory else ""
         expected = f" ({run.predicted_memory / GIB:.2f} expected)" if memory and run.predicted_memory else ""

@@ -113,6 +113,9 @@ class Serving:
     def predicted_memory(self, row: int) -> float | None:
         return None
 
+    def mode(self, row: int, seconds: float) -> str:
+        return ""
+
     def plan_of(self, row: int) -> ServePlan:
         """Return the plan of one candidate: its layout, and its flags at the end of its server's command."""
         option = self.options[row]

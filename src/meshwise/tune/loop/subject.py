@@ -62,6 +62,10 @@ class Subject(Protocol):
         """Return the bytes that a device is predicted to need; None where no log states them."""
         ...
 
+    def mode(self, row: int, seconds: float) -> str:
+        """Return the known mode of slow runs that explains the seconds of a run, in words; '' where none does."""
+        ...
+
     def drop(self, row: int) -> None:
         """Take a candidate out of the space: its program refuses it, or its run cannot be used."""
         ...

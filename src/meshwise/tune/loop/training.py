@@ -17,13 +17,14 @@ from meshwise.catalogue import files
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.axes import NAMES, index, layout_name
 from meshwise.cost.layout import Layouts
+from meshwise.cost.modes import explaining, time_of
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.errors import UserError, one_of, quoted
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
-from meshwise.plan.train.choice import Choice, choice
+from meshwise.plan.train.choice import Choice, choice, sizes
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs.forms import PLACEHOLDER
 from meshwise.programs.launch.script import REQUIRED_VARIABLE
@@ -140,6 +141,13 @@ class Training:
 
     def predicted_memory(self, row: int) -> float | None:
         return float(self.space.memory[row])
+
+    def mode(self, row: int, seconds: float) -> str:
+        q = self.variant(row).question
+        rare = [mode for mode in q.calibration.modes if not mode.usual]  # what most runs do is what a layout does
+        layout = Layouts.from_row(self.layout(row))
+        found = explaining(rare, seconds, float(self.space.seconds[row]), sizes(q, layout)) if rare else None
+        return time_of(found[0]) if found else ""
 
     def words(self, row: int) -> list[str]:
         layout, options = self.layout(row), self.space.options(row)

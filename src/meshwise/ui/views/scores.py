@@ -97,7 +97,7 @@ def _notes(score: Score) -> list[str]:
     skipped = [f"{reason} ({count})" for reason, count in score["skipped_reasons"].items()]
     assumed = [f"{what} ({count})" for what, count in score["assumed"].items()]
     alone = [source for source in score.get("sources", ()) if not source["calibrated"]]
-    lines = [used]
+    lines = [used, *faulty_lines(score["faulty"])]
     if alone:
         rows = sum(source["rows"] for source in alone)
         lines.append(
@@ -108,6 +108,17 @@ def _notes(score: Score) -> list[str]:
     return lines
 
 
+def faulty_lines(faulty: Score) -> list[str]:
+    """Return a line for each mode of slow runs, and the errors without them."""
+    if not faulty["rows"]:
+        return []
+    time = faulty["time"]
+    shown = (("mape", "mean error"), ("median", "median"), ("coverage", "in their interval"))
+    errors = ", ".join(f"{words} {_cell(time[key], '%')}" for key, words in shown if time[key] is not None)
+    modes = [f"slow runs: {mode['sentence']}" for mode in faulty["modes"]]
+    return [*modes, f"without these {faulty['rows']} runs: {errors}"]
+
+
 def _train_calibration(made: TrainCalibrationResult, width: int) -> RenderableType:
     """Return the errors of a training calibration before and after its fit, and its coefficients."""
     pairs = zip(_lines(made.left_out, made.in_sample), _lines(made.before, made.before), strict=True)
@@ -116,6 +127,10 @@ def _train_calibration(made: TrainCalibrationResult, width: int) -> RenderableTy
     fitted = [name for name in made.widths if name not in made.kept]
     values = ", ".join(f"{name} {getattr(made.calibration, name):.4g} (± {made.widths[name]:.0%} of before)" for name in fitted)
     lines = [f"{made.left_out['rows']} rows; before: {made.before_name}", f"fitted: {values}"]
+    lines += [
+        f"slow runs, left out of intervals{'' if found.mode.usual else ' and of the fit'}: {found.sentence}"
+        for found in made.modes
+    ]
     lines += [f"not determined by these rows, kept at their prior: {', '.join(made.kept)}"] if made.kept else []
     return Group(table, *_wrapped(lines, width))
 

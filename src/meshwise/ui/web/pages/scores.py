@@ -7,6 +7,7 @@ from typing import Any
 from meshwise.calibrate.result import Validation
 from meshwise.calibrate.serve.validate import ServeValidation
 from meshwise.calibrate.train.validate import TrainValidation
+from meshwise.ui.views.scores import faulty_lines
 from meshwise.ui.views.tables import Column, Table
 from meshwise.ui.web.pages.page import Tile
 
@@ -43,7 +44,7 @@ def _trained(validation: TrainValidation, axis: str) -> dict[str, Any]:
     time, memory = score["time"], score["memory"]
     return _score(validation.table, points, axis, AXES, "seconds per step", _tiles(time, score["timed_rows"], memory)) | {
         "sources": _sources(score.get("sources", ())),
-        "notes": [f"{score['rows']} rows; calibration: {score['calibration']}"],
+        "notes": [f"{score['rows']} rows; calibration: {score['calibration']}", *faulty_lines(score["faulty"])],
     }
 
 
