@@ -43,7 +43,7 @@ def main() -> None:
     for name, (chips, programs) in NAMED.items():
         rows = rows_of(cases, chips, programs)
         tables = ", ".join(dict.fromkeys(case.table for case in rows))
-        fitted, made = fitted_to(rows, prior_for(rows[0], levels()), "group")
+        fitted, made, _ = fitted_to(rows, prior_for(rows[0], levels()), "group")
         out, inside = (score(rows, [], part)["time"]["mape_near"] for part in (fitted.left_out, fitted.inside))
         print(f"{name:22} {len(rows):4} rows, left out {out:.1%}, in sample {inside:.1%}: {tables}", flush=True)
         made = replace(made, chips=chips, frameworks=programs, architectures=(), fitted_on=tables, date=str(date.today()))

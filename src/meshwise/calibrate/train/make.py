@@ -121,7 +121,7 @@ def make(
             f"the rows are of several chips ({', '.join(keys)}); a calibration is fitted to one: give one table per chip"
         )
     prior = machine.calibration if machine else prior_for(cases[0])
-    fitted, made = fitted_to(cases, prior, leave_out or ("row" if machine else "group"))
+    fitted, made, found = fitted_to(cases, prior, leave_out or ("row" if machine else "group"))
     known = catalogued(machine.chip) if machine else None
     covered = [machine.chip.key, *([known.key] if known and known.kind != "cpu" else [])] if machine else keys
     made = replace(
@@ -144,15 +144,15 @@ def make(
     )
 
 
-def fitted_to(cases: Sequence[Case], prior: Calibration, leave_out: LeaveOut) -> tuple[Fitted, Calibration]:
-    """Fit a calibration to rows, with intervals from the errors of rows left out; without the names of what it applies to."""
+def fitted_to(cases: Sequence[Case], prior: Calibration, leave_out: LeaveOut) -> tuple[Fitted, Calibration, list[Found]]:
+    """Fit a calibration to rows, with intervals from the errors of rows left out, and return the slow modes among them; without the names
+    of what it applies to."""
     fitted = fit_leaving_out(cases, prior, _groups(cases, leave_out))
     made = _with_priors(cases, fitted, prior)
     found = modes.find(cases, fitted.left_out.seconds)
     spread = intervals.fitted(cases, fitted.left_out, Batch.of(cases).shares(made), modes.rows_in(found))
-    return fitted, replace(
-        made, key="", fabric=_fabric(cases), rows=float(len(cases)), sources=(), modes=modes.merged(found), **spread
-    )
+    made = replace(made, key="", fabric=_fabric(cases), rows=float(len(cases)), sources=(), modes=modes.merged(found), **spread)
+    return fitted, made, found
 
 
 def _fabric(cases: Sequence[Case]) -> str:
