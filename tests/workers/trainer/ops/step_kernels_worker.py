@@ -336,10 +336,9 @@ check_fused(LLAMA | {"model_type": "gemma3_text", "head_dim": 16, "sliding_windo
 check_fused(LLAMA | {"model_type": "gemma2", "head_dim": 16, "sliding_window": 8})
 check_fused(LLAMA | {"model_type": "glm4", "head_dim": 16})
 # heads that are no power of two
-check_fused(LLAMA | {"head_dim": 40, "attention_bias": True})
-check_fused(LLAMA | {"model_type": "qwen3", "head_dim": 24})
-check_fused(LLAMA | {"model_type": "olmo2", "hidden_size": 96})
-check_fused(LLAMA | {"model_type": "gpt_neox", "hidden_size": 96, "num_key_value_heads": 4, "rotary_pct": 0.5}, 2)
+check_fused(LLAMA | {"model_type": "qwen3", "head_dim": 24}, length=3)
+check_fused(LLAMA | {"model_type": "olmo2", "hidden_size": 96}, length=3)
+check_fused(LLAMA | {"model_type": "gpt_neox", "hidden_size": 96, "num_key_value_heads": 4, "rotary_pct": 0.5}, 2, length=3)
 LinearLearner.choose_kernels = lambda self, device: setattr(self, "fast", self.fused)  # the interpreter runs on a CPU too
 check_fused(LLAMA | {"model_type": "ttt", "num_attention_heads": 2, "mini_batch_size": 16}, length=24)  # a mini-batch and a tail
 check_operations()
