@@ -15,13 +15,20 @@ from support.measured_rows import built_in, read
 
 BUILT_IN = {  # rows used, rows in the file: the files' own README
     "bloom_prequel": (75, 112),
+    "dgxc_benchmarking": (88, 88),
+    "internevo_a100": (36, 36),
     "korthikanti2022_iteration": (10, 10),
+    "llm_foundry_a100": (138, 139),
     "maxtext_tpu": (44, 44),
     "megatron2021_table1": (10, 10),
     "megatron_bridge_to_2602": (107, 109),
+    "mindspeed_llm_ascend": (55, 55),
+    "mlperf_training": (21, 21),
+    "mlperf_training_lora": (34, 36),
     "nanotron_h100_128": (408, 695),
     "nanotron_h100_small": (415, 905),
     "nemo_h100": (12, 12),
+    "neuron_trn1_training": (18, 18),
     "torchtitan_2024": (14, 15),
     "vtrain_a100_single_node": (1440, 1440),
 }

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from meshwise import units
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.frameworks import FLASH_SHARES, Framework, find_framework, flash_share
+from meshwise.cost.axes import Row
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, unknown
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train.choice import Choice
 
 FACTS = ("release", "attention", "loss", "overlap", "graphs", "gradients")
 """Options that state a recipe."""
@@ -33,8 +33,9 @@ def changed(q: Question, **facts: str) -> Question:
         raise unknown("fact of a program", unknown_names.pop(), FACTS)
     release, loss = facts.pop("release", ""), facts.pop("loss", q.work.loss)
     before = q.work.framework
-    after = (find_framework(before.program, release).on(q.chip.kind) if release else before).told(**facts)
-    work = Train(**(vars(q.work) | {"framework": after, "loss": loss}))
+    other = find_framework(before.program, release) if release else before
+    after = (other.with_compile() if release and q.work.compiled else other).on(q.chip.kind).told(**facts)
+    work = replace(q.work, framework=after, loss=loss)
     rates = [flash_share(one.kernel(q.chip.architecture), q.chip.architecture) for one in (after, before)]
     flash = q.calibration.flash if q.chip.kind == "cpu" else min(1.0, q.calibration.flash * rates[0] / rates[1])
     return replace(q, work=work, calibration=replace(q.calibration, flash=flash))
@@ -79,11 +80,11 @@ class Trial:
         return f"With {self.option}: {', '.join(changes)}, the same layout."
 
 
-def trials(q: Question, best: Choice) -> list[Trial]:
+def trials(q: Question, row: Row) -> list[Trial]:
     """Return the recipes under which a layout takes less time or memory, the largest gain first."""
-    layouts = Layouts.from_row(best.layout)
+    layouts = Layouts.from_row(row)
     before, found = evaluate(q, layouts), list[Trial]()
-    for name, value in _options(q, best):
+    for name, value in _options(q, row, float(before.time["launch"][0])):
         after = evaluate(changed(q, **{name: value}), layouts)
         percent = 100 * float(after.step[0] / before.step[0] - 1)
         saved = float(before.peak[0] - after.peak[0])
@@ -93,10 +94,10 @@ def trials(q: Question, best: Choice) -> list[Trial]:
     return sorted(found, key=lambda trial: trial.percent)
 
 
-def _options(q: Question, best: Choice) -> Iterator[tuple[str, str]]:
+def _options(q: Question, row: Row, launch: float) -> Iterator[tuple[str, str]]:
     """Yield facts that could help: a faster attention kernel of this chip, a loss without logits, communication that is not hidden, graphs,
     and gradients in 16 bits."""
-    f, layout, architecture = q.work.framework, best.layout, q.chip.architecture
+    f, architecture = q.work.framework, q.chip.architecture
     if q.chip.kind != "gpu":
         return
     own = {name: shares[architecture] for name, shares in FLASH_SHARES.items() if architecture in shares and name != "cudnn"}
@@ -106,11 +107,11 @@ def _options(q: Question, best: Choice) -> Iterator[tuple[str, str]]:
     if q.work.loss_kind not in ("chunked", "fused") and q.work.objective.vocabulary:
         yield "loss", "fused"
     for axis, hidden in (("tp", f.overlaps_tp), ("ep", f.overlaps_experts)):
-        if int(layout[axis]) > 1 and not hidden:
+        if int(row[axis]) > 1 and not hidden:
             yield "overlap", axis
-    if f.graphs == "none" and best.time["launch"] > 0:
+    if f.graphs == "none" and launch > 0:
         yield "graphs", "full"
-    if f.reduced_bytes > 2 and best.devices > 1:
+    if f.reduced_bytes > 2 and int(Layouts.from_row(row).devices[0]) > 1:
         yield "gradients", "bf16"
 
 
