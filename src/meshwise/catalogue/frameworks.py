@@ -78,6 +78,8 @@ class Framework:
     key: str = field(default="", metadata={"derived": True})
     program: str = field(default="", metadata={"derived": True})
     """The name by which `find_framework` finds it: its key, or the name of a variant."""
+    flash_ratio: float = field(default=1.0, metadata={"derived": True})
+    """Rate of its attention kernel over that of its newest release, which calibrations are of."""
     releases: tuple[Release, ...] = field(default=(), metadata={"derived": True})
     """Releases that changed a fact, the oldest first."""
     release: str = field(default="", metadata={"derived": True})
@@ -290,8 +292,12 @@ class Framework:
             fused = replace(fused, logit_bytes=min(self.logit_bytes, COMPILED_LOGIT_BYTES))
         return fused if self.compiled else self
 
-    def on(self, kind: str) -> "Framework":
-        """Return the framework as it runs on a kind of chip: without kernels and graphs that need a GPU elsewhere."""
+    def on(self, kind: str, architecture: str = "") -> "Framework":
+        """Return the framework as it runs on a kind of chip: without kernels and graphs that need a GPU elsewhere; on a GPU with the rate
+        of its attention kernel there."""
+        if kind == "gpu" and self.program:
+            rates = (flash_share(one.kernel(architecture), architecture) for one in (self, find_framework(self.program)))
+            return replace(self, flash_ratio=next(rates) / next(rates))
         return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs="none", workspace=0.0)
 
 

@@ -91,7 +91,8 @@ def keys_of(chip: Chip, framework: Framework, fabric: str) -> dict[Level, str]:
 def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE) -> Calibration:
     """Compose a calibration from the architecture's prior, the framework's attention kernel, and what `known` says of each level."""
     prior = calibrations.prior_of(chip)
-    flash = prior.flash if chip.kind == "cpu" else flash_share(framework.kernel(chip.architecture), chip.architecture)
+    newest = find_framework(framework.program) if framework.program else framework
+    flash = prior.flash if chip.kind == "cpu" else flash_share(newest.kernel(chip.architecture), chip.architecture)
     values = known.values(keys_of(chip, framework, fabric))
     named = {
         "key": " + ".join(filter(None, (chip.architecture, framework.key, fabric))) if values else prior.key,
@@ -110,7 +111,6 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     own, fabric = calibrations.fitted_to(chip, framework.key), fabric_of(network)
     if own is None:
         return composed(chip, framework, fabric, levels())
-    own = replace(own, flash=min(1.0, own.flash * _kernel_ratio(chip, framework)))
     if not own.frameworks:  # probed, not fitted to runs of any framework
         own = replace(own, context=_workspace(framework, chip, own))
     if own.shipped:  # fitted to runs of somebody else's machine
@@ -119,14 +119,6 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     if not own.fabric or own.fabric == fabric or assumed or network is None:
         return own
     return replace(own, **_of_fabric(fabric), key=f"{own.key} + {fabric or 'another network'}")
-
-
-def _kernel_ratio(chip: Chip, framework: Framework) -> float:
-    """Return the rate of the attention kernel that a run states over that of the program's newest release, which fits assume."""
-    if chip.kind == "cpu" or not framework.program:
-        return 1.0
-    usual = find_framework(framework.program).kernel(chip.architecture)
-    return flash_share(framework.kernel(chip.architecture), chip.architecture) / flash_share(usual, chip.architecture)
 
 
 def _workspace(framework: Framework, chip: Chip, known: Calibration) -> float:

@@ -180,6 +180,7 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
     elif op.kind == "attention":
         heads, f = op.m / cut.tp, work.framework
         rule = rule_rate(op, work.seq, model.decoder.position_kind == "alibi", model.decoder.capped, f.flexible, cut.cp)
+        rule = rule * f.flash_ratio
         if f.attention == "triton":  # whose tiles fit smaller heads as well
             rule = rule * (1 + FLASH_HEAD / ((op.n + op.k) / 2)) / 1.5
         core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule, f.head_multiple)

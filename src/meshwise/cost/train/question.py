@@ -32,5 +32,5 @@ class Question:
         precision = work.precision if work.precision == "fp16" or is_narrow(work.precision, chip) else "bf16"
         if framework.frozen_narrow and work.finetune.adapts and precision not in ("bf16", "fp16"):
             work = replace(work, finetune=replace(work.finetune, narrow=True))
-        work = replace(work, framework=framework.on(chip.kind), precision=precision)
+        work = replace(work, framework=framework.on(chip.kind, chip.architecture), precision=precision)
         return Question(model, cluster, chip, work, calibration, host_bandwidth)

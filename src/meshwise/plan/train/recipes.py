@@ -27,18 +27,15 @@ def framework_of(ask: TrainAsk, name: str) -> Framework:
 
 
 def changed(q: Question, **facts: str) -> Question:
-    """Return a question with other facts of its program; the calibration follows the attention kernel."""
+    """Return a question with other facts of its program; on the same chip."""
     unknown_names = set(facts) - set(FACTS)
     if unknown_names:
         raise unknown("fact of a program", unknown_names.pop(), FACTS)
     release, loss = facts.pop("release", ""), facts.pop("loss", q.work.loss)
     before = q.work.framework
     other = find_framework(before.program, release) if release else before
-    after = (other.with_compile() if release and q.work.compiled else other).on(q.chip.kind).told(**facts)
-    work = replace(q.work, framework=after, loss=loss)
-    rates = [flash_share(one.kernel(q.chip.architecture), q.chip.architecture) for one in (after, before)]
-    flash = q.calibration.flash if q.chip.kind == "cpu" else min(1.0, q.calibration.flash * rates[0] / rates[1])
-    return replace(q, work=work, calibration=replace(q.calibration, flash=flash))
+    after = (other.with_compile() if release and q.work.compiled else other).told(**facts)
+    return replace(q, work=replace(q.work, framework=after.on(q.chip.kind, q.chip.architecture), loss=loss))
 
 
 def assumed(q: Question, ask: TrainAsk) -> tuple[str, ...]:
