@@ -217,7 +217,24 @@ def any_table(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(values, dict) or "format" not in values:
         raise UserError(f"{path}: not a plan; make one with 'meshwise plan'")
-    return cast(dict[str, Any], values)
+    table = cast(dict[str, Any], values)
+    strange = next((text for text in _texts(table) if not text.isprintable()), None)
+    if strange is not None:
+        raise UserError(f"{path}: {quoted(strange)} has line breaks or control characters, which no plan has; make it again")
+    return table
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts and keys of a JSON value."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            left += [part for pair in cast(dict[str, object], one).items() for part in pair]
+        elif isinstance(one, list):
+            left += cast(list[object], one)
 
 
 def restore(cls: type[Record], table: object) -> Record:
