@@ -32,7 +32,7 @@ class Expression:
     """Every name it reads, functions included."""
 
     def value(self, names: Mapping[str, Any]) -> Any:
-        return eval(self.code, {"__builtins__": {}, _TIMES: _times}, names)
+        return eval(self.code, {"__builtins__": {}}, _Names(names) if _TIMES in self.code.co_names else names)
 
 
 _TIMES = "__times"
@@ -50,6 +50,17 @@ def _times(left: Any, right: Any) -> Any:
         ):
             raise UserError(f"an architecture file makes a list of more than {MAX_ITEMS:,} items")
     return left * right
+
+
+class _Names(dict[str, Any]):
+    """Names of an expression, and the function of its products."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        super().__init__({_TIMES: _times})
+        self._given = names
+
+    def __missing__(self, name: str) -> Any:
+        return self._given[name]
 
 
 class _Multiplied(ast.NodeTransformer):

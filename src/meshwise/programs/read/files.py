@@ -62,11 +62,13 @@ def read_sources(sources: Sequence[Source], given: Mapping[str, str]) -> Reading
     """Read launch files together, from their texts."""
     if not sources:
         raise UserError("no file to read: give a launch script or a configuration")
+    names = ", ".join(source.file for source in sources)
     try:
         with limited():
             return _read(sources, given)
+    except OverflowError:
+        raise UserError(f"{names}: its sizes multiply to more than any run has") from None
     except TooLong:
-        names = ", ".join(source.file for source in sources)
         raise UserError(f"{names}: it takes too many steps to be read; expected a launch file") from None
 
 
