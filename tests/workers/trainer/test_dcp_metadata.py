@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from meshwise.errors import UserError
 from meshwise.run.train import previous
@@ -92,6 +93,7 @@ def test_the_description_is_that_of_dcp(checkpoints: Path) -> None:
     assert ours.state_dict_metadata.keys() == dcp.state_dict_metadata.keys()
     for name, tensor in ours.state_dict_metadata.items():
         theirs = dcp.state_dict_metadata[name]
+        assert isinstance(tensor, TensorStorageMetadata)
         assert (tensor.size, tensor.chunks, tensor.properties.dtype) == (theirs.size, theirs.chunks, theirs.properties.dtype)
 
 

@@ -2,7 +2,7 @@
 fills the memory."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -39,7 +39,7 @@ _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 @contextmanager
-def limited(steps: int = MAX_STEPS, seconds: float = MAX_SECONDS) -> Iterator[None]:
+def limited(steps: int = MAX_STEPS, seconds: float = MAX_SECONDS) -> Generator[None]:
     """Give a budget to what is read inside this context: no more than is left of the one outside, which pays for it."""
     outer, end = _budget.get(), time.thread_time() + seconds
     inner = Budget(steps, end) if outer is None else Budget(min(steps, outer.left), min(end, outer.end))

@@ -2,6 +2,7 @@
 its state there as JSON instead of a pickle, which whoever reaches the port could replace by code."""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportPrivateUsage=false, reportAttributeAccessIssue=false
+# pyright: reportPrivateImportUsage=false, reportUnknownArgumentType=false
 import json
 import socket
 from datetime import datetime, timedelta
