@@ -45,12 +45,14 @@ def validate(
         with interrupt_on_stop():
             for name in tables:
                 validations.append(api.validate(name, calibration=calibration, fit=fit, leave_out=leave_out))
-                if not json and not csv:
+                if not json and not csv and svg is None:
                     output.draw(validations[-1])
     except KeyboardInterrupt:  # what was scored until then is kept
         stopped = True
     if svg is not None:
         _draw(svg, validations)
+        for validation in () if json or csv else validations:
+            output.draw(validation)
     if (json or csv) and validations:
         scores = [validation.score for validation in validations]
         rows = [row for validation in validations for row in validation.rows()] if csv else []
