@@ -152,6 +152,14 @@ def test_no_field_of_a_plan_is_executed(program: str, tmp_path: Path) -> None:
             assert not list(folder.rglob("OWNED")), (path, text)
 
 
+def test_a_note_of_several_lines_is_one_in_the_file(tmp_path: Path) -> None:
+    plan = plan_for("megatron")
+    assert isinstance(plan, TrainPlan)
+    loaded = api.load(replace(plan, notes=("of a cluster's file:\n  two lines\n",)).save(tmp_path / "plan.json"))
+    assert isinstance(loaded, TrainPlan)
+    assert loaded.notes == ("of a cluster's file: two lines",)
+
+
 def test_a_model_folder_with_a_line_break_in_its_name_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "model\ntouch OWNED\n#"
     folder.mkdir()

@@ -66,7 +66,7 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
     def to_json(self) -> dict[str, Any]:
         kind = {"kind": self.kind} if self.kind else {}
-        return {"format": self.format, **kind, **records.plain(self)}
+        return {"format": self.format, **kind, **records.printable(records.plain(self))}
 
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON, which `meshwise.load`, `explain` and `run` read."""
