@@ -238,6 +238,12 @@ def cut_link(folder: Path) -> Row:
         bad)  # fmt: skip
 
 
+def commit() -> str:
+    """Return the commit that is checked out."""
+    words = ["git", "-C", str(PAGE.parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def page(rows: list[Row], fuzz: Path, seed: int) -> str:
     fuzzed = json.loads(fuzz.read_text()) if fuzz.is_file() else []
     lines = [
@@ -246,7 +252,8 @@ def page(rows: list[Row], fuzz: Path, seed: int) -> str:
         "What was done to meshwise, and what happened. `make torture` and `make fuzz` do it again and write this page;",
         "[SECURITY.md](../../SECURITY.md) has what is trusted, and [run.md](../use/run.md#failures) the words that users see.",
         "",
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Python {sys.version.split()[0]}, seed {seed}.",
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Python {sys.version.split()[0]}, seed {seed}, at commit "
+        f"{commit()}.",
         "",
         "| fault | what happens | times tried | result |",
         "| --- | --- | --- | --- |",

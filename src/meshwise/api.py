@@ -415,11 +415,13 @@ def replay(table: str | Path, *, runs: int = 10, seeds: int = 100, calibration: 
 
 
 def bench(
-    what: "str | Path | ServePlan", *, say: "Say | None" = None, progress: "Progress | None" = None, **words: Any
-) -> "Bench":
+    what: "str | Path | ServePlan", *, say: "Say | None" = None, progress: "Progress | None" = None,
+    keep: "Callable[[Bench], None] | None" = None, **words: Any,
+) -> "Bench":  # fmt: skip
     """Measure how fast an endpoint (its URL), or the engine of a plan, .gguf or model, serves, and compare with the prediction.
 
-    Keywords are the flags of `meshwise bench`: the fields of `BenchAsk` (bench(url, users=[1, 4], prompt=512, output=64)).
+    Keywords are the flags of `meshwise bench`: the fields of `BenchAsk` (bench(url, users=[1, 4], prompt=512, output=64)). `keep` gets
+    what is measured so far, after every setting.
     """
     from meshwise.plan.fields import given
     from meshwise.run.bench.ask import BenchAsk
@@ -428,7 +430,7 @@ def bench(
 
     named = isinstance(what, str | Path)
     ask = given(BenchAsk, {"what": str(what) if named else "plan", **words})
-    return bench(ask, None if named else what, say=say or ignore, progress=progress or ignore)
+    return bench(ask, None if named else what, say=say or ignore, progress=progress or ignore, keep=keep or ignore)
 
 
 def probe(*, progress: "Progress | None" = None, **words: Any) -> "Probed":

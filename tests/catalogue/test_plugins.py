@@ -66,3 +66,10 @@ def test_a_plugin_that_is_not_there_is_refused_by_name(tmp_path: Path, monkeypat
     install(tmp_path, None, monkeypatch)
     with pytest.raises(UserError, match=r"the plugin 'some' of 'meshwise.tests' \(some_plugin\) cannot be imported: No module"):
         load_plugins("meshwise.tests", ())
+
+
+@pytest.mark.parametrize("source", ["raise ValueError('broken')", "1 / 0", "import nowhere_at_all", "raise KeyError('x')"])
+def test_a_plugin_that_raises_anything_is_refused_in_one_line(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    install(tmp_path, source, monkeypatch)
+    with pytest.raises(UserError, match="cannot be imported"):
+        load_plugins("meshwise.tests", (), "answer")

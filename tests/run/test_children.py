@@ -38,6 +38,6 @@ def test_a_tree_that_ignores_sigterm_is_killed_with_the_sessions_it_started() ->
 
 def test_sigterm_is_an_interrupt_inside_the_block_and_its_own_again_outside() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), children.interrupt_on_sigterm():
+    with pytest.raises(KeyboardInterrupt), children.interrupt_on_stop():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) == before

@@ -4,7 +4,6 @@ import gzip
 import io
 import itertools
 import json
-import pickle
 import random
 import struct
 from collections.abc import Callable, Sequence
@@ -212,7 +211,9 @@ def _streams() -> list[bytes]:
 
 def _markers() -> list[bytes]:
     trained = Trained.of(PLAIN, 40)
-    return [Marker(step=5, skipped=1, trained=trained, files={".metadata": (10, 11), "__0_0.distcp": (12, 13)}).text().encode()]
+    return [
+        Marker(step=5, skipped=1, trained=trained, files={"tensors.json": (10, 11), "__0_0.distcp": (12, 13)}).text().encode()
+    ]
 
 
 def _marker(path: Path) -> None:
@@ -252,21 +253,8 @@ def _compare_reports(path: Path) -> None:
 
 
 def _metadata() -> list[bytes]:
-    import torch
-    from torch.distributed.checkpoint.filesystem import _StorageInfo  # pyright: ignore[reportPrivateUsage]
-    from torch.distributed.checkpoint.metadata import (
-        ChunkStorageMetadata,
-        Metadata,
-        MetadataIndex,
-        TensorProperties,
-        TensorStorageMetadata,
-    )  # fmt: skip
-
-    size = torch.Size([2, 3])
-    chunk = ChunkStorageMetadata(torch.Size([0, 0]), size)
-    tensor = TensorStorageMetadata(TensorProperties(torch.float32), size, [chunk])
-    stored = {MetadataIndex("weight.a", [0, 0]): _StorageInfo("__0_0.distcp", 0, 12)}
-    return [pickle.dumps(Metadata({"weight.a": tensor}, None, stored))]
+    parts = [[[0, 0], [1, 3], "__0_0.distcp", 0, 6], [[1, 0], [1, 3], "__0_0.distcp", 6, 6]]
+    return [json.dumps({"tensors": {"weight.a": {"dtype": "float32", "size": [2, 3], "parts": parts}}}).encode()]
 
 
 def _read_metadata(path: Path) -> None:
@@ -344,7 +332,7 @@ TARGETS: dict[str, Target] = {
     "token stream": Target("stream", _streams, _stream, TEXT),
     "bench report": Target("before.json", _bench_report, _compare_reports),
     "checkpoint marker": Target("marker", _markers, _marker),
-    "checkpoint metadata": Target(".metadata", _metadata, _read_metadata, BYTES),
+    "checkpoint metadata": Target("tensors.json", _metadata, _read_metadata, BYTES),
     "documents, .jsonl.gz": Target("text.jsonl.gz", _documents, _document, BYTES),
     "token file": Target("a.tokens", _token_files, tokens.read, BYTES),
     "launch scripts": Target("train.sh", _launch_files(".sh", ".slurm", ".sbatch"), _check, TEXT),

@@ -68,7 +68,7 @@ def load_plugins(group: str, packages: Sequence[str], *required: str) -> dict[st
             continue
         try:
             modules[name] = entry.load()
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # code of another package may raise anything
             raise UserError(f"the plugin {name!r} of {group!r} ({entry.value}) cannot be imported: {error}") from None
         if missing := _missing(modules[name], required):
             raise UserError(f"the plugin {name!r} of {group!r} ({entry.value}) does not define {', '.join(missing)}")

@@ -197,6 +197,15 @@ def plain(record: Any) -> Any:
     return record
 
 
+def printable(value: Any) -> Any:
+    """Return a JSON value whose texts have no line breaks and control characters, as those of a plan.json."""
+    if isinstance(value, str):
+        return value if value.isprintable() else " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    if isinstance(value, dict):
+        return {key: printable(item) for key, item in cast(dict[str, Any], value).items()}
+    return [printable(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
+
+
 def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
     """Return the table of a plan.json; one of another format or kind is refused with the reason."""
     table = any_table(path)
@@ -206,6 +215,9 @@ def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
     if table["format"] != number:
         found = f"a plan of format {quoted(table['format'])}"
         raise UserError(f"{path}: {found}; this version reads format {number}: make the plan again")
+    strange = next((text for text in _texts(table) if not text.isprintable()), None)
+    if strange is not None:
+        raise UserError(f"{path}: {quoted(strange)} has line breaks or control characters, which no plan has; make it again")
     return table
 
 
@@ -218,6 +230,19 @@ def any_table(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or "format" not in values:
         raise UserError(f"{path}: not a plan; make one with 'meshwise plan'")
     return cast(dict[str, Any], values)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts and keys of a JSON value."""
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            left += [part for pair in cast(dict[str, object], one).items() for part in pair]
+        elif isinstance(one, list):
+            left += cast(list[object], one)
 
 
 def restore(cls: type[Record], table: object) -> Record:

@@ -26,6 +26,7 @@ def find_model(name: str) -> Model:
     """Return the model that `name` means.
 
     Presets come first, then files, the hub's cache, names that are a preset's with more words, the hub, and Ollama tags."""
+    _check_printable(name)
     if name.lower().endswith(".gguf") and (os.path.isfile(name) or from_words(name) is None):
         from meshwise.models.gguf import header
 
@@ -59,6 +60,7 @@ def _taken_as(name: str, label: str) -> tuple[str, ...]:
 
 def find_values(name: str) -> tuple[dict[str, object], str, str]:
     """Return the keys of the config.json that `name` means, the model's label, and where the config is from."""
+    _check_printable(name)
     preset = find_preset(name)
     if preset is not None:
         values = values_of(preset)
@@ -83,6 +85,12 @@ def find_values(name: str) -> tuple[dict[str, object], str, str]:
     if tagged is not None:
         return find_values(tagged[0])
     raise UserError(_unknown(name))
+
+
+def _check_printable(name: str) -> None:
+    """Refuse the name of a file with line breaks or control characters: it is printed, and written into scripts."""
+    if not name.isprintable():
+        raise UserError(f"the model {quoted(name)}: line breaks and control characters in a name are refused; rename it")
 
 
 def named(text: str, params: float = math.nan) -> Model | None:
@@ -137,6 +145,7 @@ def _unknown(name: str) -> str:
 def _label(file: Path) -> str:
     """Return a name for a config.json, which states none: the name of its folder."""
     folder = file.resolve().parent.name
+    _check_printable(folder)
     return folder if file.name == "config.json" and folder else file.name
 
 

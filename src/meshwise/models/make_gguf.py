@@ -183,7 +183,7 @@ def _metadata(content: GgufFile) -> dict[str, int | float]:
             metadata[key] = int(value)
     for key, names in FLOATS.items():
         value = next((values[name] for name in names if isinstance(values.get(name), int | float)), None)
-        if value is not None:
+        if value is not None and abs(value) < 1e30:  # one of 400 digits is no float
             metadata[key] = float(value)
     head = int(values.get("head_dim") or d.hidden // max(1, d.heads))
     metadata |= {"block_count": d.layers, "attention.key_length": head, "attention.value_length": head}

@@ -262,6 +262,8 @@ class TrainAsk(Ask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not self.seq:
+            raise UserError("--seq '' is no sequence length: expected a whole number of tokens, such as 4096 or 128k")
         if isinstance(self.batch, str) and self.batch:  # still text: its meaning depends on the sequence length
             batch, seq = parse_batch(self.batch, self.seq)
             object.__setattr__(self, "batch", batch)

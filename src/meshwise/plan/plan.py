@@ -34,6 +34,8 @@ class Plan(ABC, Generic[Asked, Chosen]):
     """Number of the file format: a plan.json with another one is refused."""
     kind: ClassVar[str] = ""
     """The kind of plan, as stored in plan.json; '' for training."""
+    stated: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Keys that tables of a plan.json must have, by field."""
     ask: Asked
     choices: tuple[Chosen, ...]
 
@@ -64,7 +66,7 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
     def to_json(self) -> dict[str, Any]:
         kind = {"kind": self.kind} if self.kind else {}
-        return {"format": self.format, **kind, **records.plain(self)}
+        return {"format": self.format, **kind, **records.printable(records.plain(self))}
 
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON, which `meshwise.load`, `explain` and `run` read."""
@@ -88,6 +90,9 @@ def read(cls: type[PlanType], path: Path, check: Callable[[PlanType], Iterable[s
     table = records.plan_table(path, cls.format, cls.kind)
     try:
         plan = records.restore(cls, {key: value for key, value in table.items() if key not in ("format", "kind")})
+        for name, keys in cls.stated.items():
+            if missing := sorted(set(keys) - getattr(plan, name).keys()):
+                raise ValueError(f"{name} has no {missing[0]}")
         for fault in check(plan):
             raise ValueError(fault)
         return plan

@@ -8,7 +8,12 @@ from typing import Any, cast
 
 VARIABLES = ("$NNODES", "$NODE_RANK", "$MASTER_ADDR", "$MASTER_PORT")
 """Shell variables that a launcher sets and that words of a command may hold."""
-_EXPANDS = re.compile(r"\$\{?(NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|[A-Z_]+:\?)")
+REQUIRED_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):\?([\w ,.:;/()'+-]*)\}")
+"""A variable that the user must set, with what it means: words alone, because a shell would expand anything else in it."""
+EXPANDED = re.compile(
+    rf"\$(?:NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM[A-Z_]*)\b|\$\{{[A-Z][A-Z0-9_]*\}}|{REQUIRED_VARIABLE.pattern}"
+)
+"""What a shell expands in the words of a command; every other `$` stands for itself."""
 PLACEHOLDER = "REPLACE_ME"
 """The start of every placeholder: what a plan cannot know, such as the path of the data."""
 
@@ -25,9 +30,20 @@ def nested(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return root
 
 
-def comment(header: Sequence[str]) -> str:
+def one_line(text: str) -> str:
+    """Return a text without line breaks and control characters, so that it cannot end a comment, a value or a directive."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def comment(header: Sequence[str], mark: str = "#") -> str:
     """Return lines as a comment."""
-    return "".join(f"# {line}".rstrip() + "\n" for line in header)
+    return "".join(f"{mark} {one_line(line)}".rstrip() + "\n" for line in header)
+
+
+def quoted(value: Any) -> str:
+    """Return a value in JSON that YAML and TOML read in the same way: both refuse some characters that JSON does not escape."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in text)
 
 
 def yaml_text(pairs: Iterable[tuple[str, Any]], header: Sequence[str] = ()) -> str:
@@ -53,7 +69,7 @@ def _scalar(value: Any) -> str:
     """Return a value in JSON, which YAML reads in the same way; plain words without quotes."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in _RESERVED_WORDS:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return quoted(value)
 
 
 _RESERVED_WORDS = ("true", "false", "yes", "no", "on", "off", "null", "y", "n")
@@ -75,7 +91,7 @@ def _toml(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
     plain = {key: value for key, value in table.items() if not isinstance(value, dict)}
     if plain and path:
         lines += ["", f"[{path}]"]
-    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    lines += [f"{key} = {quoted(value)}" for key, value in plain.items()]
     for key, value in table.items():
         if isinstance(value, dict):
             _toml(cast(dict[str, Any], value), f"{path}.{key}" if path else key, lines)
@@ -113,10 +129,16 @@ def number(value: Any) -> str:
 
 def shell_word(word: str) -> str:
     """Return a word quoted for a shell; variables that a launcher sets, and ${NAME:?...}, are still expanded."""
-    if _EXPANDS.search(word):
-        escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`")
-        return f'"{escaped}"'
-    return shlex.quote(word)
+    return f'"{in_double_quotes(word)}"' if EXPANDED.search(word) else shlex.quote(word)
+
+
+def in_double_quotes(word: str) -> str:
+    """Return a word as it stands between double quotes of a shell, which expands EXPANDED in it and nothing else."""
+    kept, at = "", 0
+    for match in EXPANDED.finditer(word):
+        kept += re.sub(r'([\\"`$])', r"\\\1", word[at : match.start()]) + match[0]
+        at = match.end()
+    return kept + re.sub(r'([\\"`$])', r"\\\1", word[at:])
 
 
 def shell_lines(words: Sequence[str], indent: str = "    ", *, raw: bool = False) -> list[str]:
@@ -132,3 +154,9 @@ def shell_lines(words: Sequence[str], indent: str = "    ", *, raw: bool = False
 
 def _continued(lines: Sequence[str]) -> list[str]:
     return [f"{line} \\" for line in lines[:-1]] + list(lines[-1:])
+
+
+def printed(lines: Iterable[str], file: str) -> str:
+    """Return the shell line that writes lines to a file."""
+    text = "".join(line.replace("\\", "\\\\").replace("%", "%%") + "\\n" for line in lines)
+    return f"printf {shlex.quote(text)} > {file}"

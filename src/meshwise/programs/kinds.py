@@ -7,6 +7,8 @@ from typing import Any
 
 from meshwise.runs.run import Value
 
+MAX_WHOLE = 10**15
+"""The largest whole number of a key: the tokens of a training are a hundredth of it."""
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
 
@@ -31,14 +33,21 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool | tuple):
         raise ValueError("not a number")
     if isinstance(value, int):
-        return value
+        return _bounded(value)
     text = str(value).strip().replace("_", "").replace(",", "")
     if not re.fullmatch(r"[+-]?\d{1,18}", text):
         number = float(text)
         if number != int(number):
             raise ValueError(value)
-        return int(number)
-    return int(text)
+        return _bounded(int(number))
+    return _bounded(int(text))
+
+
+def _bounded(value: int) -> int:
+    """Refuse a number that no file means: those of hundreds of digits fit no array."""
+    if abs(value) > MAX_WHOLE:
+        raise ValueError("too large")
+    return value
 
 
 def _number(value: Any) -> float:

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from meshwise.workers.trainer.contract.process.parent import die_with
+from meshwise.workers.trainer.contract.process.stop import stop_signals
 
 
 def with_parent() -> Callable[[], None] | None:
@@ -35,13 +36,17 @@ def handle_signals(handler: Callable[[int, FrameType | None], None], *numbers: s
             signal.signal(number, handler_before)
 
 
-def interrupt_on_sigterm() -> contextlib.AbstractContextManager[None]:
-    """Treat SIGTERM as Ctrl-C, so that `finally` blocks run."""
-    return handle_signals(_interrupt, signal.SIGTERM)
+def interrupt_on_stop() -> contextlib.AbstractContextManager[None]:
+    """Treat SIGTERM, and the signals of a lost terminal unless they are ignored, as Ctrl-C, so that `finally` blocks run."""
+    return handle_signals(_interrupt, *(number for number in stop_signals() if number != signal.SIGINT))
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    """Do what Ctrl-C does now: asyncio, for one, ends its tasks in order."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):  # ignored, as in the background of a shell
+        raise KeyboardInterrupt
+    handler(signal.SIGINT, frame)
 
 
 def end_tree(process: "subprocess.Popen[Any]", grace: float) -> None:

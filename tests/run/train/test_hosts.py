@@ -38,7 +38,7 @@ WORKER = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE":
 def test_without_flags_and_variables_the_run_is_on_this_machine() -> None:
     assert find({}, 8) == Hosts()
     assert rendezvous_options(Hosts(), 600) == ["--standalone"]
-    assert network(Hosts(), {}) == {}
+    assert network(Hosts(), {"NCCL_SOCKET_IFNAME": "eth7"}) == {"GLOO_SOCKET_IFNAME": "lo"}  # nobody else can reach it
 
 
 def test_flags_take_precedence_over_slurm() -> None:

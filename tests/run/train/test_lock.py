@@ -102,10 +102,25 @@ def test_without_locks_the_heartbeat_of_another_host_tells_whether_it_runs(
 def test_a_lost_terminal_stops_a_run_unless_it_was_started_with_nohup() -> None:
     program = "from meshwise.workers.trainer.contract.process.stop import stop_signals; print(*map(int, stop_signals()))"
     start = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
-    nohup = f"import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); {start}"
+    usual = "import os, signal, sys; [signal.signal(each, signal.SIG_DFL) for each in (signal.SIGHUP, signal.SIGQUIT)]"
+    nohup = f"{usual}; signal.signal(signal.SIGHUP, signal.SIG_IGN)"  # whatever this process inherited
     assert set(STOPS) <= set(stop_signals())
     answers = [
         subprocess.run([sys.executable, *words, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-        for words in ([], ["-c", nohup])
+        for words in (["-c", f"{usual}; {start}"], ["-c", f"{nohup}; {start}"])
     ]
     assert [set(map(int, answer)) for answer in answers] == [{*STOPS, *LOST_TERMINAL}, {*STOPS, LOST_TERMINAL[1]}]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".lock", ".workers", "environment.json", "ranks.json", "measurement.jsonl", "steps.jsonl", "config.json", "report.md"],
+)
+def test_a_link_in_a_run_s_folder_is_not_written_through(name: str, tmp_path: Path) -> None:
+    notes, out = tmp_path / "notes", tmp_path / "run"
+    notes.write_text("mine")
+    out.mkdir()
+    (out / name).symlink_to(notes)
+    with pytest.raises(UserError, match=f"{name} is a link"), lock.lock(out):
+        pass
+    assert notes.read_text() == "mine"

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import anyio
 import pytest
 
+from meshwise import api, wanted
 from meshwise.ui.web.answers import Gone, Kept, Pool
 
 
@@ -80,6 +82,48 @@ def test_a_request_whose_client_left_never_starts() -> None:
 
     anyio.run(ask)
     assert started == []
+
+
+def test_a_search_whose_client_left_ends_and_keeps_its_thread_until_then() -> None:
+    """However many clients leave, no more searches run than there are threads."""
+    running, most, lock = 0, 0, threading.Lock()
+
+    def search() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        try:
+            while True:  # a search that ends only where it is asked to
+                time.sleep(0.01)
+                wanted.check()
+        finally:
+            with lock:
+                running -= 1
+
+    async def ask() -> None:
+        pool = Pool(2)
+
+        async def leave() -> None:
+            with pytest.raises(Gone):
+                await pool.run(Client(0.05), search)  # pyright: ignore[reportArgumentType]
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(20):
+                tasks.start_soon(leave)
+                await anyio.sleep(0.02)
+
+    anyio.run(ask)
+    assert (running, most) == (0, 2)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda: api.plan("llama-3-70b", on="64x8xh100-sxm", batch="4M"), lambda: api.serve("llama-3-70b", on="8xh100-sxm"),
+    lambda: api.plan("llama-3-70b", on="64x8xh100-sxm", batch="4M").vary(nodes="8..64"),
+])  # fmt: skip
+def test_every_search_looks_whether_it_is_wanted(ask: Callable[[], object]) -> None:
+    with wanted.while_wanted(lambda: False), pytest.raises(wanted.Abandoned):
+        ask()
 
 
 def test_errors_of_a_computation_reach_the_request() -> None:

@@ -55,6 +55,21 @@ def test_uploads_from_other_sites_are_refused(server: Server) -> None:
     assert server.upload("a.csv", b"a,b\n1,2\n", origin=server.address).status == 400
 
 
+def test_questions_from_other_sites_are_refused_unless_somebody_follows_a_link(server: Server) -> None:
+    """An image or a script of another page would make the server search."""
+
+    def asked(path: str, **headers: str) -> int:
+        return server.send("GET", path, b"", {name.replace("_", "-"): value for name, value in headers.items()}).status
+
+    for path in ("/plan", "/plan.json", "/suggest?catalogue=models", "/static/icon.svg"):
+        for site in ("cross-site", "same-site"):
+            for kind in ("image", "script", "iframe", "empty", "style"):
+                assert asked(path, sec_fetch_site=site, sec_fetch_mode="no-cors", sec_fetch_dest=kind) == 403
+    assert asked("/plan", sec_fetch_site="cross-site", sec_fetch_mode="navigate", sec_fetch_dest="document") == 200
+    assert asked("/plan", sec_fetch_site="same-origin", sec_fetch_mode="cors", sec_fetch_dest="empty") == 200
+    assert asked("/plan", sec_fetch_site="none", sec_fetch_mode="navigate", sec_fetch_dest="document") == 200
+
+
 def test_large_uploads_are_refused_before_they_are_read(server: Server) -> None:
     assert server.send("POST", "/audit", b"", {"transfer-encoding": "chunked", "content-length": "99999999"}).status in (400, 413)
     reply = server.upload("big.log", b"x" * (guard.MAX_BODY_BYTES + 1))

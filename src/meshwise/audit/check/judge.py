@@ -6,6 +6,7 @@ from pathlib import Path
 from meshwise.audit.check import verdict
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.verdict import Verdict
+from meshwise.errors import UserError
 from meshwise.programs.read.files import Reading, read_files
 
 
@@ -16,8 +17,14 @@ def check(files: Sequence[str | Path], ask: CheckAsk) -> Verdict:
 
 def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     """Judge what launch files say."""
-    if reading.program.kind == "serve":
-        from meshwise.audit.check import serve
+    try:
+        if reading.program.kind == "serve":
+            from meshwise.audit.check import serve
 
-        return serve.judge(reading, ask)
-    return verdict.judge(reading, ask)
+            return serve.judge(reading, ask)
+        return verdict.judge(reading, ask)
+    except OverflowError:
+        files = ", ".join(reading.files)
+        raise UserError(
+            f"{files}: its sizes multiply to more than any run has: look at the batch, the length and the degrees"
+        ) from None

@@ -1,6 +1,7 @@
 """Facts as a layout of the planner."""
 
 from dataclasses import dataclass
+from typing import cast
 
 from meshwise.cost.axes import AXES, VALUES
 from meshwise.programs.program import Program
@@ -8,6 +9,7 @@ from meshwise.runs.run import Run
 
 REQUIRED_AXES = ("dp_replicate", "dp_shard", "mbs", "zero", "recompute")
 """Axes that must be known; the others are at their least where nothing is said of them."""
+MAX_SIZE = 10**9
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ def row_of(program: Program, facts: Run) -> tuple[dict[str, int | str], list[Mis
         least = axis.values[0] if axis.values else axis.least
         if stated is None and axis.name not in REQUIRED_AXES:
             value = least
+        if value is not None and axis.name not in VALUES and not axis.least <= int(cast(int, value)) <= MAX_SIZE:
+            missing.append(Missing(axis.name, f"{value} is no size of a group of devices", stated.where if stated else ""))
+            continue
         if value is None or (axis.name in VALUES and value not in VALUES[axis.name]):
             missing.append(Missing(axis.name, (stated.note if stated else "") or "not stated", stated.where if stated else ""))
             continue

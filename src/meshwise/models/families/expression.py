@@ -32,7 +32,45 @@ class Expression:
     """Every name it reads, functions included."""
 
     def value(self, names: Mapping[str, Any]) -> Any:
-        return eval(self.code, {"__builtins__": {}}, names)
+        return eval(self.code, {"__builtins__": {}}, _Names(names) if _TIMES in self.code.co_names else names)
+
+
+_TIMES = "__times"
+MAX_ITEMS = 100_000
+"""Items of a list that an expression repeats: one for each layer."""
+
+
+def _times(left: Any, right: Any) -> Any:
+    """Return a product; a list may be repeated for the layers of a model, and no more."""
+    for items, number in ((left, right), (right, left)):
+        if (
+            isinstance(items, list | tuple | str)
+            and isinstance(number, int)
+            and len(cast(Sequence[Any], items)) * number > MAX_ITEMS
+        ):
+            raise UserError(f"an architecture file makes a list of more than {MAX_ITEMS:,} items")
+    return left * right
+
+
+class _Names(dict[str, Any]):
+    """Names of an expression, and the function of its products."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        super().__init__({_TIMES: _times})
+        self._given = names
+
+    def __missing__(self, name: str) -> Any:
+        return self._given[name]
+
+
+class _Multiplied(ast.NodeTransformer):
+    """Replaces products by calls of a function that bounds them."""
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Mult):
+            return node
+        return ast.copy_location(ast.Call(ast.Name(_TIMES, ast.Load()), [node.left, node.right], []), node)
 
 
 @lru_cache(maxsize=4096)
@@ -53,7 +91,8 @@ def parse(text: str, where: str = "") -> Expression:
             if node.id.startswith("__"):
                 raise UserError(f"{where}: {quoted(text, 200)} uses {node.id}, which an architecture file may not")
             names.add(node.id)
-    return Expression(text, compile(tree, where or "<expression>", "eval"), frozenset(names))
+    bounded = ast.fix_missing_locations(_Multiplied().visit(tree))
+    return Expression(text, compile(bounded, where or "<expression>", "eval"), frozenset(names))
 
 
 def round_up(value: int, multiple: int) -> int:

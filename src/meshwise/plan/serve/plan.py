@@ -42,6 +42,10 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
 
     format: ClassVar[int] = 3
     kind: ClassVar[str] = "serve"
+    stated: ClassVar[dict[str, tuple[str, ...]]] = {
+        "cluster": ("name", "chip", "devices", "unit", "dollars_per_hour"), "weights": ("format", "bytes", "bits_per_weight"),
+        "serving": ("name", "fitted_on", "date", "own_chip"),
+    }  # fmt: skip
     ask: ServeAsk
     engine: str
     weights: dict[str, float | str]

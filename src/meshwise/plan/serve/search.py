@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from meshwise import wanted
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
 from meshwise.cost.serve.layouts import (
@@ -164,6 +165,7 @@ def _enough(q: ServeQuestion, placement: Placement, held: CacheRequest, rooms: S
 
 def with_speed(q: ServeQuestion, option: Option, *, detailed: bool = False) -> Option:
     """Return the option with its predicted speed at the load. `detailed`: with percentiles."""
+    wanted.check()
     layout = option.layout
     cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
     engine = q.runtime.key or q.runtime.engine

@@ -39,6 +39,9 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     """The fastest layouts for a TrainAsk, how many layouts each rule dropped, and the data that the numbers were computed from."""
 
     format: ClassVar[int] = 6
+    stated: ClassVar[dict[str, tuple[str, ...]]] = {
+        "cluster": ("name", "chip", "devices", "nodes", "unit", "kind", "dollars_per_hour")
+    }
     ask: TrainAsk
     choices: tuple[Choice, ...]
     evaluated: int = field(metadata=stored("priced"))

@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 
+from meshwise import wanted
 from meshwise.cost.axes import CUTS, INNER, OFFLOAD, RECOMPUTE, SCHEDULES, Bounds
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
@@ -230,6 +231,7 @@ def partial_layouts(
 ) -> Iterator[PartialLayouts]:
     """Yield partial layouts on this many nodes: every cut, shape and micro-batch that satisfies the rules, many at a time."""
     for shapes, cuts in _paired(q, _cuts(nodes * q.cluster.node.devices, any(op.expert for op in q.model.ops))):
+        wanted.check()
         # --fix and --allow first, so that the counts of other rules only cover layouts that the user allows
         rules = _bounded(cuts, limits, BOUNDABLE_CUTS)
         rules |= _without_node_rule(cut_rules(replace(q, model=q.model.take(shapes)), cuts), limits)
@@ -281,6 +283,7 @@ def completed(q: Question, partial: PartialLayouts, choices: InnerChoices) -> It
     ends: Ints = np.cumsum(partial.size)
     first = before = 0
     while first < len(ends):
+        wanted.check()
         last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_SIZE, side="right")))
         outer, inner = _pair_with_choices(sizes, partial.kind[first:last])
         outer += first

@@ -5,6 +5,7 @@
     tree.py         the syntax tree; statements.py parses it, from a position that cursor.py keeps
     state.py        variables, functions, arguments, written files; what is left of two states after a test that cannot be decided
     expansion.py    words -> values; braces.py, patterns.py, arithmetic.py and conditions.py are the languages inside it
+    automaton.py    patterns that a script states, matched in linear time; budget.py: steps and seconds that reading may take
     interpreter.py  statements -> commands that would start; flow.py: how statements end; shell.py: what they change; assignments.py
     builtins.py     simple commands; outputs.py and sed.py: what harmless ones print; inner.py: scripts inside commands
     directives.py   `#SBATCH` lines

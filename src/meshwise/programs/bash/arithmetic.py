@@ -3,6 +3,8 @@
 import re
 from typing import Protocol
 
+from meshwise.programs.bash.budget import spend
+
 TOKEN = re.compile(
     r"\s*(?:(\d+#[0-9a-zA-Z]+|0[xX][0-9a-fA-F]+|\d+)|([A-Za-z_]\w*(?:\[[^\]]*\])?)|(<<=|>>=|\*\*|\+\+|--|&&|\|\||<<|>>|[-+*/%&|^<>=!]=|[-+*/%&|^<>=!~?:(),]))"
 )
@@ -39,6 +41,7 @@ def calculate(expression: str, numbers: Numbers, depth: int = 0) -> int:
     if not text:
         return 0
     while at < len(text):
+        spend()
         match = TOKEN.match(text, at)
         if match is None:
             raise NotKnown

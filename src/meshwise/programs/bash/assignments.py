@@ -58,4 +58,4 @@ def _array(
 
 
 def _whole(value: Value) -> int | None:
-    return int(value.text) if value.known and value.text.isdigit() and len(value.text) < 9 else None
+    return int(value.text) if value.known and value.text.isdecimal() and len(value.text) < 9 else None

@@ -3,6 +3,7 @@
 import re
 from itertools import pairwise
 
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import Piece
 from meshwise.programs.bash.words import Literal, Part, Word
 
@@ -30,10 +31,12 @@ def _char(part: Part) -> str:
 
 def _alternatives(tokens: list[Part]) -> list[list[Part]]:
     for start, token in enumerate(tokens):
+        spend()
         if _char(token) != "{":
             continue
         level, commas, end = 0, [start], None
         for at in range(start, len(tokens)):
+            spend()
             char = _char(tokens[at])
             level += (char == "{") - (char == "}")
             if char == "," and level == 1:
@@ -50,13 +53,14 @@ def _alternatives(tokens: list[Part]) -> list[list[Part]]:
         if inner is not None:
             heads = [each for middle in inner for each in _alternatives(middle)]
             tails = _alternatives(tokens[end + 1 :])
+            spend(len(heads) * len(tails) * (len(tokens) + 1))
             return [[*tokens[:start], *head, *tail] for head in heads for tail in tails]
     return [tokens]
 
 
 def _sequence(text: str, token: Part) -> list[list[Part]] | None:
     """Return the numbers of `1..8` or `0..8..2`, each as a word."""
-    match = re.fullmatch(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?", text)
+    match = re.fullmatch(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(-?\d{1,18}))?", text)
     if match is None or not isinstance(token, Literal):
         return None
     first, last, step = int(match.group(1)), int(match.group(2)), abs(int(match.group(3) or 1)) or 1

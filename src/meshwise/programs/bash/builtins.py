@@ -155,13 +155,13 @@ class Builtins:
 
     def _return(self, words: list[Value], _line: int) -> Status:
         code = words[0] if words else said("0")
-        raise Leave("return", int(code.text) if code.known and code.text.isdigit() else -1)
+        raise Leave("return", _count(code, -1))
 
     def _break(self, words: list[Value], _line: int) -> Status:
-        raise Leave("break", int(words[0].text) if words and words[0].text.isdigit() else 1)
+        raise Leave("break", _count(words[0], 1) if words else 1)
 
     def _continue(self, words: list[Value], _line: int) -> Status:
-        raise Leave("continue", int(words[0].text) if words and words[0].text.isdigit() else 1)
+        raise Leave("continue", _count(words[0], 1) if words else 1)
 
     def _set(self, words: list[Value], _line: int) -> Status:
         texts = [word.text for word in words]
@@ -172,7 +172,7 @@ class Builtins:
         return True
 
     def _shift(self, words: list[Value], _line: int) -> Status:
-        count = int(words[0].text) if words and words[0].text.isdigit() else 1
+        count = _count(words[0], 1) if words else 1
         arguments = self.shell.state.arguments
         if arguments is not None:
             self.shell.state.arguments = arguments[count:]
@@ -297,3 +297,8 @@ class Builtins:
 
 def _unknown(name: str) -> Value:
     return not_known(f"${name}", COMMAND)
+
+
+def _count(value: Value, otherwise: int) -> int:
+    """Return a small number that a word says."""
+    return int(value.text) if value.known and re.fullmatch(r"[0-9]{1,9}", value.text) else otherwise

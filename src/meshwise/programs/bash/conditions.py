@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from meshwise.programs.bash import arithmetic, patterns
+from meshwise.programs.bash import arithmetic, automaton, patterns
 from meshwise.programs.bash.expansion import Expander
 from meshwise.programs.bash.pieces import Value
 from meshwise.programs.bash.words import Word
@@ -148,8 +148,8 @@ class Condition:
             return operator != "!="
         if not left.known or pattern is None:
             return _impossible(left, pattern, operator)
-        expression = patterns.regex(pattern, extended=True)
-        return None if expression is None else bool(expression.fullmatch(left.text)) == (operator != "!=")
+        found = patterns.matches(left.text, pattern, extended=True)
+        return None if found is None else found == (operator != "!=")
 
 
 def _filled(value: Value) -> Truth:
@@ -170,9 +170,5 @@ def _impossible(left: Value, pattern: Sequence[tuple[str, bool]] | None, operato
 
 
 def _searched(text: str, expression: str) -> Truth:
-    if re.search(r"\)[*+{?]", expression) or expression.count("*") + expression.count("+") > 8:
-        return None  # could take for ever on some texts
-    try:
-        return re.search(expression, text) is not None
-    except re.error:
-        return None
+    found = automaton.regular(expression)
+    return None if found is None else automaton.Automaton(found).found_in(text)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from meshwise.programs.bash import tree
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import Source
 from meshwise.programs.bash.words import BLANK, META, Literal, Parameter, ShellSyntaxError, Word, WordReader
 
@@ -37,6 +38,7 @@ class Cursor(ABC):
         """Skip blanks, continued lines and a comment."""
         text = self.text
         while self.at < len(text):
+            spend()
             if text[self.at] in BLANK:
                 self.at += 1
             elif text.startswith("\\\n", self.at):
@@ -53,6 +55,7 @@ class Cursor(ABC):
         """Pass a line break and the heredocs after it."""
         if not self.text.startswith("\n", self.at):
             return False
+        spend()
         self.at += 1
         waiting, self.heredocs = self.heredocs, []
         for redirect in waiting:

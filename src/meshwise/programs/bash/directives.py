@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import Piece, Source, Value, said
 
 LONG_OF_SHORT = {
@@ -30,13 +31,15 @@ def directives(source: Source) -> list[Directive]:
     found: list[Directive] = []
     at = 0
     for line in source.text.splitlines(keepends=True):
+        spend()
         body = line.strip()
         if body and not body.startswith("#"):
             break
         match = re.match(r"#SBATCH\s+", line)
         if match:
-            end = re.search(r"\s#|\s*$", line[match.end() :])
-            stop = at + match.end() + (end.start() if end else 0)
+            rest = line[match.end() :]
+            comment = re.search(r"\s#", rest)
+            stop = at + match.end() + len(rest[: comment.start() if comment else len(rest)].rstrip())
             found += options(source, at + match.end(), stop)
         at += len(line)
     return found
@@ -46,6 +49,7 @@ def options(source: Source, at: int, end: int) -> list[Directive]:
     """Read options of sbatch or srun from a range of a source."""
     found: list[Directive] = []
     while at < end:
+        spend()
         option = OPTION.match(source.text, at, end)
         if option is None:
             at += 1
@@ -74,15 +78,15 @@ def variables(found: list[Directive]) -> dict[str, Value]:
         if value is not None and value.known and value.pieces:
             names.update(dict.fromkeys(targets, value))
 
-    nodes = _number(said_by.get("nodes"), r"(\d+)(?:-\d+)?$")
-    per_node = _number(said_by.get("ntasks-per-node"), r"(\d+)$")
-    tasks = _number(said_by.get("ntasks"), r"(\d+)$")
+    nodes = _number(said_by.get("nodes"), r"(\d{1,9})(?:-\d+)?$")
+    per_node = _number(said_by.get("ntasks-per-node"), r"(\d{1,9})$")
+    tasks = _number(said_by.get("ntasks"), r"(\d{1,9})$")
     put(nodes, "SLURM_NNODES", "SLURM_JOB_NUM_NODES")
     put(per_node, "SLURM_NTASKS_PER_NODE")
     if tasks is None and nodes is not None and per_node is not None:
         tasks = said(str(int(nodes.text) * int(per_node.text)), per_node.place)
     put(tasks, "SLURM_NTASKS", "SLURM_NPROCS")
-    put(_number(said_by.get("cpus-per-task"), r"(\d+)$"), "SLURM_CPUS_PER_TASK")
+    put(_number(said_by.get("cpus-per-task"), r"(\d{1,9})$"), "SLURM_CPUS_PER_TASK")
     gpus = _number(said_by.get("gpus-per-node"), r"(?:.*:)?(\d+)$")
     put(gpus, "SLURM_GPUS_PER_NODE")
     put(gpus or _number(said_by.get("gres"), r"gpu:(?:[^:]*:)?(\d+)"), "SLURM_GPUS_ON_NODE")

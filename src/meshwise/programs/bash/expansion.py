@@ -46,6 +46,8 @@ class Expander:
         if name in self.fixed:
             return self.fixed[name]
         if name.isdigit() and name != "0":
+            if len(name) > 9:
+                return EMPTY
             arguments = self.state.arguments
             if arguments is None:
                 return not_known(spelled or f"${name}", ARGUMENT, place, outside=True)

@@ -1,4 +1,4 @@
-"""Results of statements: Status, Leave (break, return, exit), TooLong, and Started, a command that the script would start."""
+"""Results of statements: Status, Leave (break, return, exit), and Started, a command that the script would start."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,7 +39,3 @@ class Leave(Exception):
     def __init__(self, kind: str, levels: int = 1) -> None:
         super().__init__(kind)
         self.kind, self.levels = kind, levels
-
-
-class TooLong(Exception):
-    """The script takes more steps than a launch script does."""

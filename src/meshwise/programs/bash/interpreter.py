@@ -7,10 +7,11 @@ not certain.
 from collections.abc import Callable, Mapping, Sequence
 
 from meshwise.programs.bash import arithmetic, assignments, patterns, tree
+from meshwise.programs.bash.budget import TooLong
 from meshwise.programs.bash.builtins import Builtins
 from meshwise.programs.bash.conditions import Condition, negate
 from meshwise.programs.bash.expansion import COMMAND
-from meshwise.programs.bash.flow import MOST_CALLS, Guess, Leave, Status, TooLong
+from meshwise.programs.bash.flow import MOST_CALLS, Guess, Leave, Status
 from meshwise.programs.bash.pieces import Piece, Source, Value, not_known
 from meshwise.programs.bash.shell import Shell
 from meshwise.programs.bash.state import State, merged
@@ -237,8 +238,7 @@ class Interpreter(Shell):
             return True
         if pattern is None or not subject.known:
             return None
-        expression = patterns.regex(pattern)
-        return None if expression is None else expression.fullmatch(subject.text) is not None
+        return patterns.matches(subject.text, pattern)
 
     def _clause(self, case: tree.Case, number: int) -> Status:
         status: Status = True

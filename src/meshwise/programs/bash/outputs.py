@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 
 from meshwise.programs.bash.arithmetic import NotKnown, calculate
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import EMPTY, Piece, Value, joined, said
 
 MAX_SEQ_LINES = 10_000
@@ -62,11 +63,12 @@ def _printf(words: Sequence[Value]) -> Value | None:
     if not words or not words[0].known or words[0].text.startswith("-v"):
         return None
     shape, rest, out = words[0], list(words[1:]), list[Value]()
-    places = re.split(r"(%%|%[-0 #+]*\d*(?:\.\d+)?[sdifgxXbq])", shape.text)
+    places = re.split(r"(%%|%[-0 #+]{0,5}\d{0,3}(?:\.\d{1,3})?[sdifgxXbq])", shape.text)
     if "%" in "".join(places[::2]):
         return None
     while True:
         for text in places:
+            spend()
             if not text.startswith("%") or text == "%%":
                 out.append(said(_escapes(text).replace("%%", "%"), shape.place))
                 continue
@@ -115,6 +117,7 @@ def _seq(texts: list[str]) -> str | None:
     first, step, last = (1, 1, numbers[0]) if len(numbers) == 1 else (numbers[0], 1, numbers[1]) if len(numbers) == 2 else numbers
     if step == 0 or abs(last - first) // abs(step) > MAX_SEQ_LINES:
         return None
+    spend(abs(last - first) // abs(step) * (1 + len(separator)))
     values = range(first, last + 1, step) if step > 0 else range(first, last - 1, step)
     return separator.join(map(str, values)) if values else None
 
@@ -181,16 +184,16 @@ def _wc(texts: list[str], stdin: str) -> str | None:
 
 
 def _cut(texts: list[str], stdin: str) -> str | None:
-    match = re.fullmatch(r"-d ?(.) -f ?(\d+)|-f ?(\d+) -d ?(.)", " ".join(texts))
+    match = re.fullmatch(r"-d ?(.) -f ?(\d{1,9})|-f ?(\d{1,9}) -d ?(.)", " ".join(texts))
     if match is None:
         return None
     separator, number = match.group(1) or match.group(4), int(match.group(2) or match.group(3))
-    lines = [line.split(separator) if separator in line else [line] * number for line in stdin.splitlines()]
-    return "".join(f"{line[number - 1] if number <= len(line) else ''}\n" for line in lines)
+    lines = [(line, line.split(separator)) for line in stdin.splitlines()]  # a line without the separator is printed whole
+    return "".join(f"{line if len(cut) == 1 else cut[number - 1] if number <= len(cut) else ''}\n" for line, cut in lines)
 
 
 def _head(texts: list[str], stdin: str) -> str | None:
-    match = re.fullmatch(r"-n ?(\d+)|-(\d+)|", " ".join(texts))
+    match = re.fullmatch(r"-n ?(\d{1,9})|-(\d{1,9})|", " ".join(texts))
     return None if match is None else "".join(stdin.splitlines(keepends=True)[: int(match.group(1) or match.group(2) or 10)])
 
 

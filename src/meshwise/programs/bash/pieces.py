@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from meshwise.programs.bash.budget import spend
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -43,6 +45,7 @@ class Piece:
         """Return a part of a known piece, at its own place if the piece is exact."""
         if start == 0 and end == len(self.text):
             return self
+        spend(1 + len(self.text) // 1000)
         if self.place is None or not self.exact:
             return replace(self, text=self.text[start:end])
         place = self.place
@@ -59,6 +62,7 @@ class Value:
     @property
     def text(self) -> str:
         """The characters; unknown pieces as the script spells them."""
+        spend(len(self.pieces) // 10)
         return "".join(piece.text for piece in self.pieces)
 
     @property
@@ -89,12 +93,14 @@ class Value:
         return "".join(piece.text for piece in self.pieces if not piece.unknown)
 
     def __add__(self, other: "Value") -> "Value":
+        spend(len(self.pieces) // 10)
         return Value(self.pieces + other.pieces)
 
     def cut(self, start: int, end: int) -> "Value":
         """Return the characters from start to end of a value; an unknown piece is kept whole if the range touches it."""
         parts: list[Piece] = []
         at = 0
+        spend(len(self.pieces) // 10)
         for piece in self.pieces:
             low, high = max(start - at, 0), min(end - at, len(piece.text))
             at += len(piece.text)
@@ -128,6 +134,7 @@ def joined(values: Iterable[Value], separator: str = "") -> Value:
         if i and separator:
             parts.append(Piece(separator))
         parts += value.pieces
+        spend(1 + len(value.pieces))
     return Value(tuple(parts))
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import EMPTY, Piece, Value, joined
 
 SUBSTITUTION = re.compile(r"s(.)(.*?)\1(.*?)\1(g?)")
@@ -22,6 +23,7 @@ def replaced(words: Sequence[Value], stdin: Value | None) -> Value | None:
             match = SUBSTITUTION.fullmatch(rule)
             if match is None or re.search(r"[][.*^$\\+?(){}]", match[2]) or re.search(r"[\\&]", match[3]):
                 return None
+            spend(len(text.text) // 100)
             text = _each_line(text, match[2], _shown(match[3], hidden), every=bool(match[4]))
     return text
 
@@ -51,6 +53,7 @@ def _each_line(text: Value, old: str, new: Value, *, every: bool) -> Value:
     at = done = 0
     whole = text.text
     while old and (found := whole.find(old, at)) >= 0:
+        spend(1 + len(new.text))
         parts += [text.cut(done, found), new]
         done = at = found + len(old)
         if not every:

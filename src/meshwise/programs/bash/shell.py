@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from meshwise.programs.bash import tree
+from meshwise.programs.bash.budget import TooLong, spend
 from meshwise.programs.bash.directives import Directive
 from meshwise.programs.bash.expansion import Expander
-from meshwise.programs.bash.flow import MOST_STEPS, MOST_TEXT, Started, Status, TooLong
+from meshwise.programs.bash.flow import MOST_STEPS, MOST_TEXT, Started, Status
 from meshwise.programs.bash.pieces import Source, Value, joined
 from meshwise.programs.bash.state import State
 from meshwise.programs.bash.words import Substitution, Word
@@ -48,6 +49,7 @@ class Shell(ABC):
 
     def spend(self, steps: int) -> None:
         """Count work; a script that needs more than a launch script does is not followed to its end."""
+        spend(steps)
         self.steps += steps
         if self.steps > MOST_STEPS:
             raise TooLong

@@ -4,6 +4,7 @@ cannot be decided."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import EMPTY, Piece, Value, not_known
 from meshwise.programs.bash.tree import Statement
 
@@ -33,12 +34,14 @@ class Array:
 
     def with_item(self, key: int | str, value: Value) -> "Array":
         """Return the array with one element set."""
+        spend(1 + len(self.items) // 10)
         items = dict(self.items) | {key: value}
         ordered = items.items() if self.named else sorted(items.items(), key=lambda item: int(item[0]))
         return Array(tuple(ordered), self.named)
 
     def extended(self, values: Sequence[Value]) -> "Array":
         """Return the array with elements after its last one."""
+        spend(1 + len(self.items) // 10 + len(values))
         start = max((int(key) for key, _ in self.items), default=-1) + 1
         return Array(self.items + tuple((start + i, value) for i, value in enumerate(values)), self.named)
 
@@ -61,6 +64,7 @@ class State:
 
     def copy(self) -> "State":
         """Return a state that can change without changing this one."""
+        spend(1 + len(self.variables) // 10)
         arguments = None if self.arguments is None else list(self.arguments)
         return State(self.script, dict(self.variables), set(self.exported), arguments, dict(self.functions), dict(self.files))
 

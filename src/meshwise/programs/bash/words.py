@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import Piece, Place, Source
 
 BLANK = " \t\r"
@@ -133,6 +134,7 @@ class WordReader:
                 parts.append(Literal(self.source.pieces(start, end), quoted))
 
         while at < len(text):
+            spend()
             hidden = self.source.unknown(at)
             if hidden is not None:
                 at = hidden[1]

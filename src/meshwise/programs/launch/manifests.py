@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from meshwise.programs import forms
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.launch import script
 from meshwise.programs.program import Job, Launch
 from meshwise.programs.read import tree
@@ -146,6 +147,7 @@ def containers(node: Any, depth: int = 0) -> Iterator[Any]:
     """Yield every container of a manifest, whatever it stands in: an item of `containers`, or a `mainContainer` of Dynamo."""
     if node is None or depth > MAX_NESTING:
         return
+    spend()
     if node.id == "mapping":
         for key, item in node.value:
             if key.value in ("containers", "workerContainers") and item.id == "sequence":

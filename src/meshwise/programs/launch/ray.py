@@ -16,9 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 NODES = {nodes}
 PER_NODE = {resources}
-SCRIPT = r"""
-{script}
-"""
+SCRIPT = {script}
 
 
 def address():
@@ -63,8 +61,14 @@ def write(job: Job) -> dict[str, str]:
     variables = script.variables('"$NNODES"', '"$NODE_RANK"', '"$MASTER_ADDR"', '"$MASTER_PORT"')
     lines = ["set -euo pipefail", *script.lines(job, variables)]
     per_node = {"CPU": job.devices_per_node} if script.is_cpu(job) else {"GPU": job.devices_per_node, "CPU": 1}
-    text = DRIVER.format(nodes=job.nodes, resources=per_node, script="\n".join(lines))
+    text = DRIVER.format(nodes=job.nodes, resources=per_node, script=_python_text("\n".join(lines)))
     return {FILE: comment([*job.header, f"Start: ray job submit --working-dir . -- python {FILE}"]) + text}
+
+
+def _python_text(text: str) -> str:
+    """Return a text as Python's source: as it is between three quotes where it can be."""
+    plain = '"""' not in text and all(letter.isprintable() or letter == "\n" for letter in text)
+    return f'r"""\n{text}\n"""' if plain else repr(f"\n{text}\n")
 
 
 LAUNCHER = Launcher(

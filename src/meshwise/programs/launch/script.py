@@ -1,6 +1,5 @@
 """The shell lines that a node runs: variables, environment, and the command that starts the processes of the node."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from meshwise.catalogue import chips
@@ -10,7 +9,6 @@ from meshwise.programs.program import Job
 
 DEFAULT_PORT = 29500
 """The port of node 0 where a launcher assigns none: torchrun's own default."""
-REQUIRED_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):\?([^}]*)\}")
 OTHER_HOSTS_ARGUMENTS = ' "${OTHERS[@]}"'
 RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google.com/tpu", "AWS": "aws.amazon.com/neuron"}
 """Names of accelerators as Kubernetes resources, by vendor (their device plugins)."""
@@ -60,7 +58,9 @@ def others(job: Job) -> list[str]:
 def required(job: Job) -> dict[str, str]:
     """Return the variables that the user must set, with what they mean."""
     return {
-        match[1]: match[2] for word in (*job.command, *job.environment.values()) for match in REQUIRED_VARIABLE.finditer(word)
+        match[1]: match[2]
+        for word in (*job.command, *job.environment.values())
+        for match in forms.REQUIRED_VARIABLE.finditer(word)
     }
 
 

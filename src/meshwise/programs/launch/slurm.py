@@ -32,7 +32,7 @@ def _directives(job: Job) -> list[str]:
         "gpus-per-node": 0 if script.is_cpu(job) else job.devices_per_node, "time": script.time_limit(job.hours),
         "output": "%x-%j.out", "open-mode": "append", "signal": f"B:USR1@{WARNING_SECONDS}",
     }  # fmt: skip
-    lines = [f"#SBATCH --{name}={value}" for name, value in options.items() if value != 0]
+    lines = [f"#SBATCH --{name}={forms.one_line(str(value))}" for name, value in options.items() if value != 0]
     return ["#!/bin/bash", forms.comment(job.header).rstrip("\n"), *lines, "#SBATCH --exclusive", "#SBATCH --requeue"]
 
 
@@ -51,7 +51,8 @@ def _body(job: Job) -> list[str]:
     # single quotes: SLURM_NODEID and SLURMD_NODENAME differ from node to node
     text += [f"srun {nodes}--kill-on-bad-exit=1 bash -c '"]
     text += ["  export NODE_RANK=$SLURM_NODEID"] if job.starter != "torchrun" else []
-    text += [f"  {line}" for line in (*script.others(job), *_quoted(script.command(job, RENDEZVOUS)))]
+    others = [line.replace("'", "'\\''") for line in script.others(job)]
+    text += [f"  {line}" for line in (*others, *_quoted(script.command(job, RENDEZVOUS)))]
     text[-1] += script.OTHER_HOSTS_ARGUMENTS if job.others else ""
     text += ["' &", "job=$!", 'until wait "$job"; do', "  code=$?", '  kill -0 "$job" 2> /dev/null || exit "$code"', "done"]
     return text
@@ -69,9 +70,7 @@ def _plain(word: str) -> bool:
 
 def _escaped(word: str) -> str:
     """Escape a word for double quotes inside single quotes; variables that the job sets are still expanded."""
-    text = re.sub(r'([\\"`])', r"\\\1", word)
-    ours = r"NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM|\{[A-Z][A-Z0-9_]*(?::\?|\})"
-    return re.sub(rf"\$(?!{ours})", r"\\$", text).replace("'", "'\\''")
+    return forms.in_double_quotes(word).replace("'", "'\\''")
 
 
 # Reading.

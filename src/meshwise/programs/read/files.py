@@ -9,6 +9,7 @@ from pathlib import Path
 
 from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
+from meshwise.programs.bash.budget import TooLong, limited
 from meshwise.programs.program import Program, launchers, programs
 from meshwise.programs.read import command, companions, flags, tables, tree
 from meshwise.programs.read.command import Started
@@ -17,7 +18,7 @@ from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import Run, Stated
 
-MAX_FILE_BYTES = 2_000_000
+MAX_FILE_BYTES = 500_000
 """Bytes of a launch file."""
 SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
 COMPANIONS = ("accelerate", "deepspeed")
@@ -61,6 +62,17 @@ def read_sources(sources: Sequence[Source], given: Mapping[str, str]) -> Reading
     """Read launch files together, from their texts."""
     if not sources:
         raise UserError("no file to read: give a launch script or a configuration")
+    names = ", ".join(source.file for source in sources)
+    try:
+        with limited():
+            return _read(sources, given)
+    except OverflowError:
+        raise UserError(f"{names}: its sizes multiply to more than any run has") from None
+    except TooLong:
+        raise UserError(f"{names}: it takes too many steps to be read; expected a launch file") from None
+
+
+def _read(sources: Sequence[Source], given: Mapping[str, str]) -> Reading:
     found = _found(sources, given)
     chosen = _chosen(found, sources)
     same = [one for one in found.candidates if one.program.name == chosen.program.name and one.started is not None]

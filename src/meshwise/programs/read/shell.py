@@ -13,15 +13,16 @@ from itertools import pairwise
 from meshwise.errors import UserError
 from meshwise.programs.bash import directives as sbatch
 from meshwise.programs.bash import pieces as bash
-from meshwise.programs.bash.flow import Leave, Started, TooLong
+from meshwise.programs.bash.budget import MAX_SCRIPT_SECONDS, MAX_SCRIPT_STEPS, TooLong, limited, spend
+from meshwise.programs.bash.flow import Leave, Started
 from meshwise.programs.bash.interpreter import Interpreter
 from meshwise.programs.bash.state import Array, State
 from meshwise.programs.bash.statements import parse
 from meshwise.programs.source import Command, Setting, Source, Unknown, Word
 from meshwise.runs.run import Span
 
-MAX_SCRIPT_CHARS = 2_000_000
-"""Characters of a script; a launch script is a thousandth of it."""
+MAX_SCRIPT_CHARS = 500_000
+"""Characters of a script; a launch script is a hundredth of it."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,10 @@ def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()
     shell = Interpreter(state, fixed, {one.file.rpartition("/")[2]: _pieces(one) for one in beside})
     shell.directives += found
     try:
-        parsed = parse(text)
-        shell.notes += [str(note) for note in parsed.notes]
-        shell.block(parsed.block)
+        with limited(MAX_SCRIPT_STEPS, MAX_SCRIPT_SECONDS):
+            parsed = parse(text)
+            shell.notes += [str(note) for note in parsed.notes]
+            shell.block(parsed.block)
     except Leave:
         pass
     except TooLong:
@@ -107,6 +109,7 @@ def _pieces(source: Source) -> bash.Source:
     pieces: list[bash.Piece] = []
     at = 0
     for line in source.text.split("\n"):
+        spend(5)
         span = source.span(at, at + len(line))
         written = line + "\n" if at + len(line) < len(source.text) else line
         start = span.start if span.writable else -1

@@ -6,15 +6,21 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from meshwise.errors import UserError
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.source import Scalar, Setting, Source
 from meshwise.runs.run import Span
 
 _SECTION = re.compile(r"\s*\[\[?\s*([^\]\n]+?)\s*\]\]?\s*(#.*)?$")
 _PAIR = re.compile(r"""\s*((?:[A-Za-z0-9_.-]|"[^"\n]*"|'[^'\n]*'|\s(?=[.=]))+?)\s*=\s*""")
+MAX_KEY_PARTS = 100
+MAX_HEAD_CHARS = 500
+"""Characters of a line in which its key is looked for."""
 
 
 def settings(source: Source) -> list[Setting]:
     """Return the settings of a TOML text. UserError where it cannot be read."""
+    if any(line.partition("=")[0].count(".") > MAX_KEY_PARTS for line in source.text.splitlines()):
+        raise UserError(f"{source.file}: a key of more than {MAX_KEY_PARTS} parts; expected a launch file")
     try:
         table = tomllib.loads(source.text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
@@ -27,6 +33,7 @@ def settings(source: Source) -> list[Setting]:
 
 
 def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    spend(1 + len(path) // 100)
     if isinstance(value, dict):
         for key, inner in cast(dict[str, Any], value).items():
             yield from _walk(inner, f"{path}.{key}" if path else key)
@@ -49,7 +56,9 @@ def _places(source: Source) -> dict[str, Span]:
     places: dict[str, Span] = {}
     section, offset = "", 0
     for line in source.text.splitlines(keepends=True):
-        header, pair = _SECTION.match(line), _PAIR.match(line)
+        spend()
+        head = line[:MAX_HEAD_CHARS]
+        header, pair = _SECTION.match(head), _PAIR.match(head)
         if header:
             section = _plain(header[1])
             places.setdefault(section, Span(source.file, source.line_of(offset)))

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from meshwise.errors import UserError
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.source import Scalar, Setting, Source, Unknown
 from meshwise.runs.run import Span
 
@@ -13,7 +14,7 @@ MAX_NESTING = 40
 MAX_SETTINGS = 20_000
 """Settings of one file: aliases of aliases would make more."""
 _INT = re.compile(r"[+-]?\d[\d_]*")
-_FLOAT = re.compile(r"[+-]?(\d[\d_]*)?(\.\d*)?([eE][+-]?\d+)?")
+_FLOAT = re.compile(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _PLACEHOLDER = re.compile(r"\$\{|\$\w|\{\{|\$\(")
 """A variable or a template's field that something else fills in."""
 _DASHES = re.compile(r"(?:- ?){8,}")
@@ -40,12 +41,27 @@ def composed(text: str) -> tuple[tuple[Any, ...], tuple[int, str] | None]:
         return (), (-1, f"nested more than {MAX_NESTING} deep")
     try:
         # JSON may be indented with tabs, YAML may not; offsets stay the same
-        nodes: tuple[Any, ...] = tuple(yaml.compose_all(text.replace("\t", " "), Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
+        stream: Any = _Paid(text.replace("\t", " "))
+        nodes: tuple[Any, ...] = tuple(yaml.compose_all(stream, Loader=yaml.SafeLoader))  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
     except (yaml.YAMLError, ValueError, RecursionError, IndexError) as error:
         mark: Any = getattr(error, "problem_mark", None)
         problem: Any = getattr(error, "problem", None) or type(error).__name__
         return (), (int(mark.line) if mark is not None else -1, str(problem))
     return nodes, None
+
+
+class _Paid:
+    """A text as a stream whose every character costs a step."""
+
+    name = "<text>"
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+
+    def read(self, size: int) -> str:
+        spend(size)
+        self._at += size
+        return self._text[self._at - size : self._at]
 
 
 def _deepest(text: str) -> int:
@@ -76,6 +92,7 @@ def _limited(source: Source, node: Any) -> list[Setting]:
 
 
 def _walk(source: Source, node: Any, path: str, depth: int) -> Iterator[Setting]:
+    spend(1 + len(path) // 100)
     if depth > MAX_NESTING:
         raise UserError(f"{source.file}: nested more than {MAX_NESTING} deep")
     if node.id == "mapping":
@@ -130,6 +147,6 @@ def scalar(node: Any) -> Scalar:
         return lower in _TRUE
     if len(text) < 40 and _INT.fullmatch(text):
         return int(text.replace("_", ""))
-    if len(text) < 40 and _FLOAT.fullmatch(text) and any(letter.isdigit() for letter in text):
+    if len(text) < 40 and _FLOAT.fullmatch(text):
         return float(text.replace("_", ""))
     return text

@@ -207,12 +207,12 @@ def write(given: Setup) -> Written:
     preset = [
         "version = 1",
         "",
-        f"[{section}]",
-        *(f"{LONG_OF_SHORT[key]} = {value}" for key, value in settings),
+        f"[{forms.one_line(section)}]",
+        *(f"{LONG_OF_SHORT[key]} = {forms.one_line(str(value))}" for key, value in settings),
         "load-on-startup = true",
     ]
     note = f"Another way to start it, with other models beside it: llama-server --models-preset {PRESET}"
-    text = forms.comment([*given.header, note]).replace("# ", "; ") + "\n".join(preset) + "\n"
+    text = forms.comment([*given.header, note], ";") + "\n".join(preset) + "\n"
     return Written({PRESET: text}, ("llama-server", *forms.flag_words(settings)), starter="once")
 
 

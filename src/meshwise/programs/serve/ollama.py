@@ -35,12 +35,11 @@ KEYS = (
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     """Return `ollama serve`, and the line that creates and runs the model."""
-    name = _name(q)
-    text = "".join(line + "\\n" for line in _modelfile(q, layout))
-    variables = " ".join(f"{key}={value}" for key, value in _environment(q, layout).items())
+    name = shlex.quote(_name(q))
+    variables = " ".join(f"{key}={shlex.quote(value)}" for key, value in _environment(q, layout).items())
     return [
         f"{variables} ollama serve",
-        f"printf {shlex.quote(text)} > Modelfile && ollama create {name} -f Modelfile && ollama run {name}",
+        f"{forms.printed(_modelfile(q, layout), 'Modelfile')} && ollama create {name} -f Modelfile && ollama run {name}",
     ]
 
 
@@ -51,7 +50,7 @@ def _name(q: ServeQuestion) -> str:
 def _modelfile(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     file = file_of(q)
     values = {"model": file if "/" in file else f"./{file}", "context": q.work.context, "gpu_layers": gpu_layers(q, layout)}
-    return [f"{key} {value}" for key, value in PROGRAM.settings(values)]
+    return [f"{key} {forms.one_line(str(value))}" for key, value in PROGRAM.settings(values)]
 
 
 def _environment(q: ServeQuestion, layout: ServeLayout) -> dict[str, str]:
@@ -79,7 +78,8 @@ def meaning(facts: Run) -> Run:
 def write(given: Setup) -> Written:
     """Return the Modelfile, and the server with its variables."""
     q, layout = given.plan.q, given.plan.layout
-    note = f"Then: ollama create {_name(q)} -f Modelfile && ollama run {_name(q)}"
+    name = shlex.quote(_name(q))
+    note = f"Then: ollama create {name} -f Modelfile && ollama run {name}"
     text = forms.comment([*given.header, note]) + "\n".join(_modelfile(q, layout)) + "\n"
     return Written({"Modelfile": text}, ("ollama", "serve"), starter="once", environment=_environment(q, layout))
 

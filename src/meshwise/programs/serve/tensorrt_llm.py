@@ -91,8 +91,7 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
 
 def _printed(settings: Iterable[tuple[str, object]], file: str) -> str:
     """Return the shell line that writes settings to a YAML file."""
-    text = "".join(f"{line}\\n" for line in forms.yaml_text(settings).splitlines())
-    return f"printf {shlex.quote(text)} > {file}"
+    return forms.printed(forms.yaml_text(settings).splitlines(), file)
 
 
 def _pool_lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:

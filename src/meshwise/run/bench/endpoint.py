@@ -112,40 +112,63 @@ def describe_fault(where: Address, reply: Reply) -> str:
 
 AfterRepeat = Callable[[Setting, int], None]
 """Called after every repeat; repeat 0 is the warm-up."""
+AfterSetting = Callable[[Endpoint, list[Measured]], None]
+"""Called after every setting with all that is measured so far."""
 
 
 async def measure(
-    endpoint: Endpoint, settings: Sequence[Setting], repeats: int, rng: random.Random, progress: AfterRepeat
-) -> list[Measured]:
-    """Run each setting once to warm up, then `repeats` times. Where requests fail, the faults are kept and the next setting follows."""
-    results: list[Measured] = []
+    endpoint: Endpoint, settings: Sequence[Setting], repeats: int, rng: random.Random, progress: AfterRepeat,
+    results: list[Measured], kept: AfterSetting,
+) -> None:  # fmt: skip
+    """Run each setting once to warm up, then `repeats` times. Where requests fail, the faults are kept and the next setting follows.
+    `results` gets each setting when it is done; the last one where the measurement is stopped, if a repeat of it was done."""
     for setting in settings:
         runs: list[Run] = []
         faults: Counter[str] = Counter()
-        for repeat in range(repeats + 1):
-            words = endpoint.words_for(setting.prompt)
-            requests = [endpoint.request(words, setting.output, rng) for _ in range(setting.users)]
-            replies = await client.ask_all(endpoint.where, endpoint.path, requests, patience=endpoint.patience)
-            failed = [describe_fault(endpoint.where, reply) for reply in replies if not reply.complete]
-            faults.update(failed)
-            if repeat and not failed:
-                runs.append(run_of(replies, setting))
-            progress(setting, repeat)
-            if len(failed) == setting.users:
-                break  # the next repeat would fail too, perhaps after all of `patience`
-        notes = dict.fromkeys(note for run in runs for note in run.notes)
-        results.append(Measured(setting=setting, runs=tuple(runs), faults=dict(faults), notes=tuple(notes)))
-    return results
+        whole = False
+        try:
+            for repeat in range(repeats + 1):
+                words = endpoint.words_for(setting.prompt)
+                requests = [endpoint.request(words, setting.output, rng) for _ in range(setting.users)]
+                replies = await client.ask_all(endpoint.where, endpoint.path, requests, patience=endpoint.patience)
+                failed = [describe_fault(endpoint.where, reply) for reply in replies if not reply.complete]
+                faults.update(failed)
+                if repeat and not failed:
+                    runs.append(run_of(replies, setting))
+                progress(setting, repeat)
+                if len(failed) == setting.users:
+                    break  # the next repeat would fail too, perhaps after all of `patience`
+            whole = True
+        finally:
+            if whole or runs:
+                notes = dict.fromkeys(note for run in runs for note in run.notes)
+                results.append(Measured(setting=setting, runs=tuple(runs), faults=dict(faults), notes=tuple(notes)))
+        kept(endpoint, results)
+
+
+class Stopped(Exception):
+    """A measurement was stopped; `kept` was measured until then."""
+
+    def __init__(self, kept: tuple[Endpoint, list[Any]]) -> None:
+        super().__init__("stopped")
+        self.kept = kept
 
 
 def bench(
-    where: Address, settings: Sequence[Setting], *, model: str, repeats: int, patience: float, seed: int, progress: AfterRepeat
-) -> tuple[Endpoint, list[Measured]]:
-    """Probe an endpoint and measure all settings."""
-    rng = random.Random(seed)
+    where: Address, settings: Sequence[Setting], *, model: str, repeats: int, patience: float, seed: int, progress: AfterRepeat,
+    kept: AfterSetting,
+) -> tuple[Endpoint, list[Measured]]:  # fmt: skip
+    """Probe an endpoint and measure all settings. Stopped, with what was measured, where a signal ends it."""
+    rng, found, results = random.Random(seed), list[Endpoint](), list[Measured]()
 
-    async def probe_and_measure() -> tuple[Endpoint, list[Measured]]:
-        endpoint = await probe(where, model, patience, rng)
-        return endpoint, await measure(endpoint, settings, repeats, rng, progress)
+    async def probe_and_measure() -> None:
+        found.append(await probe(where, model, patience, rng))
+        await measure(found[0], settings, repeats, rng, progress, results, kept)
 
-    return asyncio.run(probe_and_measure())
+    try:
+        asyncio.run(probe_and_measure())
+    except KeyboardInterrupt:
+        if not results:
+            raise
+        raise Stopped((found[0], results)) from None
+    return found[0], results

@@ -9,7 +9,7 @@ from time import perf_counter
 
 from meshwise.cost.serve.load.requests import Load, Percentiles, Targets, gaps, percentiles
 from meshwise.run.bench import client
-from meshwise.run.bench.endpoint import LETTERS, Endpoint, describe_fault, probe
+from meshwise.run.bench.endpoint import LETTERS, Endpoint, Stopped, describe_fault, probe
 from meshwise.run.bench.speeds import MIN_SECONDS, Measured, Setting, run_of, tokens_of
 from meshwise.run.bench.stream import Reply
 
@@ -54,8 +54,8 @@ def lengths_of(load: Load, number: int, rng: random.Random) -> list[tuple[int, i
     return list(zip(load.prompt.draw(rng, number), load.output.draw(rng, number), strict=True))
 
 
-async def drive(endpoint: Endpoint, load: Load, targets: Targets, number: int, rng: random.Random) -> Outcome:
-    """Send `number` requests at the load's rate, and wait for all of them."""
+async def drive(endpoint: Endpoint, load: Load, targets: Targets, number: int, rng: random.Random, found: list[Outcome]) -> None:
+    """Send `number` requests at the load's rate, and wait for all of them. `found` gets the outcome, also where it is stopped."""
     shared = endpoint.words_for(round(load.prompt.mean * load.prefix)) if load.prefix else 0
     prefix = " ".join("".join(rng.choices(LETTERS, k=4)) for _ in range(shared))
     waiting = gaps(rng, number, load.rate, load.burst)
@@ -63,15 +63,20 @@ async def drive(endpoint: Endpoint, load: Load, targets: Targets, number: int, r
     begun = perf_counter()
     tasks: list[asyncio.Task[Reply]] = []
     due = begun
-    for gap, (prompt, output) in zip(waiting, sizes, strict=True):
-        due += gap
-        words = max(1, endpoint.words_for(prompt) - shared)
-        request = endpoint.request(words, output, rng, prefix)
-        await asyncio.sleep(max(0.0, due - perf_counter()))
-        asked = client.ask(endpoint.where, "POST", endpoint.path, request, patience=endpoint.patience, tokens=output)
-        tasks.append(asyncio.create_task(asked))
-    replies = await asyncio.gather(*tasks)
-    return outcome(endpoint, load, targets, sizes, replies, perf_counter() - begun)
+    try:
+        for gap, (prompt, output) in zip(waiting, sizes, strict=True):
+            due += gap
+            words = max(1, endpoint.words_for(prompt) - shared)
+            request = endpoint.request(words, output, rng, prefix)
+            await asyncio.sleep(max(0.0, due - perf_counter()))
+            asked = client.ask(endpoint.where, "POST", endpoint.path, request, patience=endpoint.patience, tokens=output)
+            tasks.append(asyncio.create_task(asked))
+        await asyncio.gather(*tasks)
+    finally:  # stopped or not, what was answered is kept
+        answered = [(task, size) for task, size in zip(tasks, sizes, strict=False) if task.done() and not task.cancelled()]
+        if answered:
+            of, replies = [size for _, size in answered], [task.result() for task, _ in answered]
+            found.append(outcome(endpoint, load, targets, of, replies, perf_counter() - begun))
 
 
 def outcome(
@@ -105,15 +110,20 @@ def _times(reply: Reply, tokens: int) -> dict[str, float]:
 def bench(
     where: client.Address, load: Load, targets: Targets, *, model: str, requests: int, patience: float, seed: int, ramp: bool
 ) -> tuple[Endpoint, list[Outcome]]:
-    """Probe an endpoint and drive it at the load's rate; with `ramp`, at twice the rate again and again until it is saturated."""
-    rng = random.Random(seed)
+    """Probe an endpoint and drive it at the load's rate; with `ramp`, at twice the rate again and again until it is saturated.
+    Stopped, with what was measured, where a signal ends it."""
+    rng, up, found = random.Random(seed), list[Endpoint](), list[Outcome]()
 
-    async def probe_and_drive() -> tuple[Endpoint, list[Outcome]]:
-        endpoint = await probe(where, model, patience, rng)
-        found = [await drive(endpoint, load, targets, requests, rng)]
+    async def probe_and_drive() -> None:
+        up.append(await probe(where, model, patience, rng))
+        await drive(up[0], load, targets, requests, rng, found)
         while ramp and not found[-1].saturated and found[-1].finished and len(found) < MAX_RAMP_STEPS:
-            faster = replace(load, rate=2 * found[-1].offered)
-            found.append(await drive(endpoint, faster, targets, requests, rng))
-        return endpoint, found
+            await drive(up[0], replace(load, rate=2 * found[-1].offered), targets, requests, rng, found)
 
-    return asyncio.run(probe_and_drive())
+    try:
+        asyncio.run(probe_and_drive())
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        raise Stopped((up[0], found)) from None
+    return up[0], found

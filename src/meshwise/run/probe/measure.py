@@ -14,7 +14,7 @@ from meshwise.catalogue import here
 from meshwise.catalogue.chips import PROBED_CHIP, part_of_here
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.run.callbacks import Progress
-from meshwise.run.children import end_tree, interrupt_on_sigterm, with_parent
+from meshwise.run.children import end_tree, interrupt_on_stop, with_parent
 from meshwise.run.packages import require_torch
 from meshwise.run.probe.ask import ProbeAsk
 from meshwise.run.scratch import ScratchFile
@@ -100,7 +100,7 @@ def _start(command: list[str], session: Session, device: str) -> Generator["subp
     # passive, as in `meshwise run`: threads that spin while they wait take cores from those that compute
     defaults = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     with (
-        interrupt_on_sigterm(),
+        interrupt_on_stop(),
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=defaults | dict(os.environ),
             start_new_session=True, preexec_fn=with_parent(),

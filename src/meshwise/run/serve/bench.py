@@ -2,10 +2,10 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwise.catalogue import files, here
 from meshwise.cost.serve.load.requests import Lengths, Load, Targets
@@ -18,12 +18,14 @@ from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.bench.speeds import Measured, Setting
 from meshwise.run.bench.stream import printable
 from meshwise.run.callbacks import Progress, Say, ignore
+from meshwise.run.children import interrupt_on_stop
 from meshwise.run.serve import llama_bench, memory, programs, report, transformers
 from meshwise.run.serve.allocations import from_log
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.serve.deployment import Deployment, ask_here, ask_of, deployment, with_room_for
 from meshwise.run.serve.process import OutOfMemory, started
 
+Result = TypeVar("Result")
 About = dict[str, Any]
 Points = list[report.Report]
 
@@ -38,6 +40,11 @@ class Bench:
     """Causes of a gap between prediction and measurement."""
     changes: list[report.Change] | None = None
     """Against an earlier report; None without one."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal ended it before all settings were measured."""
+        return bool(self.data.get("stopped"))
 
     @property
     def points(self) -> Points:
@@ -72,8 +79,12 @@ def _cell(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
-def bench(ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, progress: Progress = ignore) -> Bench:
-    """Measure every setting of `ask`. `plan` stands for a plan.json. `say` gets warnings of an engine that is started."""
+def bench(
+    ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, progress: Progress = ignore,
+    keep: Callable[[Bench], None] = ignore,
+) -> Bench:  # fmt: skip
+    """Measure every setting of `ask`. `plan` stands for a plan.json. `say` gets warnings of an engine that is started; `keep` what is
+    measured so far, after every setting. Ended by a signal, it returns what was measured until then, if anything was."""
     url = ask.what.startswith(("http://", "https://"))
     _check_flags(ask, url)
     _check_open_loop(ask, url)
@@ -81,15 +92,21 @@ def bench(ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, pr
     planned = _planned(ask, plan, url)
     settings = _settings(ask, planned)
     counts = gpu_counts(ask.vary)
-    work = _Work(ask, settings, say, progress, len(settings) * (ask.repeats + 1) * (len(counts) or 1))
-    if url:
-        where = client.address(ask.what, _key(ask.key_env))
-        about, points = work.open_loop(where, planned) if ask.rate else work.endpoint(where, planned)
-    else:
-        assert planned
-        about, points = work.each_count(planned, counts) if counts else work.engine(planned)
+    more: About = {"repeats": ask.repeats}
+
+    def kept(about: About, points: Points) -> None:
+        keep(Bench(report.report(points, about | more | {"stopped": True}), planned))
+
+    work = _Work(ask, settings, say, progress, len(settings) * (ask.repeats + 1) * (len(counts) or 1), kept)
+    with interrupt_on_stop():
+        if url:
+            where = client.address(ask.what, _key(ask.key_env))
+            about, points = work.open_loop(where, planned) if ask.rate else work.endpoint(where, planned)
+        else:
+            assert planned
+            about, points = work.each_count(planned, counts) if counts else work.engine(planned)
     causes = tuple(about.pop("explained", ()))
-    data = report.report(points, about | {"repeats": ask.repeats})
+    data = report.report(points, about | more | ({"stopped": True} if work.stopped else {}))
     return Bench(data, planned, causes, report.against(earlier, data) if earlier else None)
 
 
@@ -176,7 +193,12 @@ class _Work:
     say: Say
     progress: Progress
     total: int
+    keep: Callable[[About, Points], None]
     done: int = field(default=0, init=False)
+    earlier: Points = field(default_factory=Points, init=False)
+    """Points of other numbers of GPUs."""
+    stopped: bool = field(default=False, init=False)
+    """Whether a signal ended it."""
 
     def tick(self, what: str) -> None:
         self.done += 1
@@ -194,24 +216,38 @@ class _Work:
             port=0,
         )  # fmt: skip
 
+    def until_stopped(self, call: Callable[[], tuple[endpoint.Endpoint, list[Result]]]) -> tuple[endpoint.Endpoint, list[Result]]:
+        """Return what `call` measures; where a signal ends it, what was measured until then."""
+        try:
+            return call()
+        except endpoint.Stopped as stop:
+            self.stopped = True
+            return stop.kept
+
     def endpoint(self, where: client.Address, planned: Deployment | None) -> tuple[About, Points]:
         """Measure an endpoint that is up."""
+
+        def about(up: endpoint.Endpoint) -> About:
+            engine = planned.question.engine.name if planned else "an endpoint"
+            return {"endpoint": where.url, "model": where.redact(printable(up.model)), "engine": engine}
+
+        def kept(up: endpoint.Endpoint, results: list[Measured]) -> None:
+            self.keep(about(up), [*self.earlier, *self.points(results, planned)])
 
         def done(setting: Setting, number: int) -> None:
             self.tick(f"{setting.users} concurrent, {f'repeat {number}' if number else 'warm-up'}")
 
         ask = self.ask
-        up, measured = endpoint.bench(
-            where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed, progress=done
-        )
+        up, measured = self.until_stopped(
+            lambda: endpoint.bench(
+                where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed, progress=done,
+                kept=kept,
+            )
+        )  # fmt: skip
         points = self.points(measured, planned)
         if not up.extras:
             points[0]["notes"].append("the endpoint does not accept ignore_eos: outputs may end early, and prompts may be cached")
-        return {
-            "endpoint": where.url,
-            "model": where.redact(printable(up.model)),
-            "engine": planned.question.engine.name if planned else "an endpoint",
-        }, points
+        return about(up), points
 
     def open_loop(self, where: client.Address, planned: Deployment | None) -> tuple[About, Points]:
         """Drive an endpoint that is up with requests that arrive at random."""
@@ -221,8 +257,10 @@ class _Work:
             prompt, output = read_lengths(Path(ask.lengths))
         load = Load(prompt=prompt, output=output, rate=ask.rate, burst=ask.burst, prefix=ask.prefix)
         targets = Targets(ttft=target_of(ask.ttft), tpot=target_of(ask.tpot), e2e=target_of(ask.e2e))
-        up, found = openloop.bench(
-            where, load, targets, model=ask.model, requests=ask.requests, patience=ask.patience, seed=ask.seed, ramp=ask.ramp
+        up, found = self.until_stopped(
+            lambda: openloop.bench(
+                where, load, targets, model=ask.model, requests=ask.requests, patience=ask.patience, seed=ask.seed, ramp=ask.ramp
+            )
         )
         points = self.points([one.measured for one in found], planned)
         for point, one in zip(points, found, strict=True):
@@ -249,6 +287,9 @@ class _Work:
             fixed = deployment(replace(planned.ask, fix=(f"cards={number}",)))
             about, count_points = self.engine(fixed)
             points += [{"gpus": number} | point for point in count_points]
+            self.earlier = points
+            if self.stopped:
+                break
         return about, points
 
     def engine(self, planned: Deployment) -> tuple[About, Points]:

@@ -16,7 +16,7 @@ from ipaddress import ip_address
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.run.bench import client
 from meshwise.run.callbacks import Say
-from meshwise.run.children import interrupt_on_sigterm, with_parent
+from meshwise.run.children import interrupt_on_stop, with_parent
 
 KEPT_LINES = 1000
 """Lines of a log that are kept, to find the reason when a program ends."""
@@ -90,7 +90,7 @@ def started(programs: Sequence[Program], say: Say, patience: float) -> Generator
     for program in programs:
         check_port(program)
     running: list[Running] = []
-    with interrupt_on_sigterm():
+    with interrupt_on_stop():
         try:
             for program in programs:
                 try:

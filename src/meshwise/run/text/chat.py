@@ -195,7 +195,7 @@ def _encoder(tokenizer: Tokenizer) -> Encode:
     library.no_padding()
 
     def as_library(texts: list[str]) -> "list[tuple[Tokens, Tokens]]":
-        encodings = library.encode_batch(texts, add_special_tokens=False)
+        encodings = tokenizers.encoded(lambda: library.encode_batch(texts, add_special_tokens=False))
         return [(np.array(each.ids, np.uint32), np.array([start for start, _ in each.offsets], np.int64)) for each in encodings]
 
     return as_library

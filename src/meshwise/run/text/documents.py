@@ -153,6 +153,8 @@ def _rows(path: Path, key: str) -> Iterator[Piece]:
                 raise UserError(f"{path}: no text column {quoted(key)}; name it with --text-key{_listed(', '.join(texts))}")
             for batch in table.iter_batches(columns=[key]):
                 yield from ((text, True) for text in batch.column(0).to_pylist() if text)
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: the column {quoted(key)} has bytes that are not UTF-8") from None
     except arrow.ArrowException as error:
         raise UserError(f"{path} is not a readable parquet file ({str(error).splitlines()[0][:80]})") from None
 

@@ -153,7 +153,7 @@ def _as_library(tokenizer: Tokenizer) -> Encode:
     ends = [] if tokenizer.end is None else [tokenizer.end]
 
     def encode(pieces: list[tuple[str, bool]]) -> "np.ndarray[Any, Any]":
-        encodings = library.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False)
+        encodings = encoded(lambda: library.encode_batch_fast([text for text, _ in pieces], add_special_tokens=False))
         tokens: list[int] = []
         for encoding, (_, last) in zip(encodings, pieces, strict=True):
             tokens += encoding.ids
@@ -161,3 +161,11 @@ def _as_library(tokenizer: Tokenizer) -> Encode:
         return np.array(tokens, np.uint32)
 
     return encode
+
+
+def encoded(call: Callable[[], Any]) -> Any:
+    """Return what the library encodes; it raises a plain Exception for a text that its tokenizer.json has no token for."""
+    try:
+        return call()
+    except Exception as error:
+        raise UserError(f"the tokenizer cannot encode the text: {error}") from None

@@ -190,9 +190,12 @@ def interface_of(address: str) -> str:
 
 
 def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables for workers on several hosts: rendezvous and network interface. Variables that are set stay."""
-    if not hosts.rendezvous:
+    """Return the environment variables of workers: rendezvous and network interface, of one machine the loopback. Variables that are set
+    stay."""
+    if hosts.worker:
         return {}
+    if not hosts.rendezvous:
+        return _sockets(interface_of("127.0.0.1"), environment)
     variables = {
         "MESHWISE_STORE": hosts.rendezvous,
         "MESHWISE_NODE_RANK": str(hosts.rank),
@@ -202,9 +205,13 @@ def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
     }
     if "TORCH_CPP_LOG_LEVEL" not in environment:
         variables["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # what torch reports in C++ frames is reported in words
-    interface = interface_of(address_towards(hosts.rendezvous))
-    sockets = {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface and name not in environment}
-    return variables | sockets
+    return variables | _sockets(interface_of(address_towards(hosts.rendezvous)), environment)
+
+
+def _sockets(interface: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that name the interface on which ranks listen, as far as they are not set."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return {name: interface for name in names if interface and name not in environment}
 
 
 def rendezvous_options(hosts: Hosts, timeout: float) -> list[str]:

@@ -45,6 +45,7 @@ def lock(out: Path, ready: Launch | None = None, say: Say = ignore) -> Generator
     if ready and (ready.hosts.rank or int(ready.hosts.worker.get("RANK", "0"))):
         yield
         return
+    _refuse_links(out)
     handle = _open(out)
     over = threading.Event()
     try:
@@ -66,6 +67,17 @@ def lock(out: Path, ready: Launch | None = None, say: Say = ignore) -> Generator
             with suppress(OSError):
                 os.ftruncate(handle, 0)
         os.close(handle)
+
+
+def _refuse_links(out: Path) -> None:
+    """Refuse a folder with links to files: a run writes into its own files, and a folder that somebody packed may link them elsewhere."""
+    try:
+        entries = list(os.scandir(out))
+    except OSError:
+        return  # not there yet, or `_open` says why not
+    for entry in sorted(entries, key=lambda each: each.name):
+        if entry.is_symlink() and not entry.is_dir():
+            raise UserError(f"--out {out}: {entry.name} is a link, and a run would write into what it points to; remove it")
 
 
 def _take(handle: int, out: Path, say: Say) -> None:

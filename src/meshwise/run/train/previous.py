@@ -4,7 +4,14 @@ from pathlib import Path
 
 from meshwise.errors import UserError
 from meshwise.run.train.launch import Launch
-from meshwise.workers.trainer.contract.marker import all_damaged, complete_steps, damaged_steps, read_marker, resume_refusal
+from meshwise.workers.trainer.contract.marker import (
+    all_damaged,
+    complete_steps,
+    damaged_steps,
+    format_refusal,
+    read_marker,
+    resume_refusal,
+)
 
 
 def check(ready: Launch, out: Path) -> None:
@@ -20,6 +27,8 @@ def check(ready: Launch, out: Path) -> None:
         return
     if damaged and not steps:
         raise UserError(all_damaged(folder, damaged))
+    if steps and (refused := format_refusal(folder / f"step-{steps[0]}")):
+        raise UserError(refused)
     newest = next(filter(None, (read_marker(folder / f"step-{step}") for step in steps)), None)
     if newest and (refused := resume_refusal(folder, newest.trained, s)):
         raise UserError(refused)

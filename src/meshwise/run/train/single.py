@@ -22,7 +22,7 @@ from meshwise.run.train.report.advice import forecast
 from meshwise.run.train.report.comparison import Measured
 from meshwise.run.train.results import Draw, Lengths, TrainResult
 from meshwise.run.train.short import lengths, measure
-from meshwise.run.train.short.sweep import Point
+from meshwise.run.train.short.sweep import Outcome, Point
 
 
 def train(run: TrainRun, ready: Launch, say: Say, progress: Progress | None, draw: Draw) -> TrainResult | None:
@@ -106,7 +106,8 @@ def _other_lengths(ready: Launch, out: Path, points: list[Point], say: Say) -> L
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written ({error.strerror})") from None
-    outcomes = measure.measure(points, folder, say)
+    outcomes: list[Outcome] = []
+    measure.measure(points, folder, say, outcomes)
     environment = json.loads(files.text_of(out / "environment.json"))
     same = lengths.equal_tokens(ready, [int(point.values["seq"]) for point in points]) > 0
     refused = tuple(point for point in points if not point.ready)

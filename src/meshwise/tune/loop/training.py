@@ -26,8 +26,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice, sizes
 from meshwise.plan.train.plan import TrainPlan
-from meshwise.programs.forms import PLACEHOLDER
-from meshwise.programs.launch.script import REQUIRED_VARIABLE
+from meshwise.programs.forms import PLACEHOLDER, REQUIRED_VARIABLE
 from meshwise.programs.program import find_launcher, find_program, programs
 from meshwise.programs.write import export
 from meshwise.run.train import launch as own_launch

@@ -1,7 +1,7 @@
 """The verb `bench`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -12,6 +12,9 @@ from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Csv, Given, Json, verb
 from meshwise.ui.cli.progress import Bar
+
+if TYPE_CHECKING:
+    from meshwise.run.serve.bench import Bench
 
 app = typer.Typer()
 
@@ -31,13 +34,19 @@ def bench(
     csv: Csv = False,
 ) -> None:  # fmt: skip
     """Measures a running endpoint, or starts the engine of a plan, a .gguf or a model, measures it and stops it. Exit code 1: a setting
-    could not be measured."""
+    could not be measured. Stopped by a signal, it shows and writes what was measured until then."""
     words = given.of(BenchAsk)
+
+    def save(report: "Bench") -> None:
+        output.save_to(out, report.save)
+        output.save_to(rows, lambda path: api.write(path, _as_csv(report.measurements())))
+
     with Bar(stderr=True, hidden=json or csv) as bar:
-        report = api.bench(words.pop("what", ""), say=bar.say, progress=bar.progress, **words)
-    output.save_to(out, report.save)
-    output.save_to(rows, lambda path: api.write(path, _as_csv(report.measurements())))
+        report = api.bench(words.pop("what", ""), say=bar.say, progress=bar.progress, keep=save, **words)
+    save(report)
     output.show(report, json=json, csv=csv)
+    if report.stopped:
+        raise KeyboardInterrupt
     report.check()
 
 

@@ -1,15 +1,22 @@
 """The verbs `validate` and `calibrate`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Argument, Option
 
 from meshwise import api
 from meshwise.errors import UserError
+from meshwise.run.children import interrupt_on_stop
 from meshwise.ui.cli import output
 from meshwise.ui.cli.options import Csv, Json, completer, plain_verb
+
+if TYPE_CHECKING:
+    from meshwise.calibrate.serve.validate import ServeValidation
+    from meshwise.calibrate.train.validate import TrainValidation
+
+    Validation = TrainValidation | ServeValidation
 
 app = typer.Typer()
 
@@ -32,25 +39,38 @@ def validate(
     csv: Csv = False,
 ) -> None:  # fmt: skip
     """Two baselines are scored too: a constant rate and a rule of thumb."""
-    validations = [api.validate(name, calibration=calibration, fit=fit, leave_out=leave_out) for name in tables]
+    validations: list[Validation] = []
+    stopped = False
+    try:
+        with interrupt_on_stop():
+            for name in tables:
+                validations.append(api.validate(name, calibration=calibration, fit=fit, leave_out=leave_out))
+                if not json and not csv and svg is None:
+                    output.draw(validations[-1])
+    except KeyboardInterrupt:  # what was scored until then is kept
+        stopped = True
     if svg is not None:
-        from meshwise.calibrate.train.validate import TrainValidation
-        from meshwise.ui.views.svg.scatter import scatter
-
-        paths = _svg_paths(svg, [validation.table for validation in validations])
-        for path, validation in zip(paths, validations, strict=True):
-            if not isinstance(validation, TrainValidation):
-                raise UserError(
-                    f"--svg draws tables of training runs; {validation.table} is of served models (--csv has its rows)"
-                )
-            api.write(path, scatter(validation))
-    if json or csv:
+        _draw(svg, validations)
+        for validation in () if json or csv else validations:
+            output.draw(validation)
+    if (json or csv) and validations:
         scores = [validation.score for validation in validations]
         rows = [row for validation in validations for row in validation.rows()] if csv else []
-        output.data(scores[0] if len(scores) == 1 else scores, rows, csv=csv)
-        return
-    for validation in validations:
-        output.draw(validation)
+        output.data(scores[0] if len(tables) == 1 else scores, rows, csv=csv)
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _draw(svg: Path, validations: "list[Validation]") -> None:
+    """Draw predicted against measured, one file per table."""
+    from meshwise.calibrate.train.validate import TrainValidation
+    from meshwise.ui.views.svg.scatter import scatter
+
+    paths = _svg_paths(svg, [validation.table for validation in validations])
+    for path, validation in zip(paths, validations, strict=True):
+        if not isinstance(validation, TrainValidation):
+            raise UserError(f"--svg draws tables of training runs; {validation.table} is of served models (--csv has its rows)")
+        api.write(path, scatter(validation))
 
 
 def _svg_paths(given: Path, tables: list[str]) -> list[Path]:

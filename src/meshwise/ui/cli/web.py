@@ -19,7 +19,8 @@ def ui(
     port: Annotated[int, Option(metavar="N", help="Port; 0 takes a free one.", min=0, max=65535)] = 8765,
     host: Annotated[str,
         Option(metavar="ADDRESS", help="Address to listen on. Others than loopback need --token.")] = "127.0.0.1",
-    token: Annotated[str, Option(metavar="TEXT", help="Secret that the address of the page must carry.")] = "",
+    token: Annotated[str, Option(metavar="TEXT", envvar="MESHWISE_TOKEN",
+        help="Secret that the address of the page must carry. Other users see it in the list of processes, but not in the variable.")] = "",
     browser: Annotated[bool, Option(help="Open a browser, where there is a screen.")] = True,
 ) -> None:  # fmt: skip
     """The page runs on this machine alone, sends nothing anywhere, and reads no files but those named here."""

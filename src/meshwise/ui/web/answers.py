@@ -1,7 +1,7 @@
 """Answers that were computed before, and a bound on how many are computed at once.
 
 A question is a value, so its answer is kept and shared by everybody who asks it. Searches run in a few threads; a request whose client has
-gone leaves the queue.
+gone leaves the queue, and its search ends at its next block.
 """
 
 import os
@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import anyio
 from anyio import to_thread
 from starlette.requests import Request
+
+from meshwise.wanted import Abandoned, while_wanted
 
 Answer = TypeVar("Answer")
 MAX_ANSWERS_KEPT = 64
@@ -65,44 +67,52 @@ class Gone(Exception):
 
 
 class Pool:
-    """A few threads for searches. A waiting request is dropped when its client leaves."""
+    """A few threads for searches. A waiting request is dropped when its client leaves; a search keeps its thread until it has ended."""
 
     def __init__(self, threads: int = 0) -> None:
         self._threads = threads or min(8, max(2, os.cpu_count() or 2))
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._slots: anyio.Semaphore | None = None
         self._waiting = 0
 
     async def run(self, request: Request, compute: Callable[[], Answer]) -> Answer:
         """Call `compute` in a thread. Busy where too many wait; Gone where the client left first."""
-        if self._limiter is None:  # a limiter belongs to the event loop that it was made in
-            self._limiter = anyio.CapacityLimiter(self._threads)
+        if self._slots is None:  # it belongs to the event loop that it was made in
+            self._slots = anyio.Semaphore(self._threads)
         if self._waiting >= MAX_WAITING:
             raise Busy
         done: list[Answer] = []
         failed: list[BaseException] = []
+        left = threading.Event()
 
         def call() -> None:
             try:
-                done.append(compute())
+                with while_wanted(lambda: not left.is_set()):
+                    done.append(compute())
             except Exception as error:
                 failed.append(error)
 
         self._waiting += 1
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_until_gone, request, tasks.cancel_scope)
-                await to_thread.run_sync(call, limiter=self._limiter, abandon_on_cancel=True)
+                tasks.start_soon(_until_gone, request, left, tasks.cancel_scope)
+                async with self._slots:
+                    with anyio.CancelScope(shield=True):  # the slot is free when the thread is
+                        await to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
                 tasks.cancel_scope.cancel()
         finally:
             self._waiting -= 1
-        if failed:
+        if failed and not isinstance(failed[0], Abandoned):
             raise failed[0]
         if not done:
             raise Gone
         return done[0]
 
 
-async def _until_gone(request: Request, scope: anyio.CancelScope) -> None:
-    while not await request.is_disconnected():
-        await anyio.sleep(0.1)
-    scope.cancel()
+async def _until_gone(request: Request, left: threading.Event, scope: anyio.CancelScope) -> None:
+    """Set `left` and cancel the scope when the client has gone, or when the server ends."""
+    try:
+        while not await request.is_disconnected():
+            await anyio.sleep(0.1)
+        scope.cancel()
+    finally:
+        left.set()

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -204,10 +204,13 @@ def traced(web: Web, query: Pairs) -> Response:
 
 async def uploaded(web: Web, request: Request) -> Response:
     """Audit an uploaded file, and forget it."""
-    async with request.form(max_files=1, max_fields=len(FIGURES), max_part_size=MAX_BODY_BYTES) as form:
-        file = form.get("file")
-        name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else ("", b"")
-        query = [(key, value) for key, value in form.multi_items() if isinstance(value, str)]
+    try:
+        async with request.form(max_files=1, max_fields=len(FIGURES), max_part_size=MAX_BODY_BYTES) as form:
+            file = form.get("file")
+            name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else ("", b"")
+            query = [(key, value) for key, value in form.multi_items() if isinstance(value, str)]
+    except ClientDisconnect:
+        return Response(status_code=499)
     alone = FRAGMENT in request.headers
 
     def answer() -> Reply:
@@ -234,8 +237,12 @@ async def suggested(web: Web, request: Request) -> Response:
     if catalogue not in ("models", "clusters"):
         return JSONResponse({"error": "expected catalogue=models or catalogue=clusters"}, 400)
     serving, whole = one(query, "page") == "serve", bool(one(query, "whole"))
-    found = await web.pool.run(request, lambda: suggest.suggest(catalogue, typed, serving=serving, whole=whole))
-    return JSONResponse([{"value": each.value, "about": each.about} for each in found])
+
+    def answer() -> Response:
+        found = suggest.suggest(catalogue, typed, serving=serving, whole=whole)
+        return JSONResponse([{"value": each.value, "about": each.about} for each in found])
+
+    return await in_pool(web, request, answer)
 
 
 async def not_found(request: Request, error: Exception) -> Response:

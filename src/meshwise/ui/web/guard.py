@@ -1,7 +1,7 @@
 """Refuse a request without a known Host, the token or a small body before a page sees it; add the security headers to every reply.
 
 A page of another site can make a browser send requests here, and a name that changes its address (DNS rebinding) can make them look like
-our own. So the Host must be one that we answer to, and requests that change something, or upload, must come from our own pages.
+our own. So the Host must be one that we answer to, and requests must come from our own pages, but for a link that somebody follows.
 """
 
 import secrets
@@ -36,6 +36,7 @@ POLICY = "; ".join(
 )  # fmt: skip
 HEADERS = {
     "content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
 }  # fmt: skip
 
@@ -76,6 +77,8 @@ class Guard:
             return _refuse(414, f"the question is too long: at most {MAX_QUERY_CHARS} characters")
         if scope["method"] not in ("GET", "HEAD") and foreign(headers):
             return _refuse(403, "uploads are taken from our own pages only")
+        if foreign(headers) and headers.get("sec-fetch-dest", "") != "document":
+            return _refuse(403, "questions are taken from our own pages only; a link from another site may open one")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:12]) > MAX_BODY_BYTES:
             return _refuse(413, too_large())

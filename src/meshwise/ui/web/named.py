@@ -1,7 +1,7 @@
 """Files named on the command line of 'meshwise ui': a plan.json, folders of runs, results of bench, or logs. No other file is read."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -9,6 +9,8 @@ from meshwise import api
 from meshwise.errors import UserError, quoted
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
+from meshwise.programs import engines
+from meshwise.programs.serve import setup
 from meshwise.ui.web.asking import query_of
 
 STEPS = "steps.jsonl"
@@ -48,10 +50,18 @@ def read(paths: Sequence[Path]) -> Named:
         elif path.suffix == ".json":
             if plan is not None:
                 raise UserError(f"{path}: a second plan; the page opens one plan.json at a time")
-            plan = api.load(path)
+            plan = _with_own_commands(api.load(path))
         else:
             logs[path.name] = path
     return Named(plan, runs, benches, logs)
+
+
+def _with_own_commands(plan: TrainPlan | ServePlan) -> TrainPlan | ServePlan:
+    """Return a plan whose commands are computed here: pages show them to be copied and run, and the file may be a stranger's."""
+    if not isinstance(plan, ServePlan):
+        return plan
+    subject = setup.of_plan(plan).plan
+    return replace(plan, commands=engines.commands(subject.q, subject.layout))
 
 
 def run_folders(folder: Path) -> dict[str, Path]:

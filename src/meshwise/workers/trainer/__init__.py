@@ -6,7 +6,7 @@ loop.py        the training loop; step.py: one step; passes.py: forward and back
 parallel.py    mesh, tensor parallelism, FSDP; gradients.py: tied weights, gradient norm
 optimizer.py   AdamW
 balance.py     loads of experts, and the biases that even them out; evaluation.py: the validation loss
-checkpoint.py  writes and resumes checkpoints; dcp_metadata.py: reads DCP's pickle without running code in it
+checkpoint.py  writes and resumes checkpoints; dcp_metadata.py: what they hold, as JSON; pickles are not read
 weights.py     random weights, HF safetensors in and out
 generate.py    continues a text; shapes.py: prints the shapes on each rank
 models/ ops/ data/ ranks/ report/ finetune/

@@ -19,19 +19,20 @@ from typing import Any, NamedTuple, cast
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as read_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from meshwise.output import say
 from meshwise.workers.trainer.contract.marker import (
     DAMAGED_PREFIX,
+    DESCRIPTION,
     MARKER,
     Marker,
     Trained,
     all_damaged,
     complete_steps,
     damaged_steps,
+    format_refusal,
     read_marker,
     resume_changes,
     resume_refusal,
@@ -40,12 +41,14 @@ from meshwise.workers.trainer.contract.marker import (
 from meshwise.workers.trainer.contract.models.tensors import HEAD
 from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.settings import Settings
-from meshwise.workers.trainer.dcp_metadata import METADATA, CheckedReader, find_problem
+from meshwise.workers.trainer.dcp_metadata import CheckedReader, DescribingWriter, find_problem
 from meshwise.workers.trainer.gradients import NamedParameters
 from meshwise.workers.trainer.optimizer import MOMENTS, StepOptimizer
 from meshwise.workers.trainer.ranks.faults import TrainingError, kind_of
 
 READ_BYTES = 1 << 22
+METADATA = ".metadata"
+"""DCP's own description, which other programs read."""
 MIN_FREE_BYTES = 1 << 20
 """A disk with fewer free bytes counts as full."""
 
@@ -74,7 +77,7 @@ def checksum(path: Path) -> tuple[int, int]:
 def find_damage(target: Path, part: int = 0, parts: int = 1) -> str:
     """Check every `parts`-th file of a checkpoint, starting at `part`; return the first problem, empty if there is none."""
     marker = read_marker(target)
-    if marker is None or METADATA not in marker.files:
+    if marker is None or DESCRIPTION not in marker.files:
         return "its marker cannot be read, or has changed since it was written"
     files = marker.files
     for name in sorted(files)[part::parts]:
@@ -85,7 +88,7 @@ def find_damage(target: Path, part: int = 0, parts: int = 1) -> str:
             return f"{name} has {path.stat().st_size:,} of {files[name][0]:,} bytes"
         if checksum(path) != files[name]:
             return f"{name} has changed since it was written"
-        if name == METADATA and (problem := find_problem(target, files)):
+        if name == DESCRIPTION and (problem := find_problem(target, files)):
             return problem
     return ""
 
@@ -119,7 +122,7 @@ class Checkpoints:
         group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2 * settings.timeout + 60))
         self.group = cast(dist.ProcessGroup, group)
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self.writer: FileSystemWriter | None = None
+        self.writer: DescribingWriter | None = None
         self.pending: Future[str] | None = None
         self.problem = ""
         """Why the last checkpoint could not be written."""
@@ -132,6 +135,8 @@ class Checkpoints:
         self._check_shared()
         for step in self._from_rank_0(complete_steps(self.folder)):
             target = self.folder / f"step-{step}"
+            if refused := format_refusal(target):
+                raise TrainingError("error", refused)
             damage = self._first_problem(find_damage(target, self.rank, self.world))
             self.on_wait()
             if not damage:
@@ -172,7 +177,7 @@ class Checkpoints:
         target = self.folder / f"step-{step}"
         if self.writer is None:
             # keep the pinned memory: copies from a GPU are fast, and memory is allocated only once
-            self.writer = FileSystemWriter(target, cache_staged_state_dict=self.settings.device == "cuda")
+            self.writer = DescribingWriter(target, cache_staged_state_dict=self.settings.device == "cuda")
         state = _state(self.parameters, self.optimizer, self.tied, self.buffers)
         written = async_save(state, checkpoint_id=target, storage_writer=self.writer, process_group=self.group)
         self.pending = self.thread.submit(self._finish, cast("Future[Any]", written), target, step, skipped)
@@ -203,7 +208,8 @@ class Checkpoints:
         try:
             written.result()
             reach("checkpoint files written")
-            names = [*target.glob(f"__{self.rank}_*"), *([target / METADATA] if self.rank == 0 else [])]
+            own = [target / METADATA, target / DESCRIPTION] if self.rank == 0 else []
+            names = [*target.glob(f"__{self.rank}_*"), *own]
             files = {path.name: checksum(path) for path in names}
         except BaseException as error:
             if kind_of(error) == "lost":

@@ -1,20 +1,19 @@
-"""DCP's `.metadata`, a pickle, read without running code that somebody put into it.
+"""What a checkpoint holds, as JSON of our own beside the marker: its tensors, and the file that holds each part of them.
 
-A checkpoint folder may come from anywhere, and its checksums lie beside its files. Only the few classes that DCP writes are loaded, and
-what they say is checked: tensors alone, in the files that the marker lists, within their sizes.
+A checkpoint folder may come from anywhere. DCP describes it in `.metadata`, a pickle, which runs whatever somebody put into it. It is still
+written, for other programs, and never read here: DCP gets the description that is built from the JSON, checked against the marker.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportPrivateUsage=false, reportAttributeAccessIssue=false
-import io
-import pickle
-import sys
+# pyright: reportPrivateUsage=false
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -24,96 +23,85 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-METADATA = ".metadata"
-MAX_METADATA_BYTES = 1 << 28
+from meshwise.workers.trainer.contract.marker import DESCRIPTION, MAX_COUNT
+
+MAX_DESCRIPTION_BYTES = 1 << 28
 """Bytes at most; a sharded tensor takes about a hundred for each of its parts."""
-_DCP = "torch.distributed.checkpoint"
-ALLOWED_CLASSES = {
-    (f"{_DCP}.metadata", name)
-    for name in (
-        "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata", "ChunkStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    )
-} | {
-    (f"{_DCP}.filesystem", "_StorageInfo"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-    ("collections", "OrderedDict"),
-    *((module, name) for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "WindowsPath")),
-}  # fmt: skip
-"""Classes that torch 2.11 to 2.13 write, beside data types."""
+MAX_DIMENSIONS = 8
 
 
 class MetadataError(ValueError):
-    """A `.metadata` that DCP would not write; one line."""
+    """A description that no run writes; one line."""
 
 
-class _Unpickler(pickle._Unpickler):
-    """Python's unpickler with a list of classes. The one in C would allocate as much memory as a hostile file names."""
+class DescribingWriter(FileSystemWriter):
+    """DCP's writer to a folder, which also writes the description."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
-            return found
-        if (module, name) in ALLOWED_CLASSES:
-            __import__(module)
-            return getattr(sys.modules[module], name)
-        raise MetadataError(f"{METADATA} asks for {module[:60]}.{name[:60]}, which no checkpoint needs")
+    def finish(self, metadata: Metadata, results: Any) -> None:
+        super().finish(metadata, results)
+        with Path(self.path, DESCRIPTION).open("w", encoding="utf-8") as file:
+            json.dump(described(metadata), file)
+            file.flush()
+            os.fsync(file.fileno())
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise MetadataError(f"{METADATA} refers to other objects, which no checkpoint needs")
+
+def described(metadata: Metadata) -> dict[str, Any]:
+    """Return the tensors of a checkpoint as JSON values: data type, size, and of each part its place in the tensor and in a file."""
+    tensors: dict[str, Any] = {}
+    for name, tensor in cast("dict[str, TensorStorageMetadata]", metadata.state_dict_metadata).items():
+        tensors[name] = {"dtype": str(tensor.properties.dtype).removeprefix("torch."), "size": list(tensor.size), "parts": []}
+        for chunk in tensor.chunks:
+            stored: _StorageInfo = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
+            place = [stored.relative_path, stored.offset, stored.length]
+            tensors[name]["parts"].append([list(chunk.offsets), list(chunk.sizes), *place])
+    return {"tensors": tensors}
 
 
 def read_metadata(folder: Path, files: Mapping[str, tuple[int, int]]) -> Metadata:
     """Return the description of a checkpoint, checked against the files (name: size, checksum) that its marker lists."""
-    with (folder / METADATA).open("rb") as file:
-        data = file.read(MAX_METADATA_BYTES + 1)
-    if len(data) > MAX_METADATA_BYTES:
-        raise MetadataError(f"{METADATA} is larger than {MAX_METADATA_BYTES >> 20} MiB")
+    with (folder / DESCRIPTION).open("rb") as file:
+        data = file.read(MAX_DESCRIPTION_BYTES + 1)
+    if len(data) > MAX_DESCRIPTION_BYTES:
+        raise MetadataError(f"{DESCRIPTION} is larger than {MAX_DESCRIPTION_BYTES >> 20} MiB")
     try:
-        metadata: object = _Unpickler(io.BytesIO(data)).load()
+        tensors = json.loads(data)["tensors"]
+        found = {name: _tensor(name, tensor, files) for name, tensor in tensors.items()}
     except MetadataError:
         raise
-    except (Exception, RecursionError) as error:  # a damaged pickle may raise anything
-        raise MetadataError(f"{METADATA} cannot be read ({type(error).__name__})") from None
-    if not isinstance(metadata, Metadata):
-        raise MetadataError(f"{METADATA} holds no description of a checkpoint")
-    _check(metadata, files)
-    return metadata
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MetadataError(f"{DESCRIPTION} cannot be read ({type(error).__name__})") from None
+    places = {index: place for _, parts in found.values() for index, place in parts.items()}
+    return Metadata({name: tensor for name, (tensor, _) in found.items()}, storage_data=places)
 
 
-def _check(metadata: Metadata, files: Mapping[str, tuple[int, int]]) -> None:
-    described, stored = metadata.__dict__.get("state_dict_metadata"), metadata.__dict__.get("storage_data")
-    if not isinstance(described, dict) or not isinstance(stored, dict):
-        raise MetadataError(f"{METADATA} lists no tensors")
-    for name, tensor in cast("dict[Any, Any]", described).items():
-        if not isinstance(name, str) or not _is_tensor(tensor):  # other objects are pickles, which DCP would load
-            raise MetadataError(f"{METADATA}: {str(name)[:60]!r} is not a tensor")
-    for index, part in cast("dict[Any, Any]", stored).items():
-        where: dict[str, Any] = part.__dict__ if isinstance(part, _StorageInfo) else {}
-        size, _ = files.get(str(where.get("relative_path")), (-1, 0))
-        offset, length = where.get("offset"), where.get("length")
-        inside = type(offset) is int and type(length) is int and 0 <= offset <= offset + length <= size
-        if not isinstance(index, MetadataIndex) or not inside or where.get("transform_descriptors"):
-            raise MetadataError(f"{METADATA} names a part that is in no file of the checkpoint")
+def _tensor(
+    name: str, values: dict[str, Any], files: Mapping[str, tuple[int, int]]
+) -> tuple[TensorStorageMetadata, dict[MetadataIndex, _StorageInfo]]:
+    """Return the description of one tensor, and where its parts are."""
+    dtype = getattr(torch, values["dtype"], None)
+    if not isinstance(dtype, torch.dtype):
+        raise MetadataError(f"{DESCRIPTION}: {name[:60]!r} has no data type")
+    size, chunks, places = _size(values["size"]), list[ChunkStorageMetadata](), dict[MetadataIndex, _StorageInfo]()
+    for offsets, sizes, file, offset, length in values["parts"]:
+        chunk = ChunkStorageMetadata(_size(offsets), _size(sizes))
+        inside = len(chunk.offsets) == len(chunk.sizes) == len(size)
+        if not inside or any(at + part > whole for at, part, whole in zip(chunk.offsets, chunk.sizes, size, strict=True)):
+            raise MetadataError(f"{DESCRIPTION}: a part of {name[:60]!r} is outside of it")
+        if not _is_count(offset) or not _is_count(length) or offset + length > files.get(file, (-1, 0))[0]:
+            raise MetadataError(f"{DESCRIPTION} names a part that is in no file of the checkpoint")
+        chunks.append(chunk)
+        places[MetadataIndex(name, chunk.offsets)] = _StorageInfo(file, offset, length)
+    return TensorStorageMetadata(TensorProperties(dtype), size, chunks), places
 
 
-def _is_tensor(value: object) -> bool:
-    if not isinstance(value, TensorStorageMetadata):
-        return False
-    held = value.__dict__
-    properties, chunks = held.get("properties"), held.get("chunks")
-    return (
-        isinstance(properties, TensorProperties)
-        and isinstance(properties.__dict__.get("dtype"), torch.dtype)
-        and isinstance(held.get("size"), torch.Size)
-        and isinstance(chunks, list)
-        and all(_is_chunk(chunk) for chunk in chunks)
-    )
+def _size(values: list[Any]) -> torch.Size:
+    if len(values) > MAX_DIMENSIONS or not all(map(_is_count, values)):
+        raise MetadataError(f"{DESCRIPTION} has a size that no tensor has")
+    return torch.Size(values)
 
 
-def _is_chunk(value: object) -> bool:
-    held = value.__dict__ if isinstance(value, ChunkStorageMetadata) else {}
-    return all(isinstance(held.get(name), torch.Size) for name in ("offsets", "sizes"))
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < MAX_COUNT
 
 
 def find_problem(folder: Path, files: Mapping[str, tuple[int, int]]) -> str:

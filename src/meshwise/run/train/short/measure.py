@@ -26,19 +26,28 @@ def sweep(run: TrainRun, text: str, say: Say, draw: Draw) -> SweepResult:
     """Measure every combination, and compare with the planner's order."""
     points, out = sweeps.points(run, sweeps.parse(text)), run.folder
     require_torch("run")
+    outcomes: list[Outcome] = []
+    stopped: DoesNotFit | None = None
     with lock.lock(out, say=say):
-        outcomes = measure(points, out, say)
+        try:
+            measure(points, out, say, outcomes)
+        except DoesNotFit as error:
+            if not outcomes:
+                raise
+            stopped = error
         result = SweepResult(out, text, tuple(outcomes), tuple(point for point in points if not point.ready))
         shown, markdown = draw(result)
         (out / "report.md").write_text(markdown, encoding="utf-8")
     say(f"\n{shown}\n\nsaved in {out}: measurement.jsonl, report.md, and a folder for each run")
+    if stopped is not None:
+        raise stopped
     return replace(result, text=shown)
 
 
-def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
-    """Run each point briefly in its own folder. All rows, failures too, go to one measurement.jsonl in `out`."""
+def measure(points: Sequence[Point], out: Path, say: Say, done: list[Outcome]) -> None:
+    """Run each point briefly in its own folder. All rows, failures too, go to one measurement.jsonl in `out`; `done` gets the outcomes.
+    DoesNotFit where a signal stops it."""
     say, ready = ignore_broken_pipe(say), [point for point in points if point.ready]
-    done: list[Outcome] = []
     for number, point in enumerate(ready, 1):
         if point.ready:
             hosts.wait_for_node_0(point.ready.hosts, say)
@@ -51,7 +60,6 @@ def measure(points: Sequence[Point], out: Path, say: Say) -> list[Outcome]:
         )
         say(f"run {number}/{len(ready)}  {point.name}  {result}")
         done.append(outcome)
-    return done
 
 
 def _measure_one(point: Point, out: Path) -> Outcome:

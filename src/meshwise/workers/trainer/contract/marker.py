@@ -19,8 +19,10 @@ MAX_MARKER_BYTES = 1 << 26
 """Bytes of a marker at most: those of a million files."""
 MAX_COUNT = 2**62
 """No count in a marker is larger."""
-PART = re.compile(r"\.metadata|__[0-9]{1,9}_[0-9]{1,9}\.distcp", re.ASCII)
-"""Names of the files that DCP writes."""
+DESCRIPTION = "tensors.json"
+"""Name of the file that says what a checkpoint holds."""
+PART = re.compile(r"\.metadata|tensors\.json|__[0-9]{1,9}_[0-9]{1,9}\.distcp", re.ASCII)
+"""Names of the files of a checkpoint: DCP's, and the description."""
 STEP = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
 DAMAGED_PREFIX = "damaged-"
 """Prefix of a checkpoint that was found damaged."""
@@ -154,6 +156,17 @@ def all_damaged(folder: Path, damaged: list[int]) -> str:
     """Return why a run neither resumes nor starts over: the damaged checkpoints might still be repaired."""
     names = ", ".join(f"{DAMAGED_PREFIX}step-{step}" for step in damaged)
     return f"every checkpoint in {folder} is damaged ({names}): remove them to start from step 1, or choose another --out"
+
+
+def format_refusal(target: Path) -> str:
+    """Return why a checkpoint that an older version wrote cannot be read; empty for any other."""
+    marker = read_marker(target)
+    if marker is None or DESCRIPTION in marker.files:
+        return ""
+    return (
+        f"{target} is from a version of meshwise that described checkpoints in a pickle, which is not read any more: "
+        "resume it with that version, or choose another --out"
+    )
 
 
 def resume_refusal(folder: Path, before: Trained, now: Settings) -> str:

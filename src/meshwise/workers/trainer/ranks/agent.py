@@ -33,6 +33,7 @@ from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
 from meshwise.workers.trainer.ranks.process_group import LABELS, NODE_RANK, NODES, STORE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
+from meshwise.workers.trainer.ranks.store import LOOPBACK, install
 
 ANSWER_SECONDS = 3.0
 """Seconds in which a node that can be reached accepts a connection."""
@@ -150,6 +151,9 @@ def main(arguments: list[str]) -> int:
     given.log_dir = given.log_dir or os.devnull  # nothing is logged there, but torchrun would create a folder in /tmp
     settings = Settings.read(Path(given.training_script_args[-1]))
     Agent.out, Agent.steps = Path(settings.out), settings.steps
+    if given.standalone:
+        given.local_addr = LOOPBACK
+    install()
     launcher.LocalElasticAgent = Agent  # torchrun has no option for another agent
     processes._terminate_process_handler = _ignore
     Agent.monitor = _monitor()

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from meshwise.workers.trainer.ranks import store as stores
+
 STORE = "MESHWISE_STORE"
 """HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts."""
 NODE_RANK = "MESHWISE_NODE_RANK"
@@ -64,10 +66,13 @@ def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
     e = os.environ
     host, _, port = store_address().rpartition(":")
     hosted = STORE in e or e.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(
-        host.strip("[]"), int(port), is_master=serve and not hosted and worker.rank == 0, wait_for_workers=False,
-        multi_tenant=True, timeout=timedelta(seconds=timeout if hosted else max(timeout, 60.0)),
-    )  # fmt: skip
+    patience = timedelta(seconds=timeout if hosted else max(timeout, 60.0))
+    if serve and not hosted and worker.rank == 0:
+        store = stores.serve(host, int(port), patience)
+    else:
+        store = TCPStore(
+            host.strip("[]"), int(port), is_master=False, wait_for_workers=False, multi_tenant=True, timeout=patience
+        )
     return PrefixStore(f"meshwise/{worker.start}", store)
 
 

@@ -31,6 +31,9 @@ NUMBER_KEYS = frozenset(
 TABLES = ("rope_parameters", "rope_scaling")
 LISTS = ("layer_types", "no_rope_layers", "mlp_only_layers")
 MAX_WHOLE_NUMBER = 2**40
+LAYER_KEYS = ("num_hidden_layers", "n_layer")
+MAX_LAYERS = 100_000
+"""Layers of a model: a description has an entry for each."""
 
 
 def problem_of(key: str, value: object) -> str:
@@ -39,6 +42,8 @@ def problem_of(key: str, value: object) -> str:
         return ""
     if key in WHOLE_NUMBER_KEYS and not (type(value) is int and 0 <= value < MAX_WHOLE_NUMBER):
         return f"{key} is {_shown(value)}; expected a whole number"
+    if key in LAYER_KEYS and cast(int, value) > MAX_LAYERS:
+        return f"{key} is {_shown(value)}; expected at most {MAX_LAYERS:,} layers"
     if key in NUMBER_KEYS and not is_real(value):
         return f"{key} is {_shown(value)}; expected a number"
     if key in TABLES and not isinstance(value, dict):
@@ -81,7 +86,8 @@ def rotary_of(
 ) -> Rotary:
     """Return the rotary positions; `section` names those of one kind of layer, where the file has several. The rest are defaults."""
     values = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    values = dict(values.get(section) or values)
+    own = values.get(section)
+    values = cast(dict[str, Any], own) if own and isinstance(own, dict) else values
     lengths = {key: config[key] for key in ("max_position_embeddings", "original_max_position_embeddings") if config.get(key)}
 
     def stated(keys: tuple[str, str], default: float) -> float:

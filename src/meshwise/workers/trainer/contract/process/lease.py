@@ -18,8 +18,8 @@ _shares: list[int] = []
 
 
 def open_lock(path: Path) -> int:
-    """Open a file to lock; it is created if need be."""
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    """Open a file to lock; it is created if need be. A link is not followed: describing the lock empties the file."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
 
 def describe(handle: int, **more: object) -> None:
