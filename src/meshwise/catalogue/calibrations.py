@@ -192,6 +192,11 @@ class ServeCalibration(Record):
     """Per step: inputs, sampling, the program's own work."""
     sequence: Seconds = coefficient(2e-7, width=0.7)
     """Per decoding sequence and step: scheduling, sampling, detokenization that the device waits for."""
+    request: Seconds = coefficient(0.0, width=0.7)
+    """Per request: from its arrival to its first pass, and from its first token to the user: HTTP, tokens of the text, queues between
+    processes."""
+    prompt_launch: Seconds = coefficient(0.0, width=0.7)
+    """The host's launch of one layer of a prompt, where no graph does; a faster device waits for it."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)
     """From one device to the next of its host, in addition to the bytes."""
     remote: Seconds = coefficient(3e-4)

@@ -133,8 +133,6 @@ class Runtime:
     """Whether a paged engine admits a request only if its whole output fits too, so that none is ever preempted (TensorRT-LLM)."""
     repeats_keys: bool = False
     """Whether attention copies keys and values for every query head that shares them before it reads them."""
-    prompt_launch: Count = 0.0
-    """Seconds in which the host launches one layer of a prompt, where no graph does; the device waits for it."""
     prefixes: bool = False
     """Whether it finds prefixes of earlier prompts in its cache."""
     launches: int = 56

@@ -82,7 +82,7 @@ def test_cached_prefixes_and_accepted_drafts_save_time() -> None:
         for load in (base, replace(base, prefix=0.8), replace(base, draft=3, accept=0.8))
     )
     assert prefix.ttft.p50 < 0.5 * plain.ttft.p50
-    assert draft.tpot.p50 < 0.6 * plain.tpot.p50
+    assert draft.tpot.p50 < 0.7 * plain.tpot.p50  # the prompts of others take as long with drafts
 
 
 @settings(max_examples=15, deadline=None)

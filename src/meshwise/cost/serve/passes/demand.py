@@ -43,8 +43,6 @@ class Demand:
     """Whether the host can queue a whole stage before the next one starts, so that micro-batches overlap."""
     alone: float
     """Fraction of a layer's kernels with a single token, if the engine has kernels of its own for that; otherwise 1."""
-    prompt_launch: float
-    """Seconds in which the host launches one layer of a prompt, where no graph does."""
     pipeline: int
     """Groups of requests that follow one another through the stages; 1 where a pass waits for the one before it."""
     stages: tuple[tuple[Task, ...], ...]
@@ -205,7 +203,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         batch=(runtime.batch_on(rig.chips[0]) if rig.chips else runtime.batch) * (tp if placement.apart else 1),
         copies=runtime.copies if pipelined else 1,
         queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue, alone=runtime.alone,
-        prompt_launch=runtime.prompt_launch, pipeline=len(stages) if placement.split == "tensor" else 1, stages=stages,
+        pipeline=len(stages) if placement.split == "tensor" else 1, stages=stages,
         host=host, pcie=rig.chips[0].host if rig.chips else None, crossings=_crossings(placement, weights),
         hops=_hops(model, placement, rig, runtime, busy), tp=tp, reduces=2.0 if tp > 1 and not placement.apart else 0.0,
         dispatch_bytes=_dispatched(model, weights, tp) if placement.apart else 0.0,

@@ -284,8 +284,9 @@ class PassCost:
         host = 0.0 if d.host.idle else _on_host(d, batch, passes, first)
         compute = compute * stretch + (self._drafted(batch, sum(totals)) if batch.draft else 0.0)
         program = first.step + first.sequence * batch.decodes
-        if batch.tokens and d.prompt_launch:  # the host is slower than the device
-            program += max(0.0, sum(stage[0].kernels + stage[0].mixtures for stage in d.stages) * d.prompt_launch - sum(totals))
+        if batch.tokens and first.prompt_launch:  # the host is slower than the device
+            launched = sum(stage[0].kernels + stage[0].mixtures for stage in d.stages) * first.prompt_launch
+            program += max(0.0, launched - sum(totals))
         return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
 
     def _drafted(self, batch: Batch, busy: float) -> float:
