@@ -92,6 +92,8 @@ class Runtime:
     name: str
     engine: str
     """The engine's name."""
+    releases: tuple[str, ...] = ()
+    """Beginnings of the versions that an earlier build stands for: '0.5', '0.6'."""
     fitted_on: str
     """Source of the calibrated sizes."""
     sources: tuple[Source, ...]
@@ -239,6 +241,12 @@ def runtime_of(engine: Engine, model_type: str) -> Runtime:
 def find_runtime(name: str) -> Runtime:
     """Return the memory allocation of an engine or of one build; case and punctuation do not count."""
     return _find(runtimes(), name)
+
+
+def builds_of(engine: str) -> dict[str, Runtime]:
+    """Return the earlier builds of an engine by the month of each ('2024-05'), the oldest first."""
+    dated = {key.removeprefix(f"{engine}-"): runtime for key, runtime in runtimes().items() if key.startswith(f"{engine}-20")}
+    return dict(sorted(dated.items()))
 
 
 def find_engine(name: str) -> Engine:

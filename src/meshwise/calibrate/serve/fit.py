@@ -25,6 +25,8 @@ NOISE_STD = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
 UNPREDICTED_ERROR_STDS = 10.0
 """Error, in standard deviations, of a row that these coefficients cannot predict."""
+TTFT_NOISE_STD = 0.2
+"""Standard deviation of ln(time to first token) at a load between two runs: it depends on the moments at which requests arrive."""
 PREFILL_NOISE_STD = 0.12
 """Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
 
@@ -70,15 +72,23 @@ def _softened(errors: Floats) -> Floats:
 
 
 def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
-    """Return ln(predicted / measured) in standard deviations, of decode and of prompts."""
+    """Return ln(predicted / measured) in standard deviations: of time per token and time to first token at a load, where both are stated,
+    otherwise of decode; and of prompts."""
     errors: list[float] = []
     for case in cases:
         found = predict_one(case, PassCost(case.demand, lambda _: calibration))
-        if case.decode > 0:
-            errors.append(math.log(found.decode / case.decode) / NOISE_STD if found.decode > 0 else UNPREDICTED_ERROR_STDS)
+        if case.load and case.tpot > 0 and case.ttft > 0:
+            errors.append(_error(found.tpot, case.tpot, NOISE_STD))
+            errors.append(_error(found.ttft, case.ttft, TTFT_NOISE_STD))
+        elif case.decode > 0:
+            errors.append(_error(found.decode, case.decode, NOISE_STD))
         if case.prefill > 0 and not case.slow_prompt and case.work.prompt:
             errors.append(math.log(found.prefill / case.prefill) / PREFILL_NOISE_STD)
     return np.array(errors)
+
+
+def _error(predicted: float, measured: float, noise: float) -> float:
+    return math.log(predicted / measured) / noise if predicted > 0 else UNPREDICTED_ERROR_STDS
 
 
 def predict_leaving_out(

@@ -215,6 +215,8 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
     if load.users and load.prompt.fixed and load.output.fixed and limits.reserves:
         most = float(math.floor(most))  # all requests need the same, and no other one fits beside these
     estimator = Estimator(cost, load, limits, full=load.users > most)
+    if estimator.first_share == 1 and load.users <= most:
+        return _at_once(estimator)
     if load.users:
         running = min(float(load.users), most)
         steady = _within(estimator.with_running(running), highest_rate(cost, load, limits), running, load)
@@ -223,6 +225,19 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
         return None
     steady = _at_rate(estimator, most)
     return _report(estimator, steady, wait=_wait_for_a_place(load, steady, most), detailed=detailed)
+
+
+def _at_once(estimator: Estimator) -> Report:
+    """Return a benchmark whose users all begin at once and ask no second time: their prompts, then steps of all of them."""
+    load, first = estimator.load, _first_wave(estimator)
+    plain = estimator.seconds(load.users, 0.0)
+    seconds, ttft = first[-1] + load.steps * plain, percentiles(first)
+    per_token = (seconds - ttft.mean) / load.steps / load.gained if load.steps else 0.0
+    rate = load.users / seconds
+    return Report(
+        requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean, running=load.users,
+        waiting=rate * ttft.mean, ttft=ttft, tpot=_flat(per_token), itl=_flat(plain), e2e=_flat(seconds),
+    )  # fmt: skip
 
 
 def _within(steady: Steady, most: float, running: float, load: Load) -> Steady:
