@@ -104,7 +104,7 @@ class Simulation:
     def arrive(self) -> None:
         """Add the requests that have arrived by now."""
         while self.upcoming <= self.now:
-            self._join(self.upcoming - self.cost.first.request)
+            self._join(self.upcoming - self.cost.request)
             self.upcoming = self._next()
 
     def _next(self) -> float:
@@ -115,7 +115,7 @@ class Simulation:
 
     def _ask(self, at: float) -> None:
         """Let a user of a closed loop ask at this time."""
-        heapq.heappush(self.returning, at + self.cost.first.request)
+        heapq.heappush(self.returning, at + self.cost.request)
         heapq.heappush(self.returning, self.upcoming)
         self.upcoming = heapq.heappop(self.returning)
 
@@ -169,7 +169,7 @@ class Simulation:
         """Simulate until all requests are done."""
         load = self.load
         if load.rate:
-            self.upcoming = self.cost.first.request
+            self.upcoming = self.cost.request
             self.upcoming = self._next()
         else:
             for _ in range(load.users):

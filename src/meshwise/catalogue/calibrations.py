@@ -201,6 +201,8 @@ class ServeCalibration(Record):
     request: Seconds = coefficient(0.0, width=0.7)
     """Per request: from its arrival to its first pass, and from its first token to the user: HTTP, tokens of the text, queues between
     processes."""
+    request_layer: Seconds = coefficient(0.0, width=0.7)
+    """The same per layer of the model: the host prepares and launches a prompt while devices finish the steps before it."""
     prompt_launch: Seconds = coefficient(0.0, width=0.7)
     """The host's launch of one layer of a prompt, where no graph does; a faster device waits for it."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)

@@ -191,7 +191,7 @@ class Estimator:
 
     def prefill(self, passes: Passes) -> float:
         """Return mean seconds from admission to the first token: the passes of its own prompt, behind others that are queued."""
-        request = self.cost.first.request
+        request = self.cost.request
         if not self.load.computed:
             return request
         # a piece of several prompts ends all of them at once
@@ -383,7 +383,7 @@ def _mean_prompt_time(estimator: Estimator, steady: Steady) -> float:
 def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
     """Return the percentiles of the time to first token of an admitted request: the queue of prompts beside a constant number of decoding
     requests, and the first wave of a benchmark whose users all begin at once."""
-    load, request = estimator.load, estimator.cost.first.request
+    load, request = estimator.load, estimator.cost.request
     if not load.computed:
         return _flat(steady.passes.plain + request)
     room = max(1.0, estimator.limits.tokens - (steady.decodes * (1 + load.draft) if estimator.limits.chunked else 0.0))
@@ -414,7 +414,7 @@ def _first_wave(estimator: Estimator) -> list[float]:
     passes = max(1, math.ceil(number * load.computed / limits.tokens - PIECE_TOLERANCE))
     each = estimator.seconds(number / 2 if limits.chunked else 0.0, number * load.computed / passes)
     ends = (max(1, math.ceil((i + 1) / number * passes - PIECE_TOLERANCE)) for i in range(number))
-    return [estimator.cost.first.request + end * each for end in ends]
+    return [estimator.cost.request + end * each for end in ends]
 
 
 def _smoothed(estimator: Estimator, decodes: float, size: float, room: float) -> float:

@@ -18,6 +18,9 @@ from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
+ROUNDED_INPUTS = ("fp8", "int8", "nvfp4")
+"""Formats whose products take inputs of the same type; others multiply in 16 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
@@ -109,6 +112,8 @@ class Workload:
     rows: tuple[LayerCache, ...]
     """The cache of one token of one sequence, layer by layer, and the states of the sequence."""
     per_token: TokenWork
+    rounds_inputs: bool = False
+    """Whether inputs of products are rounded to the type of the weights."""
 
     def products(self, load: Load) -> float:
         """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
@@ -141,7 +146,7 @@ class Workload:
         scores = [(op, 2 * op.m * (op.n + op.k)) for i in load.layers for op in per_token.attention[i]]
         return Task(
             chip=chip, layers=len(load.layers),
-            kernels=sum(per_token.kernels[i] for i in load.layers) + self._adapter_kernels(load),
+            kernels=sum(per_token.kernels[i] for i in load.layers) + self._further_kernels(load),
             mixtures=float(sum(per_token.experts[i] > 0 for i in load.layers)), weights=load.once - head, head=head,
             experts=load.experts, routed=load.routed, flops=self.products(load), expert_flops=self._expert_flops(load),
             head_flops=per_token.head * part if load.head else 0.0,
@@ -155,12 +160,12 @@ class Workload:
             adapter=float(load.adapter),
         )  # fmt: skip
 
-    def _adapter_kernels(self, load: Load) -> float:
-        """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined."""
-        if not self.placement.adapters:
-            return 0.0
-        numbers = adapted_products(self.model, self.runtime.joined)
-        return 2 * sum(numbers[i] for i in load.layers) / DENSE_KERNELS
+    def _further_kernels(self, load: Load) -> float:
+        """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined; and one that
+        rounds the inputs of each, where they are multiplied in 8 or 4 bits."""
+        each = 2 * bool(self.placement.adapters) + self.rounds_inputs
+        numbers = adapted_products(self.model, self.runtime.joined) if each else ()
+        return each * sum(numbers[i] for i in load.layers) / DENSE_KERNELS if each else 0.0
 
     def _cache_read(self, cache: LayerCache) -> float:
         """Return bytes of one cached token of a layer that one device reads; those of 1/tp of the requests where devices have their own."""
@@ -191,7 +196,8 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
     windows = tuple(sorted(attentions)) or (0,)
     flash = runtime.flash if work.flash is None else work.flash
     rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
-    workload = Workload(model, placement, runtime, flash, windows, rows, per_token)
+    rounds = weights.format in ROUNDED_INPUTS and not runtime.gguf
+    workload = Workload(model, placement, runtime, flash, windows, rows, per_token, rounds)
     tasks = _tasks(workload, rig)
     busy = [i for i, task in enumerate(tasks) if not task.idle]
     host = workload.task(placement.host, rig.cpu)

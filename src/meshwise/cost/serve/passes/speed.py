@@ -281,6 +281,16 @@ class PassCost:
         """The coefficients of the first device, which apply to the replica as a whole; of the host where no device is used."""
         return self.calibrations(self.d.stages[0][0].chip) if self.d.stages else self.calibrations(self.d.host.chip)
 
+    @cached_property
+    def units(self) -> float:
+        """Layers that the host launches for a pass, in layers of a dense model; experts count as one more."""
+        return sum(stage[0].kernels + stage[0].mixtures for stage in self.d.stages)
+
+    @cached_property
+    def request(self) -> float:
+        """Seconds of a request's first token besides its passes."""
+        return self.first.request + self.first.request_layer * self.units
+
     def __post_init__(self) -> None:
         for i, stage in enumerate(self.d.stages):
             self.costs[i] = tuple(TaskCost(self.d, task, self.calibrations(task.chip)) for task in stage)
@@ -308,8 +318,7 @@ class PassCost:
         compute = compute * stretch + (self._drafted(batch, sum(totals)) if batch.draft else 0.0)
         program = first.step + (first.sequence + first.sample * d.vocabulary) * batch.decodes
         if batch.tokens and first.prompt_launch:  # the host is slower than the device
-            launched = sum(stage[0].kernels + stage[0].mixtures for stage in d.stages) * first.prompt_launch
-            program += max(0.0, launched - sum(totals))
+            program += max(0.0, self.units * first.prompt_launch - sum(totals))
         return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
 
     def _drafted(self, batch: Batch, busy: float) -> float:
