@@ -42,8 +42,8 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
     most = np.array([math.log(UPPER_BOUNDS[name]) for name in names])
 
     def residuals(logs: Floats) -> Floats:
-        errors = _errors(timed, _with(prior, names, logs))
-        return np.concatenate([_softened(errors), (logs - start) / width])
+        errors = row_errors(timed, _with(prior, names, logs))
+        return np.concatenate([softened(errors), (logs - start) / width])
 
     # scipy has no type stubs
     solved = cast(
@@ -65,13 +65,13 @@ def _with(prior: ServeCalibration, names: Sequence[str], logs: Floats) -> ServeC
     return replace(prior, **values)
 
 
-def _softened(errors: Floats) -> Floats:
+def softened(errors: Floats) -> Floats:
     """Make residuals beyond two standard deviations count linearly, not squared, so that a run that hung does not distort the fit."""
     size = np.abs(errors) / 2
     return np.sign(errors) * 2 * np.where(size <= 1, size, np.sqrt(2 * np.maximum(size, 1) - 1))
 
 
-def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
+def row_errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
     """Return ln(predicted / measured) in standard deviations: of time per token and time to first token at a load, where both are stated,
     otherwise of decode; and of prompts."""
     errors: list[float] = []
