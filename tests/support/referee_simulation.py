@@ -115,9 +115,9 @@ class Simulation:
 
     def _ask(self, at: float) -> None:
         """Let a user of a closed loop ask at this time."""
-        heapq.heappush(self.returning, at + self.cost.request)
-        heapq.heappush(self.returning, self.upcoming)
-        self.upcoming = heapq.heappop(self.returning)
+        if math.isfinite(self.upcoming):
+            heapq.heappush(self.returning, self.upcoming)
+        self.upcoming = heapq.heappushpop(self.returning, at + self.cost.request)
 
     def _join(self, at: float) -> None:
         if self.started >= self.requests:
@@ -182,7 +182,7 @@ class Simulation:
             elif self.count:
                 self._steps()
             elif self.upcoming < math.inf:
-                self.now = self.upcoming
+                self._advance(self.upcoming - self.now, 0)
             else:
                 break
 
@@ -271,7 +271,8 @@ class Simulation:
     def _advance(self, seconds: float, steps: int, prompts: int = 0) -> None:
         """Let time pass while all running requests make `steps` steps and `prompts` others compute their prompts."""
         self.areas[0] += self.count * seconds
-        self.areas[1] += (len(self.jobs) + len(self.partial) + prompts) * seconds
+        on_the_way = 0 if self.load.rate else len(self.returning) + math.isfinite(self.upcoming)
+        self.areas[1] += (len(self.jobs) + len(self.partial) + prompts + on_the_way) * seconds
         self.now += seconds
         if steps:
             self.step += steps

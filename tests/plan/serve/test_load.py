@@ -135,6 +135,8 @@ def test_a_prefix_in_the_cache_and_drafts_raise_throughput() -> None:
 
 def test_a_chip_or_kind_of_model_without_measurements_is_said() -> None:
     q = question("qwen3-30b-a3b:fp8", "l40s", users=4)
+    assert doubts(q, search(q).options[0]) == ["not calibrated for L40S"]
+    q = question("qwen3-30b-a3b:q4_k_m", "l40s", engine="llama.cpp")
     assert doubts(q, search(q).options[0]) == ["not calibrated for L40S", "not calibrated for models with experts on this engine"]
 
 
