@@ -24,7 +24,7 @@ from meshwise.runs.table import find_table
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 START = ServeCalibration(
-    stream=0.92, reach=40, flash_cache=0.9, layer=3.5e-5, expert=2e-5, grouped=0.95, step=2e-4, sequence=5e-6, request=0.02,
+    stream=0.92, reach=40, flash_cache=0.9, layer=4e-5, expert=2.5e-5, grouped=0.95, step=2e-4, sequence=5e-6, request=0.02,
     request_layer=4e-4, prompt_launch=2e-4, hop=5e-5, remote=1e-4, graph=0.0, reduce=5e-6, link=0.7, product=0.63, narrow=0.95,
     expert_product=0.3, tile=0.03, exposed=0.3, touch=1.0, flash=0.5, pipelined=0.8, host=0.6,
 )  # fmt: skip
@@ -33,15 +33,15 @@ SHARED = {
     "expert_product": 0.7, "exposed": 0.5, "grouped": 0.15, "product": 0.06, "narrow": 0.05, "stream": 0.05, "flash": 0.15, "touch": 0.2,
     "reduce": 0.3,
 }  # fmt: skip
-OWN = {"newer": 0.3, "layer": 0.25, "expert": 0.5, "step": 0.6, "sequence": 0.7, "request": 0.7, "prompt_launch": 0.6, "request_layer": 0.7}
-"""Coefficients of kernels, and of each engine, with the width of their priors in logarithms; `newer`: launches on the newer architecture,
-where kernels start before those that they depend on have ended, over launches on others."""
+OWN = {"layer": 0.25, "expert": 0.5, "step": 0.6, "sequence": 0.7, "request": 0.7, "prompt_launch": 0.6, "request_layer": 0.7}
+"""Coefficients of kernels, and of each engine, with the width of their priors in logarithms."""
 LAUNCHES = ("layer", "expert", "step", "sequence", "prompt_launch", "request_layer")
-NEWER = "Blackwell"
+NEWER, NEWER_SHARE, NEWER_WIDTH = "Blackwell", 0.8, 0.3
+"""An architecture whose kernels start before those that they depend on have ended: launches over those on others, fitted too."""
 MOST = {"exposed": 1.0, "stream": 0.97, "flash": 0.8, "grouped": 1.1}
 LATE_SECONDS = 6.0
 """A first token later than this waited for a place in the cache, which the memory decides."""
-FORMULA_NOISE = 1.5
+FORMULA_NOISE = 3.0
 """Errors of the formula at a load over those between two machines, which a calibration of one machine assumes."""
 STEP, DAMPING, ROUNDS, TRIES = 0.02, 0.3, 4, 3
 
@@ -51,20 +51,19 @@ class Joint:
     """A point of the fit: the logarithm of every coefficient."""
 
     logs: Floats
-    names = (*SHARED, *((engine, name) for engine in ENGINES for name in OWN))
+    names = ("newer", *SHARED, *((engine, name) for engine in ENGINES for name in OWN))
 
     def of(self, engine: str, newer: bool) -> ServeCalibration:
         """Return the coefficients of an engine, on the newer architecture or on others."""
         values = dict(zip(self.names, map(float, np.exp(self.logs)), strict=True))
         own = {name: values[engine, name] for name in OWN}
-        share = own.pop("newer")
         if newer:
-            own |= {name: own[name] * share for name in LAUNCHES}
+            own |= {name: own[name] * values["newer"] for name in LAUNCHES}
         return replace(START, **{name: values[name] for name in SHARED}, **own)
 
 
-FIRST = np.log([*(getattr(START, name) for name in SHARED), *(getattr(START, name, 0.8) for _ in ENGINES for name in OWN)])
-WIDTHS = np.array([*SHARED.values(), *(width for _ in ENGINES for width in OWN.values())])
+FIRST = np.log([NEWER_SHARE, *(getattr(START, name) for name in SHARED), *(getattr(START, name) for _ in ENGINES for name in OWN)])
+WIDTHS = np.array([NEWER_WIDTH, *SHARED.values(), *(width for _ in ENGINES for width in OWN.values())])
 HIGHEST = np.array([math.log(MOST.get(name, 1e9)) if isinstance(name, str) else math.inf for name in Joint.names])
 
 

@@ -316,7 +316,9 @@ class PassCost:
         reduce += moved(tokens * d.row_bytes, d.pcie, first) if d.row_bytes and batch.tokens else 0.0
         host = 0.0 if d.host.idle else _on_host(d, batch, passes, first)
         compute = compute * stretch + (self._drafted(batch, sum(totals)) if batch.draft else 0.0)
-        program = first.step + (first.sequence + first.sample * d.vocabulary) * batch.decodes
+        program = first.step
+        if d.vocabulary:  # a server, not a program that times products alone
+            program += (first.sequence + first.sample * d.vocabulary) * batch.decodes
         if batch.tokens and first.prompt_launch:  # the host is slower than the device
             program += max(0.0, self.units * first.prompt_launch - sum(totals))
         return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
