@@ -21,6 +21,8 @@ MAX_BUSY_SHARE = 0.98
 SHORT_SHARE, SHORT_STEP, LONG_SHARE, LONG_STEP = 0.8, 0.5, 0.2, 2.0
 """Shares of shorter and of longer pieces, and their distances from the mean in spreads. They keep mean and variance: 0.8 x 0.5 = 0.2 x 2,
 and 0.8 x 0.5^2 + 0.2 x 2^2 = 1."""
+BELOW_FULL_SHARE = 0.9
+"""Share of the requests that fit at which a paged cache is not yet full, so that none is preempted. A choice."""
 PIECE_TOLERANCE = 0.01
 """A prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice."""
 MIN_PIECE_SPREAD = 0.01
@@ -219,7 +221,7 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
         return _at_once(estimator)
     if load.users:
         running = min(float(load.users), most)
-        steady = _within(estimator.with_running(running), highest_rate(cost, load, limits), running, load)
+        steady = _within(estimator.with_running(running), highest_rate(cost, load, limits), load)
         return _report(estimator, steady, wait=_wait_of_users(load, steady, running), detailed=detailed)
     if load.rate >= highest_rate(cost, load, limits):
         return None
@@ -240,11 +242,13 @@ def _at_once(estimator: Estimator) -> Report:
     )  # fmt: skip
 
 
-def _within(steady: Steady, most: float, running: float, load: Load) -> Steady:
-    """Return the steady state of a closed loop, whose requests end no faster than an open one can be served: the others wait."""
+def _within(steady: Steady, most: float, load: Load) -> Steady:
+    """Return the steady state of a closed loop, whose requests end no faster than an open one can be served: all of it takes longer."""
     if steady.rate <= most or not load.steps:  # passes of prompts alone are fuller, the more users there are
         return steady
-    return replace(steady, rate=most, prefill=running / most - load.steps * steady.passes.step)
+    longer = steady.rate / most
+    passes = steady.passes._replace(step=steady.passes.step * longer)
+    return replace(steady, rate=most, prefill=steady.prefill * longer, passes=passes)
 
 
 def drained(cost: PassCost, load: Load, limits: Limits) -> float:
@@ -270,10 +274,12 @@ def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
     """Return the most requests per second that a replica serves."""
     if limits.running(load) < 1:
         return 0.0
-    estimator = Estimator(cost, replace(load, users=0, rate=1.0), limits, full=True)
-    # tokens of drafts leave no room for prompts where too many run
-    shares = (1.0, 0.7, 0.5, 0.35, 0.25) if load.draft else (1.0,)
-    return max(estimator.with_running(share * limits.running(load)).rate for share in shares)
+    most = limits.running(load)
+    open_loop = Estimator(cost, replace(load, users=0, rate=1.0), limits)
+    # a full cache computes outputs again, and tokens of drafts leave no room for prompts: fewer at once may be faster
+    fewer = (BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25) if load.draft else (BELOW_FULL_SHARE,)
+    rates = [open_loop.with_running(share * most).rate for share in fewer if share * most >= 1]
+    return max([replace(open_loop, full=True).with_running(most).rate, *rates])
 
 
 def _at_rate(estimator: Estimator, most: float) -> Steady:
