@@ -62,7 +62,9 @@ class Joint:
         return replace(START, **{name: values[name] for name in SHARED}, **own)
 
 
-FIRST = np.log([NEWER_SHARE, *(getattr(START, name) for name in SHARED), *(getattr(START, name) for _ in ENGINES for name in OWN)])
+FIRST = np.log(
+    [NEWER_SHARE, *(getattr(START, name) for name in SHARED), *(getattr(START, name) for _ in ENGINES for name in OWN)]
+)
 WIDTHS = np.array([NEWER_WIDTH, *SHARED.values(), *(width for _ in ENGINES for width in OWN.values())])
 HIGHEST = np.array([math.log(MOST.get(name, 1e9)) if isinstance(name, str) else math.inf for name in Joint.names])
 
@@ -137,7 +139,9 @@ def main() -> None:
         point = fit(sample(fitted_rows([case for case in cases if family(case) != name]), 110))
         own = [case for case in cases if family(case) == name]
         found |= {case.row_id: one for case, one in zip(own, predicted(own, point), strict=True)}
-        errors = (f"{part} {median_error(own, [found[case.row_id] for case in own], part):.1%}" for part in ("decode", "ttft", "tpot"))
+        errors = (
+            f"{part} {median_error(own, [found[case.row_id] for case in own], part):.1%}" for part in ("decode", "ttft", "tpot")
+        )
         print(f"{name:24} {len(own):5} rows   {'   '.join(errors)}", flush=True)
     every = [found[case.row_id] for case in cases]
     for part, must, aim in (("decode", 0.13, 0.10), ("ttft", 0.35, 0.20), ("tpot", 0.13, 0.10)):

@@ -343,16 +343,17 @@ def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed
     ttft = first.plus(wait)
     rate = steady.rate
     if estimator.first_share:  # the first wave takes longer than those after it
-        rate *= min(1.0, (steady.prefill + wait.mean + load.steps * steady.passes.step) / (ttft.mean + load.steps * steady.passes.step))
+        decoding = load.steps * steady.passes.step
+        rate *= min(1.0, (steady.prefill + wait.mean + decoding) / (ttft.mean + decoding))
     per_token = steady.passes.step / load.gained
     plain, mixed, share = steady.passes.plain, steady.passes.mixed, steady.passes.share
     apart = [(plain, 1 - share), (mixed if estimator.limits.chunked else plain + mixed, share)]
     tpot = _per_request(estimator, steady, apart) if detailed else _flat(per_token)
-    decoding = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
+    generating = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
     return Report(
         requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean,
         running=steady.decodes, waiting=rate * ttft.mean, ttft=ttft, tpot=tpot,
-        itl=weighted(apart) if load.steps else _flat(0.0), e2e=ttft.plus(decoding),
+        itl=weighted(apart) if load.steps else _flat(0.0), e2e=ttft.plus(generating),
     )  # fmt: skip
 
 
