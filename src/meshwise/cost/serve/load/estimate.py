@@ -275,11 +275,16 @@ def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
     if limits.running(load) < 1:
         return 0.0
     most = limits.running(load)
-    open_loop = Estimator(cost, replace(load, users=0, rate=1.0), limits)
     # a full cache computes outputs again, and tokens of drafts leave no room for prompts: fewer at once may be faster
     fewer = (BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25) if load.draft else (BELOW_FULL_SHARE,)
-    rates = [open_loop.with_running(share * most).rate for share in fewer if share * most >= 1]
-    return max([replace(open_loop, full=True).with_running(most).rate, *rates])
+    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in (1.0, *fewer))
+
+
+def _rate_with(cost: PassCost, load: Load, limits: Limits, running: float, *, full: bool) -> float:
+    """Return the requests per second that end where this many always run."""
+    users = math.floor(running) if load.steps else 0
+    busy = replace(load, users=users, rate=0.0 if users else 1.0, requests=0)
+    return Estimator(cost, busy, limits, full=full).with_running(running).rate if running >= 1 else 0.0
 
 
 def _at_rate(estimator: Estimator, most: float) -> Steady:
