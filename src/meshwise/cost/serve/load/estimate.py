@@ -221,7 +221,9 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
         return _at_once(estimator)
     if load.users:
         running = min(float(load.users), most)
-        steady = _within(estimator.with_running(running), highest_rate(cost, load, limits), load)
+        steady = estimator.with_running(running)
+        if running > BELOW_FULL_SHARE * most:  # fewer end more slowly than those
+            steady = _within(steady, highest_rate(cost, load, limits), load)
         return _report(estimator, steady, wait=_wait_of_users(load, steady, running), detailed=detailed)
     if load.rate >= highest_rate(cost, load, limits):
         return None
