@@ -1,5 +1,5 @@
 """Serving under load: every target of the issue with the value reached. Sources, models and cards are left out of the fits that predict
-them; the formula is compared with the simulation on 200 random settings."""
+them; the formula is compared with the simulation on 300 random settings."""
 
 import math
 import sys
@@ -26,7 +26,7 @@ from meshwise.runs.serve.predict import Prediction, predict
 from support.loads import random_settings, replica
 from support.referee_simulation import simulate
 
-SETTINGS = 200
+SETTINGS = 300
 HAND = ServeCalibration(
     stream=0.9, reach=40, flash_cache=0.8, layer=1.5e-5, step=5e-4, sequence=5e-6, reduce=1.2e-5, link=0.6, product=0.65, narrow=0.95,
     tile=0.03, exposed=0.25, touch=1.5, flash=0.5,

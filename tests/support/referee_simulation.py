@@ -80,7 +80,9 @@ class Simulation:
     entering: int = 0
     """Requests whose prompts are in the pass that ends now: they hold cache although they do not run yet."""
     upcoming: float = math.inf
-    """Time of the next arrival."""
+    """Time of the next arrival at the engine, `request` seconds after its user sent it."""
+    returning: list[float] = field(default_factory=list[float])
+    """A heap of later arrivals of a closed loop."""
     started: int = 0
     done: int = 0
     preempted: int = 0
@@ -102,11 +104,20 @@ class Simulation:
     def arrive(self) -> None:
         """Add the requests that have arrived by now."""
         while self.upcoming <= self.now:
-            self._join(self.upcoming)
-            self.upcoming += self._gap()
+            self._join(self.upcoming - self.cost.request)
+            self.upcoming = self._next()
 
-    def _gap(self) -> float:
-        return self.waits.pop() if self.waits else math.inf
+    def _next(self) -> float:
+        """Return the time of the next arrival: of an open loop, a gap after the one before; of a closed one, when a user asks again."""
+        if self.load.rate:
+            return self.upcoming + self.waits.pop() if self.waits else math.inf
+        return heapq.heappop(self.returning) if self.returning else math.inf
+
+    def _ask(self, at: float) -> None:
+        """Let a user of a closed loop ask at this time."""
+        if math.isfinite(self.upcoming):
+            heapq.heappush(self.returning, self.upcoming)
+        self.upcoming = heapq.heappushpop(self.returning, at + self.cost.request)
 
     def _join(self, at: float) -> None:
         if self.started >= self.requests:
@@ -158,10 +169,11 @@ class Simulation:
         """Simulate until all requests are done."""
         load = self.load
         if load.rate:
-            self.upcoming = self._gap()
+            self.upcoming = self.cost.request
+            self.upcoming = self._next()
         else:
             for _ in range(load.users):
-                self._join(0.0)
+                self._ask(0.0)
         while self.done < self.requests:
             self.arrive()
             pieces, taken = self._next_pieces()
@@ -170,7 +182,7 @@ class Simulation:
             elif self.count:
                 self._steps()
             elif self.upcoming < math.inf:
-                self.now = self.upcoming
+                self._advance(self.upcoming - self.now, 0)
             else:
                 break
 
@@ -259,7 +271,8 @@ class Simulation:
     def _advance(self, seconds: float, steps: int, prompts: int = 0) -> None:
         """Let time pass while all running requests make `steps` steps and `prompts` others compute their prompts."""
         self.areas[0] += self.count * seconds
-        self.areas[1] += (len(self.jobs) + len(self.partial) + prompts) * seconds
+        on_the_way = 0 if self.load.rate else len(self.returning) + math.isfinite(self.upcoming)
+        self.areas[1] += (len(self.jobs) + len(self.partial) + prompts + on_the_way) * seconds
         self.now += seconds
         if steps:
             self.step += steps
@@ -301,7 +314,7 @@ class Simulation:
             self.began = self.now
             self.began_areas = (self.areas[0], self.areas[1], self.areas[2])
         if not self.load.rate:
-            self._join(self.now)
+            self._ask(self.now)
 
     def _preempt(self) -> None:
         """Put the youngest request back to the front of the queue; it computes its prompt and what it has generated again."""
@@ -359,6 +372,8 @@ def simulate(cost: PassCost, load: Load, limits: Limits, *, requests: int = 2000
     warm = max(3 * in_flight, requests // 10) if requests > 1 else 0
     rng, total = random.Random(seed), max(requests, 6 * in_flight) + warm
     lengths = list(zip(load.prompt.draw(rng, total), load.output.draw(rng, total), strict=True))
+    if load.users and warm:  # users are at any point of their answers when the steady state begins
+        lengths[: load.users] = [(prompt, rng.randint(1, output)) for prompt, output in lengths[: load.users]]
     waits = gaps(rng, total, load.rate, load.burst) if load.rate else []
     simulation = Simulation(cost, load, limits, total, warm, lengths, waits)
     if not warm:

@@ -192,12 +192,25 @@ class ServeCalibration(Record):
     """Per layer and step: kernels that start one after another."""
     expert: Seconds = coefficient(3e-5, width=0.5)
     """Per layer with routed experts and step, in addition to `layer`: router, top-k, sort, grouped products, combination."""
+    cycles: Count = coefficient(0.0, width=0.4)
+    """Clock cycles of a layer's kernels in a step, in addition to `layer`: what a faster clock shortens."""
+    expert_cycles: Count = coefficient(0.0, width=0.5)
+    """The same of routed experts, in addition to `expert`."""
     grouped: Count = coefficient(1.0)
     """Fraction of `stream` in reading the weights of experts, whose grouped products have a few rows each."""
     step: Seconds = coefficient(1e-4, width=0.5)
     """Per step: inputs, sampling, the program's own work."""
     sequence: Seconds = coefficient(2e-7, width=0.7)
     """Per decoding sequence and step: scheduling, sampling, detokenization that the device waits for."""
+    sample: Seconds = coefficient(0.0, width=0.5)
+    """Per decoding sequence, step and token of the vocabulary: choosing a token on the host, one sequence after another."""
+    request: Seconds = coefficient(0.0, width=0.7)
+    """Per request: from its arrival to its first pass, and from its first token to the user: HTTP, tokens of the text, queues between
+    processes."""
+    request_layer: Seconds = coefficient(0.0, width=0.7)
+    """The same per layer of the model: the host prepares and launches a prompt while devices finish the steps before it."""
+    prompt_launch: Seconds = coefficient(0.0, width=0.7)
+    """The host's launch of one layer of a prompt, where no graph does; a faster device waits for it."""
     hop: Seconds = coefficient(1.8e-4, width=0.7)
     """From one device to the next of its host, in addition to the bytes."""
     remote: Seconds = coefficient(3e-4)
@@ -219,6 +232,11 @@ class ServeCalibration(Record):
     """Share of min(read time, compute time) that the other does not hide."""
     narrow: Count = coefficient(0.72, width=0.2)
     """Speed of these products with quantised weights, relative to 16-bit weights."""
+    quantized: Count = coefficient(0.0, width=0.2)
+    """FLOPs per SM and cycle in products of quantised weights with many tokens, where the engine's own kernels unpack them; 0: `product` x
+    `narrow` of the peak."""
+    vector: Count = coefficient(0.0, width=0.4)
+    """FLOPs per SM and cycle in products of quantised weights with 2 to 8 tokens, which have kernels of their own; 0: as with many."""
     expert_product: Count = coefficient(1.0, width=0.3, most=1.2)
     """Speed of the grouped products of experts, relative to dense ones with as full tiles."""
     touch: Count = coefficient(2.0, width=0.5)

@@ -92,6 +92,8 @@ class Runtime:
     name: str
     engine: str
     """The engine's name."""
+    releases: tuple[str, ...] = ()
+    """Beginnings of the versions that an earlier build stands for: '0.5', '0.6'."""
     fitted_on: str
     """Source of the calibrated sizes."""
     sources: tuple[Source, ...]
@@ -133,8 +135,6 @@ class Runtime:
     """Whether a paged engine admits a request only if its whole output fits too, so that none is ever preempted (TensorRT-LLM)."""
     repeats_keys: bool = False
     """Whether attention copies keys and values for every query head that shares them before it reads them."""
-    prompt_launch: Count = 0.0
-    """Seconds in which the host launches one layer of a prompt, where no graph does; the device waits for it."""
     prefixes: bool = False
     """Whether it finds prefixes of earlier prompts in its cache."""
     launches: int = 56
@@ -241,6 +241,12 @@ def runtime_of(engine: Engine, model_type: str) -> Runtime:
 def find_runtime(name: str) -> Runtime:
     """Return the memory allocation of an engine or of one build; case and punctuation do not count."""
     return _find(runtimes(), name)
+
+
+def builds_of(engine: str) -> dict[str, Runtime]:
+    """Return the earlier builds of an engine by the month of each ('2024-05'), the oldest first."""
+    dated = {key.removeprefix(f"{engine}-"): runtime for key, runtime in runtimes().items() if key.startswith(f"{engine}-20")}
+    return dict(sorted(dated.items()))
 
 
 def find_engine(name: str) -> Engine:

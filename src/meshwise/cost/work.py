@@ -191,6 +191,8 @@ class Serve:
     """LoRA adapters that requests choose from."""
     rank: int = 0
     """Rank of the adapters."""
+    sampled: bool = True
+    """Whether tokens are chosen from their logits; programs that time products alone take any."""
 
     def __post_init__(self) -> None:
         if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:

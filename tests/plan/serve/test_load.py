@@ -103,6 +103,15 @@ def test_the_most_users_within_targets_meet_them_and_a_tenth_more_do_not() -> No
         assert any(meets(asked, one) for one in search(asked).options) is expected
 
 
+@pytest.mark.parametrize("load", [{"users": 40}, {"users": 130}, {"users": 400}, {"rate": "10/s"}, {"rate": "40/s"}])
+def test_what_meets_the_targets_is_within_the_most_that_is_stated(load: dict[str, object]) -> None:
+    """'meets: yes' beside 'up to 106 users' of 130 contradict each other."""
+    q = question(*SMALL, prompt=1000, output=200, tpot="20ms", ttft="1s", **load)
+    for option in search(q).options[:3]:
+        if option.report:
+            assert (most_within(q, option) >= (q.load.rate or q.work.users)) is meets(q, option)
+
+
 def test_a_rate_that_nothing_serves_is_refused_with_the_most_that_can_be() -> None:
     q = question(*SMALL, rate="5000/s", prompt=1024, output=128)
     result = search(q)
@@ -135,6 +144,8 @@ def test_a_prefix_in_the_cache_and_drafts_raise_throughput() -> None:
 
 def test_a_chip_or_kind_of_model_without_measurements_is_said() -> None:
     q = question("qwen3-30b-a3b:fp8", "l40s", users=4)
+    assert doubts(q, search(q).options[0]) == ["not calibrated for L40S"]
+    q = question("qwen3-30b-a3b:q4_k_m", "l40s", engine="llama.cpp")
     assert doubts(q, search(q).options[0]) == ["not calibrated for L40S", "not calibrated for models with experts on this engine"]
 
 

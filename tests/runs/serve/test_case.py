@@ -56,6 +56,12 @@ def test_every_row_of_the_published_tables_is_read() -> None:
         ("xiongjiedai_notebook_runs", 149),
         ("xiongjiedai_memory_buffers", 64),
         ("llamacpp_fit_dryrun", 50),
+        ("engines_at_load", 1391),
+        ("alcf_vllm_trt", 775),
+        ("rocm_vllm_mi300x", 281),
+        ("llamacpp_gb10", 140),
+        ("h200_llamacpp", 21),
+        ("h200_vllm", 18),
     ):
         path = find_table(name)
         cases, skipped = read_cases(path)
@@ -169,3 +175,34 @@ def test_a_table_that_is_damaged_is_refused_in_one_line(tmp_path: Path) -> None:
     assert one_line(refused.value)
     with pytest.raises(UserError, match="the column 'quant' is missing"):
         read_cases(table(tmp_path, PLAIN, columns="model,gpu,n_gpus,decode_tok_s"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "era", "date", "build"),
+    [
+        ("vLLM", "0.6.3", "", "vllm-2024-09"),
+        ("vLLM 0.5.4", "", "", "vllm-2024-09"),
+        ("vLLM", "", "2024", "vllm-2024-09"),
+        ("vLLM", "", "2024-08-01", "vllm-2024-09"),
+        ("vLLM", "0.15.1", "2024-08-01", "vllm"),  # a release says more than a date
+        ("vLLM", "", "2026-02", "vllm"),
+        ("vLLM", "", "", "vllm"),
+        ("TensorRT-LLM", "0.12.0", "", "tensorrt-llm-2024-09"),
+        ("TensorRT-LLM", "1.0.0rc3", "", "tensorrt-llm"),
+        ("llama.cpp", "", "2023-11", "llama.cpp-2023-12"),
+        ("llama.cpp", "", "2024-03-02", "llama.cpp-2024-05"),
+        ("llama.cpp", "2026-08-22", "", "llama.cpp"),
+    ],
+)
+def test_the_release_or_the_date_of_a_run_decides_the_build(tmp_path: Path, engine: str, era: str, date: str, build: str) -> None:
+    columns, more = f"{COLUMNS},era,date", {"quant": "Q4_K_M" if engine == "llama.cpp" else "fp16"}
+    row = PLAIN | more | {"engine": engine, "era": era, "date": date, "gpu": "H100 SXM"}
+    (case,), skipped = read_cases(table(tmp_path, row, columns=columns))
+    assert not skipped
+    assert case.runtime.key == build
+
+
+def test_a_stated_micro_batch_and_a_bench_without_sampling_are_read(tmp_path: Path) -> None:
+    served, bench = one(tmp_path), one(tmp_path, note="llama-bench; n_ubatch 2048")
+    assert (served.runtime.batch, bench.runtime.batch) == (512, 2048)
+    assert (served.work.sampled, bench.work.sampled) == (True, False)

@@ -37,7 +37,8 @@ def test_rates_of_one_device_or_one_user_become_those_of_all() -> None:
         check,
         [
             ({}, 3000),
-            ({"n_gpus": "2", "note": "PER-GPU output tokens/s as stated"}, 6000),
+            ({"n_gpus": "2", "rate_of": "PER-GPU output tokens/s as stated"}, 6000),
+            ({"n_gpus": "2", "note": "8 MiB per GPU; one token per user is drafted"}, 3000),
             ({"rate_of": "per user"}, 96_000),
             ({"decode_tok_s": "40-50"}, 45),
             ({"decode_tok_s": "", "tok_s_per_user": "90"}, 2880),

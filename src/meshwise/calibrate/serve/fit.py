@@ -25,6 +25,8 @@ NOISE_STD = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
 UNPREDICTED_ERROR_STDS = 10.0
 """Error, in standard deviations, of a row that these coefficients cannot predict."""
+TTFT_NOISE_STD = 0.2
+"""Standard deviation of ln(time to first token) at a load between two runs: it depends on the moments at which requests arrive."""
 PREFILL_NOISE_STD = 0.12
 """Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
 
@@ -40,8 +42,8 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
     most = np.array([math.log(UPPER_BOUNDS[name]) for name in names])
 
     def residuals(logs: Floats) -> Floats:
-        errors = _errors(timed, _with(prior, names, logs))
-        return np.concatenate([_softened(errors), (logs - start) / width])
+        errors = row_errors(timed, _with(prior, names, logs))
+        return np.concatenate([softened(errors), (logs - start) / width])
 
     # scipy has no type stubs
     solved = cast(
@@ -63,22 +65,30 @@ def _with(prior: ServeCalibration, names: Sequence[str], logs: Floats) -> ServeC
     return replace(prior, **values)
 
 
-def _softened(errors: Floats) -> Floats:
+def softened(errors: Floats) -> Floats:
     """Make residuals beyond two standard deviations count linearly, not squared, so that a run that hung does not distort the fit."""
     size = np.abs(errors) / 2
     return np.sign(errors) * 2 * np.where(size <= 1, size, np.sqrt(2 * np.maximum(size, 1) - 1))
 
 
-def _errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
-    """Return ln(predicted / measured) in standard deviations, of decode and of prompts."""
+def row_errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
+    """Return ln(predicted / measured) in standard deviations: of time per token and time to first token at a load, where both are stated,
+    otherwise of decode; and of prompts."""
     errors: list[float] = []
     for case in cases:
         found = predict_one(case, PassCost(case.demand, lambda _: calibration))
-        if case.decode > 0:
-            errors.append(math.log(found.decode / case.decode) / NOISE_STD if found.decode > 0 else UNPREDICTED_ERROR_STDS)
+        if case.load and case.tpot > 0 and case.ttft > 0:
+            errors.append(_error(found.tpot, case.tpot, NOISE_STD))
+            errors.append(_error(found.ttft, case.ttft, TTFT_NOISE_STD))
+        elif case.decode > 0:
+            errors.append(_error(found.decode, case.decode, NOISE_STD))
         if case.prefill > 0 and not case.slow_prompt and case.work.prompt:
             errors.append(math.log(found.prefill / case.prefill) / PREFILL_NOISE_STD)
     return np.array(errors)
+
+
+def _error(predicted: float, measured: float, noise: float) -> float:
+    return math.log(predicted / measured) / noise if predicted > 0 else UNPREDICTED_ERROR_STDS
 
 
 def predict_leaving_out(

@@ -10,6 +10,7 @@ from meshwise.cost.serve.memory.cache import LayerCache
 from meshwise.cost.serve.memory.placement import (
     Placement,
     host_experts,
+    refuses_experts,
     refuses_tp,
     split_experts,
     split_layers,
@@ -100,6 +101,13 @@ class ServeLayout:
         return (f"{self.replicas} x ({', '.join(words)})" if self.replicas > 1 else ", ".join(words)).replace(
             f"(1 {self.unit})", f"1 {self.unit}"
         )
+
+
+def refuses(layout: ServeLayout, model: Model, weights: Weights) -> str:
+    """Return why a model cannot be placed by this layout; '' where it can."""
+    if layout.apart:
+        return refuses_experts(model, weights, layout.tp)
+    return refuses_tp(model, layout.tp) if layout.split == "tensor" else ""
 
 
 def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[LayerCache]) -> Placement:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from meshwise.cost.serve.load.requests import Load
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.plan.serve.search import Option
+from meshwise.plan.serve.search import Option, users_of
 
 MAX_USERS = 1 << 16
 
@@ -28,22 +28,28 @@ def _meets(q: ServeQuestion, option: Option, load: Load) -> bool:
 
 
 def _most_users(q: ServeQuestion, option: Option) -> int:
-    copies = option.layout.replicas
-    least = replace(q.load, users=1, rate=0.0)
-    if not _meets(q, option, least):
+    """Bisect from the planned users, so that the answer is below them exactly where the plan does not meet the targets."""
+    copies, planned = option.layout.replicas, users_of(q, option.layout)
+    load = replace(q.load, rate=0.0)
+    if _meets(q, option, replace(load, users=planned)):
+        low, high = planned, planned * 2
+        while high < MAX_USERS and _meets(q, option, replace(load, users=high)):
+            low, high = high, high * 2
+    elif planned > 1 and _meets(q, option, replace(load, users=1)):
+        low, high = 1, planned
+    else:
         return 0
-    low, high = 1, 2
-    while high < MAX_USERS and _meets(q, option, replace(least, users=high)):
-        low, high = high, high * 2
     while high - low > max(1, low // 50):
         middle = (low + high) // 2
-        low, high = (middle, high) if _meets(q, option, replace(least, users=middle)) else (low, middle)
+        low, high = (middle, high) if _meets(q, option, replace(load, users=middle)) else (low, middle)
     return low * copies
 
 
 def _most_rate(q: ServeQuestion, option: Option) -> float:
-    copies = option.layout.replicas
-    low, high = 0.0, max_rate(q, option) / copies
+    """The same of requests per second."""
+    copies, most = option.layout.replicas, max_rate(q, option) / option.layout.replicas
+    planned = q.load.rate / copies
+    low, high = (planned, max(planned, most)) if _meets(q, option, replace(q.load, rate=planned)) else (0.0, min(planned, most))
     for _ in range(9):
         middle = (low + high) / 2
         low, high = (middle, high) if _meets(q, option, replace(q.load, users=0, rate=middle)) else (low, middle)

@@ -15,6 +15,7 @@ from meshwise.cost.serve.layouts import (
     fastest_shares,
     layouts,
     place,
+    refuses,
     subcluster,
     with_replicas,
 )
@@ -81,8 +82,10 @@ def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[Se
 
 
 def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
-    """Return whether a layout is planned: of llama.cpp's, a row split only if it is asked for, since it is deprecated, and a tensor split
-    only without a quantised cache."""
+    """Return whether a layout is planned: one that the model can be placed by; of llama.cpp's, a row split only if it is asked for, since
+    it is deprecated, and a tensor split only without a quantised cache."""
+    if refuses(layout, q.model, q.weights):
+        return False
     if not q.engine.gguf:
         return True
     if layout.split == "row":

@@ -24,7 +24,7 @@ from meshwise.models.model import Model
 from meshwise.runs import table as tables
 from meshwise.runs.run import Run, amount, whole
 from meshwise.runs.serve import rates
-from meshwise.runs.serve.names import backend_of, card, format_in, model_of, runtime_of, weights_of
+from meshwise.runs.serve.names import backend_of, card, format_in, model_of, runtime_of, weights_of, with_batch
 from meshwise.runs.table import Skipped, Table
 
 SIZES = {"weights": "device_weights", "cache": "device_cache", "compute": "device_compute"}
@@ -206,7 +206,7 @@ def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
     assumed: list[str] = []
     rig = _rig(run)
     model = model_of(run.text("model"))
-    runtime = runtime_of(run, model, assumed)
+    runtime = with_batch(runtime_of(run, model, assumed), run)
     bits = amount(run, "bits_per_weight")
     quant = run.text("weights") or format_in(run.text("model"))
     stored = weights_of(model.source if model.tensors else model.name, quant, runtime.key, 0.0 if math.isnan(bits) else bits)
@@ -262,7 +262,10 @@ def _work(run: Run, memory_only: bool, runtime: Runtime) -> Serve:
         output = context - depth - prompt
     flash = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}.get(run.text("flash").lower())
     kind = cache_type(run.text("kv") or _usual_cache(run, runtime), runtime)
-    return Serve(prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth)
+    sampled = not rates.BARE_PROGRAM.search(f"{run.text('source')} {run.text('engine')} {run.text('note')}")
+    return Serve(
+        prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth, sampled=sampled
+    )  # fmt: skip
 
 
 def _usual_cache(run: Run, runtime: Runtime) -> str:

@@ -6,13 +6,13 @@ from functools import cache
 
 from meshwise.catalogue.cards import find_card
 from meshwise.catalogue.chips import Chip
-from meshwise.catalogue.engines import Runtime, engines, find_runtime, runtimes
+from meshwise.catalogue.engines import Runtime, builds_of, engines, find_runtime
 from meshwise.catalogue.engines import runtime_of as engine_runtime
 from meshwise.errors import UserError, quoted
 from meshwise.models import find
 from meshwise.models.formats import Format, Weights, as_gguf, find_format, weights
 from meshwise.models.model import Model
-from meshwise.runs.run import Run
+from meshwise.runs.run import Run, whole
 
 BACKENDS = {
     "rocm-wmma": ("rocwmma", "rocm-wmma"),
@@ -26,6 +26,8 @@ BACKENDS = {
 MIXED_TYPES = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
 """Marks of mixes of types whose bits per weight differ from llama.cpp's own."""
 BITS_TOLERANCE = 0.01
+RELEASE, MONTH, YEAR = re.compile(r"\bv?(\d+\.\d+)"), re.compile(r"\b(20\d\d-\d\d)"), re.compile(r"20\d\d")
+UBATCH = re.compile(r"n_ubatch[ =](\d+)")
 PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
 
 
@@ -73,24 +75,45 @@ def _same_width(fmt: Format, runtime: Runtime) -> Format:
 
 
 def runtime_of(run: Run, model: Model, assumed: list[str]) -> Runtime:
-    """Find the engine of a run; for llama.cpp, the build of the run's date, where one is stated."""
+    """Find the engine of a run, in the build of the release or of the date that the run states."""
     text = run.text("engine").lower()
     if not text or "llama" in text:
-        dated = re.search(r"\b(20\d\d-\d\d)", f"{run.text('source')} {run.text('date')} {run.text('note')}")
-        builds = sorted(key for key in runtimes() if key.startswith("llama.cpp-"))
-        later = [key for key in builds if dated and dated[1] <= key.removeprefix("llama.cpp-")]
-        return find_runtime(later[0] if later else "llama.cpp")
+        return _build(run, "llama.cpp", find_runtime("llama.cpp"))
     places = [
         (text.index(word), engine.key) for engine in engines().values() for word in (engine.key, *engine.words) if word in text
     ]
     if places:  # of several, the one that is named first
-        return engine_runtime(engines()[min(places)[1]], model.model_type)
+        engine = min(places)[1]
+        return _build(run, engine, engine_runtime(engines()[engine], model.model_type))
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = run.text("weights")
     local = (find_format(quant).gguf if quant else False) or card(run.text("chip")).kind in ("apple", "cpu")
     runtime = find_runtime("llama.cpp" if local else "vllm")
     assumed.append(f"engine {quoted(text)} evaluated as {runtime.name}")
     return runtime
+
+
+def _build(run: Run, engine: str, current: Runtime) -> Runtime:
+    """Return the build of an engine that a run states by release or date: the first one that is no older; `current` where none is."""
+    builds = builds_of(engine)
+    release = RELEASE.search(f"{run.text('era')} {run.text('engine')}")
+    numbered = [build for build in builds.values() if build.releases]
+    if release and numbered:
+        return next((build for build in numbered if release[1] in build.releases), current)
+    stated = MONTH.search(f"{run.text('source')} {run.text('date')} {run.text('era')} {run.text('note')}")
+    year = YEAR.fullmatch(run.text("date"))
+    month = stated[1] if stated else f"{year[0]}-06" if year else ""
+    later = [build for date, build in builds.items() if month and month <= date]
+    return later[0] if later else current
+
+
+def with_batch(runtime: Runtime, run: Run) -> Runtime:
+    """Return the engine with the tokens of a pass that a run states: a field, or llama.cpp's 'n_ubatch 2048' in a note."""
+    noted = UBATCH.search(run.text("note")) if runtime.gguf else None
+    stated = whole(run, "batched_tokens", default=int(noted[1]) if noted else 0)
+    if not stated:
+        return runtime
+    return replace(runtime, batch=stated, large_batch=0, scheduled=max(stated, runtime.scheduled) if runtime.scheduled else 0)
 
 
 def backend_of(run: Run) -> str:

@@ -41,7 +41,7 @@ def predict_one(case: ServeCase, cost: PassCost) -> Prediction:
         return Prediction(work.users / step, prefill, prompt if work.prompt else math.nan, step)
     if case.most:
         return Prediction(drained(cost, case.load, case.limits), prefill)
-    found = estimate(cost, case.load, case.limits, detailed=not math.isnan(case.ttft))
+    found = estimate(cost, case.load, case.limits, detailed=False)
     if found is None:
         return Prediction(math.nan, prefill)
     return Prediction(found.output_rate, prefill, found.ttft.mean, found.tpot.mean)

@@ -14,6 +14,8 @@ from meshwise.runs.table import LIMITLESS
 PER_DEVICE = re.compile(r"per[- ](?:gpu|device|card|chip)", re.IGNORECASE)
 PER_USER = re.compile(r"per[- ](?:user|request|stream|sequence)|each (?:user|request|stream)", re.IGNORECASE)
 DECODE_ONLY = re.compile(r"decode[- ]only|llama-bench|batched-bench|without (?:prompts|prefill)|\btg\d+", re.IGNORECASE)
+BARE_PROGRAM = re.compile(r"llama-bench|batched-bench|\b(?:pp|tg)\d+", re.IGNORECASE)
+"""Programs that time products without choosing tokens."""
 REQUESTS = re.compile(r"(\d+)/(\d+) (\d+)")
 DEPTH = re.compile(r"@ ?d(\d+)|\bdepth[ =](\d+)", re.IGNORECASE)
 
@@ -49,11 +51,12 @@ def depth(run: Run) -> int:
 
 
 def output_rate(run: Run, users: int, devices: int) -> float:
-    """Return output tokens per second of all requests on all devices, whatever the run states them for."""
+    """Return output tokens per second of all requests on all devices, whatever the run states them for in `rate_of`. A word in a note may
+    be about anything."""
     value = amount(run, "decode")
     if math.isnan(value):
         return amount(run, "each") * users
-    words = f"{run.text('rate_of')} {run.text('note')}"
+    words = run.text("rate_of")
     if PER_DEVICE.search(words):
         return value * devices
     return value * users if PER_USER.search(words) and not re.search(r"\btotal\b", words, re.IGNORECASE) else value
@@ -82,7 +85,7 @@ def load_of(run: Run, work: Serve, runtime: Runtime) -> Load | None:
         output=Lengths(work.output),
         users=0 if most or not math.isnan(rate) else work.users,
         rate=0.0 if math.isnan(rate) else rate,
-        requests=requests if most else 0,
+        requests=requests,
         depth=work.depth,
         prefix=0.0 if math.isnan(prefix) else prefix,
         draft=0 if math.isnan(draft) else int(draft),

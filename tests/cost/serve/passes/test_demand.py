@@ -86,8 +86,10 @@ def test_experts_and_latents_launch_more_kernels_than_a_dense_layer() -> None:
     dense, experts, latent = (asked(name, VLLM).stages[0][0] for name in ("qwen3-8b", "qwen3-30b-a3b", "deepseek-v2-lite"))
     assert (dense.kernels, dense.mixtures) == (36, 0)
     assert (experts.kernels, experts.mixtures) == (48, 48)
-    assert latent.kernels == pytest.approx(27 * 21 / 13)
+    assert latent.kernels == pytest.approx(27 * 21 / 13 + 26 * 3 / 13)  # all but the first layer have a shared expert too
     assert latent.mixtures == 26
+    rounded = asked("qwen3-8b", VLLM, fmt="fp8").stages[0][0]
+    assert rounded.kernels == pytest.approx(36 * 17 / 13)  # one more for each of four products
 
 
 def test_a_pass_reads_the_experts_that_its_tokens_are_routed_to() -> None:

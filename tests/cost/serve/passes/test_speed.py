@@ -298,3 +298,35 @@ def test_flash_attention_reads_shared_keys_once() -> None:
     )
     assert flash.decode["cache"] < plain.decode["cache"]
     assert flash.prefill["cache"] < plain.prefill["cache"]
+
+
+def today(chip: str, users: int = 1, *, quant: str = "Q4_K_M", sampled: bool = True) -> Speed:
+    """Llama 3 8B by today's llama.cpp on one card."""
+    work = Serve(prompt=512, output=256, users=users, context=1024, sampled=sampled)
+    caches = layer_caches(model("Llama 3 8B"), LLAMA_CPP, CacheRequest(context=1024, sequences=users))
+    held = stored("Llama 3 8B", quant)
+    placed = split_layers(held, caches, [1.0])
+    return speed(
+        model("Llama 3 8B"), held, placed, rig(chip), LLAMA_CPP, work, lambda one: choose_serve(one, "llama.cpp", "cuda")
+    )  # fmt: skip
+
+
+def test_quantised_prompts_of_llama_cpp_follow_sms_and_clocks_not_the_peak() -> None:
+    """h200_llamacpp: 8,624 tokens/s of an H200, whose peak is six times that of an RTX 4090; F16 goes through cuBLAS."""
+    assert today("h200").prefill_tokens_per_second == pytest.approx(8624, rel=0.2)
+    assert today("h200").prefill_tokens_per_second < 1.3 * today("rtx4090").prefill_tokens_per_second
+    assert today("h200", quant="F16").prefill_tokens_per_second > 2.5 * today("rtx4090", quant="F16").prefill_tokens_per_second
+
+
+@pytest.mark.parametrize(("users", "measured"), [(1, 219.7), (8, 535.2), (32, 1166.8)])
+def test_llama_server_chooses_tokens_one_sequence_after_another(users: int, measured: float) -> None:
+    """h200_llamacpp, llama-server: 0.6 ms of each user and step on the host, and 2 to 8 tokens multiplied vector by vector."""
+    assert today("h200", users).decode_tokens_per_second == pytest.approx(measured, rel=0.12)
+    assert today("h200", users, sampled=False).step < today("h200", users).step - users * 5e-4
+
+
+@given(users=st.integers(1, 63))
+def test_more_users_of_llama_server_never_take_a_shorter_step(users: int) -> None:
+    """But for the kernels: nine tokens are a matrix, which eight are not."""
+    fewer, more = today("h200", users).step, today("h200", users + 1).step
+    assert more > (fewer if users != 8 else 0.6 * fewer)

@@ -14,6 +14,9 @@ from meshwise.cost.serve.memory.placement import Placement, cache_part, with_cac
 from meshwise.cost.work import Serve
 from meshwise.models.model import Model
 
+LONG_CONTEXT = 2**20
+"""Tokens of a context that is longer than every window."""
+
 
 def limits(
     model: Model, runtime: Runtime, placement: Placement, chips: Sequence[Chip], work: Serve, *, sequences: int = 0
@@ -49,7 +52,7 @@ def _tokens(
     """Return the tokens of full attention that fit, and what a request needs besides its tokens, in tokens."""
     request = CacheRequest(context=1, key=work.kv, value=work.kv)
     rows = cached_rows(model, runtime, request)
-    long = CacheRequest(context=max(work.context, 2**20), key=work.kv, value=work.kv)
+    long = CacheRequest(context=max(work.context, LONG_CONTEXT), key=work.kv, value=work.kv)
     kept = layer_caches(model, runtime, long)
     windowed = [cache.tokens < long.context and cache.tokens > 0 for cache in kept]
     tp = placement.tp if placement.split == "tensor" else 1
@@ -75,7 +78,10 @@ def _tokens(
 def device_pool(model: Model, runtime: Runtime, load: DeviceLoad, left: float, work: Serve, shards: int = 1) -> Pool:
     """Return the blocks of cache that fit into `left` bytes of a device with these layers, each shared by `shards` devices."""
     rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
-    windows = layer_windows(model, runtime)
+    # compressed attention reads a window, but also keeps something of every token
+    kept = layer_caches(model, runtime, CacheRequest(context=LONG_CONTEXT, key=work.kv, value=work.kv))
+    bounded = (cache.tokens < LONG_CONTEXT for cache in kept)
+    windows = [window if ends else 0 for window, ends in zip(layer_windows(model, runtime), bounded, strict=True)]
     layers: list[PagedLayer] = []
     for i in load.layers:
         state = math.ceil(rows[i].state / shards)

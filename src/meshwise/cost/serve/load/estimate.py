@@ -21,6 +21,8 @@ MAX_BUSY_SHARE = 0.98
 SHORT_SHARE, SHORT_STEP, LONG_SHARE, LONG_STEP = 0.8, 0.5, 0.2, 2.0
 """Shares of shorter and of longer pieces, and their distances from the mean in spreads. They keep mean and variance: 0.8 x 0.5 = 0.2 x 2,
 and 0.8 x 0.5^2 + 0.2 x 2^2 = 1."""
+BELOW_FULL_SHARE = 0.9
+"""Share of the requests that fit at which a paged cache is not yet full, so that none is preempted. A choice."""
 PIECE_TOLERANCE = 0.01
 """A prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice."""
 MIN_PIECE_SPREAD = 0.01
@@ -67,6 +69,8 @@ class Estimator:
     limits: Limits
     full: bool = False
     """Whether more requests wait than fit."""
+    together: bool = False
+    """Whether all requests start at once and are equally long: those that end together are followed by prompts that fill whole passes."""
 
     @property
     def flow(self) -> float:
@@ -90,6 +94,12 @@ class Estimator:
         ends = tokens / computed
         return Batch(decodes, contexts, tokens, pairs, ends, self.groups(decodes + ends), load.draft if decodes else 0)
 
+    @property
+    def first_share(self) -> float:
+        """Share of the requests of a benchmark that its users send at its start, all at once; 0 where it has no end."""
+        load = self.load
+        return min(1.0, load.users / load.requests) if load.users and load.requests else 0.0
+
     def groups(self, running: float) -> int:
         return min(self.cost.d.pipeline, max(1, math.floor(running)))
 
@@ -104,14 +114,13 @@ class Estimator:
         return min(decodes, max(0.0, min(users, self.limits.running(self.load)) - 1)) if users else decodes
 
     def chunk(self, decodes: float, room: float) -> float:
-        """Return the mean prompt tokens of a pass that has any. Requests of equal lengths that are admitted together end together, so
-        their successors fill whole passes. Otherwise a pass finds the prompts that arrived during the one before it."""
+        """Return the mean prompt tokens of a pass that has any: the prompts that arrived during the one before it."""
         load = self.load
-        if load.users and load.prompt.fixed and load.output.fixed:
+        if self.together:
             return min(room, min(load.users, max(1, room // load.computed)) * load.computed)
         arrived = decodes / max(load.steps, 1e-9)
         several = arrived / -math.expm1(-arrived) if arrived > 1e-9 else 1.0
-        return min(room, load.computed * several)
+        return min(room, load.computed * (min(several, load.users) if load.users else several))
 
     def passes(self, decodes: float) -> Passes:
         """Return the passes of a replica in which this many requests generate tokens."""
@@ -136,17 +145,12 @@ class Estimator:
         of tiles, so a distribution of two sizes with the same mean and variance is averaged."""
         load = self.load
         number = max(1.0, piece / load.computed)
-        random_arrivals = not load.output.fixed or bool(load.rate)
-        spread = math.sqrt((random_arrivals * (number - 1) / number + load.prompt.spread**2) / number)
+        spread = math.sqrt(((not self.together) * (number - 1) / number + load.prompt.spread**2) / number)
         if spread < MIN_PIECE_SPREAD or piece >= room:
             return self.seconds(decodes, piece), piece
         short, long = max(1.0, piece * (1 - SHORT_STEP * spread)), min(room, piece * (1 + LONG_STEP * spread))
         seconds = SHORT_SHARE * self.seconds(decodes, short) + LONG_SHARE * self.seconds(decodes, long)
         return seconds, SHORT_SHARE * short + LONG_SHARE * long
-
-    def fastest(self) -> Steady:
-        """Return the steady state with as many requests as the engine runs at once."""
-        return self.with_running(self.limits.running(self.load))
 
     def with_running(self, running: float) -> Steady:
         """Return the steady state with this many admitted requests: some generate, the others compute their prompts."""
@@ -189,18 +193,19 @@ class Estimator:
 
     def prefill(self, passes: Passes) -> float:
         """Return mean seconds from admission to the first token: the passes of its own prompt, behind others that are queued."""
+        request = self.cost.request
         if not self.load.computed:
-            return 0.0
+            return request
         # a piece of several prompts ends all of them at once
         number, mixed = self.load.computed / passes.chunk, passes.mixed
-        if self.load.users and self.load.prompt.fixed and self.load.output.fixed:
-            return max(1, math.ceil(number - PIECE_TOLERANCE)) * mixed
+        if self.together:
+            return request + max(1, math.ceil(number - PIECE_TOLERANCE)) * mixed
         # a prompt of several pieces begins somewhere within one: half a pass more, an estimate
         own = (number + 0.5 if number > 1 else 1.0) * mixed
         busy = min(MAX_BUSY_SHARE, passes.share)
         alone = min(1.0, passes.chunk / self.load.computed)
         # the wait in a queue of one server with random arrivals (Pollaczek-Khinchine)
-        return own + (1 - alone) * 0.5 * (1 + self.load.prompt.spread**2) * busy / (1 - busy) * own
+        return request + own + (1 - alone) * 0.5 * (1 + self.load.prompt.spread**2) * busy / (1 - busy) * own
 
 
 def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = True) -> Report | None:
@@ -212,14 +217,40 @@ def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = Tru
     if load.users and load.prompt.fixed and load.output.fixed and limits.reserves:
         most = float(math.floor(most))  # all requests need the same, and no other one fits beside these
     estimator = Estimator(cost, load, limits, full=load.users > most)
+    if estimator.first_share == 1 and load.users <= most:
+        return _at_once(estimator)
     if load.users:
         running = min(float(load.users), most)
         steady = estimator.with_running(running)
+        if running > BELOW_FULL_SHARE * most:  # fewer end more slowly than those
+            steady = _within(steady, highest_rate(cost, load, limits), load)
         return _report(estimator, steady, wait=_wait_of_users(load, steady, running), detailed=detailed)
     if load.rate >= highest_rate(cost, load, limits):
         return None
     steady = _at_rate(estimator, most)
     return _report(estimator, steady, wait=_wait_for_a_place(load, steady, most), detailed=detailed)
+
+
+def _at_once(estimator: Estimator) -> Report:
+    """Return a benchmark whose users all begin at once and ask no second time: their prompts, then steps of all of them."""
+    load, first = estimator.load, _first_wave(estimator)
+    plain = estimator.seconds(load.users, 0.0)
+    seconds, ttft = first[-1] + load.steps * plain, percentiles(first)
+    per_token = (seconds - ttft.mean) / load.steps / load.gained if load.steps else 0.0
+    rate = load.users / seconds
+    return Report(
+        requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean, running=load.users,
+        waiting=rate * ttft.mean, ttft=ttft, tpot=_flat(per_token), itl=_flat(plain), e2e=_flat(seconds),
+    )  # fmt: skip
+
+
+def _within(steady: Steady, most: float, load: Load) -> Steady:
+    """Return the steady state of a closed loop, whose requests end no faster than an open one can be served: all of it takes longer."""
+    if steady.rate <= most or not load.steps:  # passes of prompts alone are fuller, the more users there are
+        return steady
+    longer = steady.rate / most
+    passes = steady.passes._replace(step=steady.passes.step * longer)
+    return replace(steady, rate=most, prefill=steady.prefill * longer, passes=passes)
 
 
 def drained(cost: PassCost, load: Load, limits: Limits) -> float:
@@ -235,7 +266,8 @@ def drained(cost: PassCost, load: Load, limits: Limits) -> float:
         if number >= 1:
             full = load.requests > 2 * most or not load.requests
             users = replace(load, users=max(1, round(running)), rate=0.0, requests=0)
-            seconds += number / Estimator(cost, users, limits, full=full).with_running(running).rate
+            together = load.prompt.fixed and load.output.fixed
+            seconds += number / Estimator(cost, users, limits, full=full, together=together).with_running(running).rate
     done = load.requests or most
     return done * max(1.0, load.output.mean) / seconds
 
@@ -244,7 +276,17 @@ def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
     """Return the most requests per second that a replica serves."""
     if limits.running(load) < 1:
         return 0.0
-    return Estimator(cost, replace(load, users=0, rate=1.0), limits, full=True).fastest().rate
+    most = limits.running(load)
+    # a full cache computes outputs again, and tokens of drafts leave no room for prompts: fewer at once may be faster
+    fewer = (BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25) if load.draft else (BELOW_FULL_SHARE,)
+    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in (1.0, *fewer))
+
+
+def _rate_with(cost: PassCost, load: Load, limits: Limits, running: float, *, full: bool) -> float:
+    """Return the requests per second that end where this many always run."""
+    users = math.floor(running) if load.steps else 0
+    busy = replace(load, users=users, rate=0.0 if users else 1.0, requests=0)
+    return Estimator(cost, busy, limits, full=full).with_running(running).rate if running >= 1 else 0.0
 
 
 def _at_rate(estimator: Estimator, most: float) -> Steady:
@@ -276,12 +318,6 @@ def _wait_of_users(load: Load, steady: Steady, running: float) -> Percentiles:
     wait = before / steady.rate if steady.rate else math.inf
     if before <= 0:
         return Percentiles(0.0, 0.0, 0.0, 0.0)
-    if load.prompt.fixed and load.output.fixed:
-        # Requests that start together end together: those that find no place wait for the end of a whole wave, the others for none.
-        waves, rest = divmod(before, running)
-        wave = running / steady.rate if steady.rate else math.inf
-        ends = [(waves + (rest > (1 - q) * running)) * wave for q in QUANTILES]
-        return Percentiles(wait, *ends)
     uneven = max(load.output.spread, load.prompt.spread) / math.sqrt(before)
     return Percentiles(wait, wait, wait * (1 + 1.645 * uneven), wait * (1 + 2.326 * uneven))
 
@@ -310,17 +346,21 @@ def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed
     load = estimator.load
     if not steady.rate or not math.isfinite(steady.passes.step):
         return NOTHING_SERVED
-    first = _prompt_times(estimator, steady) if detailed else _flat(steady.prefill)
+    first = _prompt_times(estimator, steady) if detailed else _flat(_mean_prompt_time(estimator, steady))
     ttft = first.plus(wait)
+    rate = steady.rate
+    if estimator.first_share:  # the first wave takes longer than those after it
+        decoding = load.steps * steady.passes.step
+        rate *= min(1.0, (steady.prefill + wait.mean + decoding) / (ttft.mean + decoding))
     per_token = steady.passes.step / load.gained
     plain, mixed, share = steady.passes.plain, steady.passes.mixed, steady.passes.share
     apart = [(plain, 1 - share), (mixed if estimator.limits.chunked else plain + mixed, share)]
     tpot = _per_request(estimator, steady, apart) if detailed else _flat(per_token)
-    decoding = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
+    generating = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
     return Report(
-        requests=steady.rate, output_rate=steady.rate * max(1.0, load.output.mean), input_rate=steady.rate * load.prompt.mean,
-        running=steady.decodes, waiting=steady.rate * ttft.mean, ttft=ttft, tpot=tpot,
-        itl=weighted(apart) if load.steps else _flat(0.0), e2e=ttft.plus(decoding),
+        requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean,
+        running=steady.decodes, waiting=rate * ttft.mean, ttft=ttft, tpot=tpot,
+        itl=weighted(apart) if load.steps else _flat(0.0), e2e=ttft.plus(generating),
     )  # fmt: skip
 
 
@@ -348,32 +388,56 @@ def _decode_times(load: Load, tpot: Percentiles) -> Percentiles:
     return percentiles([max(0, length - 1) * tpot.mean for length in load.output.draw(rng, SAMPLED_REQUESTS)])
 
 
+def _mean_prompt_time(estimator: Estimator, steady: Steady) -> float:
+    """Return the mean time to first token of an admitted request, the first wave of a benchmark included."""
+    share, first = estimator.first_share, _first_wave(estimator)
+    return (1 - share) * steady.prefill + (share * sum(first) / len(first) if first else 0.0)
+
+
 def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
     """Return the percentiles of the time to first token of an admitted request: the queue of prompts beside a constant number of decoding
-    requests."""
-    load = estimator.load
+    requests, and the first wave of a benchmark whose users all begin at once."""
+    load, request = estimator.load, estimator.cost.request
     if not load.computed:
-        return _flat(steady.passes.plain)
-    if load.users and load.prompt.fixed and load.output.fixed:
-        return _flat(steady.prefill)
+        return _flat(steady.passes.plain + request)
     room = max(1.0, estimator.limits.tokens - (steady.decodes * (1 + load.draft) if estimator.limits.chunked else 0.0))
     decodes = estimator.beside(steady.decodes)
-    lines = [(size, _smoothed(estimator, decodes, size, room)) for size in _sizes(room)]
+    lines = [(size, _smoothed(estimator, decodes, size, room)) for size in _sizes(room, load.computed)]
     if load.users:
         # requests follow on others that end, so many of them a pass, however long it takes
         per_pass = max(steady.decodes, 1e-9) / max(load.steps, 1.0)
         times = queued(arrivals(load, per_pass, 1.0), steady.passes.plain, lines, room, users=load.users)
     else:
         times = queued(arrivals(load, steady.rate, load.burst), steady.passes.plain, lines, room, users=0)
-    return percentiles(times[SAMPLED_REQUESTS // 10 :])
+    later = [time + request for time in times[SAMPLED_REQUESTS // 10 :]]
+    if load.users:  # users who wait are as many as Little's law says: all of them a while longer, or each for a share of its time
+        mean = sum(later) / len(later)
+        scale, more = min(1.0, steady.prefill / mean), max(0.0, steady.prefill - mean)
+        later = [time * scale + more for time in later]
+    share, first = estimator.first_share, _first_wave(estimator)
+    return weighted([*((time, (1 - share) / len(later)) for time in later), *((time, share / len(first)) for time in first)])
+
+
+def _first_wave(estimator: Estimator) -> list[float]:
+    """Return the times to first token of users who all begin at once: passes full of prompts, one after another, beside the requests whose
+    prompts are done. Empty where no benchmark begins."""
+    load, limits = estimator.load, estimator.limits
+    if not estimator.first_share:
+        return []
+    number = min(load.users, max(1, math.floor(limits.running(load))))
+    passes = max(1, math.ceil(number * load.computed / limits.tokens - PIECE_TOLERANCE))
+    each = estimator.seconds(number / 2 if limits.chunked else 0.0, number * load.computed / passes)
+    ends = (max(1, math.ceil((i + 1) / number * passes - PIECE_TOLERANCE)) for i in range(number))
+    return [estimator.cost.request + end * each for end in ends]
 
 
 def _smoothed(estimator: Estimator, decodes: float, size: float, room: float) -> float:
     """Return the seconds of a pass, averaged over pieces of about this size: they grow in steps with the waves of tiles."""
-    near = [min(room, max(1.0, size * factor)) for factor in (0.88, 1.0, 1.12)] if 1 < size < room else [size]
+    spread = 1 < size < room and not estimator.load.prompt.fixed
+    near = [min(room, max(1.0, size * factor)) for factor in (0.88, 1.0, 1.12)] if spread else [size]
     return sum(estimator.seconds(decodes, one) for one in near) / len(near)
 
 
-def _sizes(room: float) -> list[float]:
-    """Return sizes of pieces, each twice the one before."""
-    return [1.0, *(2.0**i for i in range(6, 20) if 2.0**i < room), room] if room > 1 else [room]
+def _sizes(room: float, prompt: float) -> list[float]:
+    """Return sizes of pieces, each twice the one before, and that of a mean prompt."""
+    return sorted({1.0, *(2.0**i for i in range(6, 20) if 2.0**i < room), max(1.0, min(prompt, room)), room})

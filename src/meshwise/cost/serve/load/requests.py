@@ -69,7 +69,7 @@ class Load:
     burst: float = 1.0
     """Standard deviation of the time between arrivals over its mean: 1 is a Poisson process, more are bursts."""
     requests: int = 0
-    """Number of requests of a benchmark that sends all of them at once; 0: endless."""
+    """Number of requests of a benchmark; 0: endless. Without users, all of them are sent at once."""
     depth: int = 0
     """Cached tokens before the prompt: earlier turns of a chat."""
     prefix: float = 0.0

@@ -261,7 +261,8 @@ def split_tensors(
 
 def refuses_experts(model: Model, weights: Weights, devices: int) -> str:
     """Return why the experts of a model cannot lie apart on `devices` devices; '' where they can."""
-    numbers = {weight.slot.copies for weight in weights.tensors if weight.slot.expert}
+    # the biases of all experts are one tensor
+    numbers = {weight.slot.copies for weight in weights.tensors if weight.slot.expert and weight.slot.product}
     if not numbers:
         return f"{model.name} has no experts"
     wrong = [number for number in numbers if number % devices]

@@ -18,6 +18,9 @@ from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
+ROUNDED_INPUTS = ("fp8", "int8", "nvfp4")
+"""Formats whose products take inputs of the same type; others multiply in 16 bits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
@@ -43,8 +46,6 @@ class Demand:
     """Whether the host can queue a whole stage before the next one starts, so that micro-batches overlap."""
     alone: float
     """Fraction of a layer's kernels with a single token, if the engine has kernels of its own for that; otherwise 1."""
-    prompt_launch: float
-    """Seconds in which the host launches one layer of a prompt, where no graph does."""
     pipeline: int
     """Groups of requests that follow one another through the stages; 1 where a pass waits for the one before it."""
     stages: tuple[tuple[Task, ...], ...]
@@ -64,6 +65,8 @@ class Demand:
     """Whether its devices can read each other's memory over PCIe."""
     reduce_bytes: float
     """Bytes of an all-reduce per token."""
+    vocabulary: int
+    """Logits of a sequence that a token is chosen from; 0 where none is chosen."""
     devices: int
     """Devices that have work."""
     row_products: float
@@ -109,6 +112,8 @@ class Workload:
     rows: tuple[LayerCache, ...]
     """The cache of one token of one sequence, layer by layer, and the states of the sequence."""
     per_token: TokenWork
+    rounds_inputs: bool = False
+    """Whether inputs of products are rounded to the type of the weights."""
 
     def products(self, load: Load) -> float:
         """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
@@ -141,7 +146,7 @@ class Workload:
         scores = [(op, 2 * op.m * (op.n + op.k)) for i in load.layers for op in per_token.attention[i]]
         return Task(
             chip=chip, layers=len(load.layers),
-            kernels=sum(per_token.kernels[i] for i in load.layers) + self._adapter_kernels(load),
+            kernels=sum(per_token.kernels[i] for i in load.layers) + self._further_kernels(load),
             mixtures=float(sum(per_token.experts[i] > 0 for i in load.layers)), weights=load.once - head, head=head,
             experts=load.experts, routed=load.routed, flops=self.products(load), expert_flops=self._expert_flops(load),
             head_flops=per_token.head * part if load.head else 0.0,
@@ -155,12 +160,12 @@ class Workload:
             adapter=float(load.adapter),
         )  # fmt: skip
 
-    def _adapter_kernels(self, load: Load) -> float:
-        """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined."""
-        if not self.placement.adapters:
-            return 0.0
-        numbers = adapted_products(self.model, self.runtime.joined)
-        return 2 * sum(numbers[i] for i in load.layers) / DENSE_KERNELS
+    def _further_kernels(self, load: Load) -> float:
+        """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined; and one that
+        rounds the inputs of each, where they are multiplied in 8 or 4 bits."""
+        each = 2 * bool(self.placement.adapters) + self.rounds_inputs
+        numbers = adapted_products(self.model, self.runtime.joined) if each else ()
+        return each * sum(numbers[i] for i in load.layers) / DENSE_KERNELS if each else 0.0
 
     def _cache_read(self, cache: LayerCache) -> float:
         """Return bytes of one cached token of a layer that one device reads; those of 1/tp of the requests where devices have their own."""
@@ -191,7 +196,8 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
     windows = tuple(sorted(attentions)) or (0,)
     flash = runtime.flash if work.flash is None else work.flash
     rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
-    workload = Workload(model, placement, runtime, flash, windows, rows, per_token)
+    rounds = weights.format in ROUNDED_INPUTS and not runtime.gguf
+    workload = Workload(model, placement, runtime, flash, windows, rows, per_token, rounds)
     tasks = _tasks(workload, rig)
     busy = [i for i, task in enumerate(tasks) if not task.idle]
     host = workload.task(placement.host, rig.cpu)
@@ -205,12 +211,13 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         batch=(runtime.batch_on(rig.chips[0]) if rig.chips else runtime.batch) * (tp if placement.apart else 1),
         copies=runtime.copies if pipelined else 1,
         queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue, alone=runtime.alone,
-        prompt_launch=runtime.prompt_launch, pipeline=len(stages) if placement.split == "tensor" else 1, stages=stages,
+        pipeline=len(stages) if placement.split == "tensor" else 1, stages=stages,
         host=host, pcie=rig.chips[0].host if rig.chips else None, crossings=_crossings(placement, weights),
         hops=_hops(model, placement, rig, runtime, busy), tp=tp, reduces=2.0 if tp > 1 and not placement.apart else 0.0,
         dispatch_bytes=_dispatched(model, weights, tp) if placement.apart else 0.0,
         reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None, reduce_remote=wide,
         peer_access=all(chip.peer_access for chip in rig.chips), reduce_bytes=model.decoder.hidden * 2.0, devices=len(busy),
+        vocabulary=model.decoder.vocab if work.sampled else 0,
         row_products=float(per_token.cut) if rowwise else 0.0,
         row_bytes=4 * _row_elements(per_token, len(busy)) if rowwise else 0.0,
     )  # fmt: skip

@@ -25,6 +25,10 @@ HOST_SYNC_SECONDS = 3e-5
 BOUND_SHARPNESS = 6.0
 """Sharpness of the minimum of two bounds: where they are equal, the rate is 11% below either. Of 3, 4, 6 and 10 this one has the smallest
 error on cards left out of the fit."""
+USUAL_CLOCK = 1.8e9
+"""Cycles per second of a chip that states no clock."""
+MAX_VECTOR_TOKENS = 8
+"""Tokens up to which llama.cpp multiplies vector by vector (MMVQ_MAX_BATCH_SIZE)."""
 MAX_SKINNY_TOKENS = 64
 """Tokens of a pass up to which products are bound by reading: libraries split their sums over all SMs, and no tile is padded."""
 WARP_PEAK = {"Hopper": 0.63}
@@ -147,7 +151,11 @@ def peak_flops(chip: Chip, kind: str, *, int8_products: bool) -> float:
 
 
 def _product_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
-    """Return FLOP/s of products with many tokens, for this mix of 16-bit and quantised weights."""
+    """Return FLOP/s of products with many tokens, for this mix of 16-bit and quantised weights. Kernels that unpack weights are bound by
+    the cycles of the SMs: an H200 reaches 0.15 of its peak with Q4_K_M (9,792 prompt tokens/s of an 8B in h200_llamacpp)."""
+    if s.quantized and d.int8_products:
+        half = peak_flops(chip, "", int8_products=False) * s.product
+        return 1 / ((1 - d.narrow) / half + d.narrow / (s.quantized * cycles(chip)))
     return peak_flops(chip, d.peak_type, int8_products=d.int8_products) * s.product / (1 - d.narrow + d.narrow / s.narrow)
 
 
@@ -193,9 +201,22 @@ class TaskCost:
             rows = rows if rows <= MAX_EXACT_ROWS else ceil(rows / 64) * 64
             filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > MAX_SKINNY_TOKENS else 1.0
             flops = task.flops + task.expert_flops * (1 / s.expert_product - 1)
-            multiplied = tokens * flops / (filled * self.rate)
+            multiplied = self.multiplied(tokens, flops) / filled
             self.known[key] = (read, _overlapped(read, multiplied, s) - read)
         return self.known[key]
+
+    def all_layers(self, tokens: float, passes: int, single: bool) -> tuple[float, float]:
+        """Return the same of several passes: full micro-batches, and one with the rest of the tokens."""
+        if passes == 1:
+            return self.layers(tokens, single)
+        full, last = self.layers(self.d.batch, False), self.layers(tokens - (passes - 1) * self.d.batch, False)
+        return (passes - 1) * full[0] + last[0], (passes - 1) * full[1] + last[1]
+
+    def multiplied(self, tokens: float, flops: float) -> float:
+        """Return seconds of products with this many tokens. Kernels for a few tokens read weights once and multiply them token by token."""
+        if self.s.vector and tokens <= MAX_VECTOR_TOKENS:
+            return max(0.0, tokens - 1) * flops / (self.s.vector * cycles(self.task.chip))
+        return tokens * flops / self.rate
 
     def head(self, rows: float, single: bool) -> tuple[float, float]:
         """Return seconds of reading the head, and of its products as far as reading does not hide them."""
@@ -203,7 +224,7 @@ class TaskCost:
         if not task.head or not rows:
             return 0.0, 0.0
         read = task.head / (self.reading * (s.single if single else 1.0))
-        return read, _overlapped(read, rows * task.head_flops / self.rate, s) - read
+        return read, _overlapped(read, self.multiplied(rows, task.head_flops), s) - read
 
     def attention(self, batch: Batch, part: float) -> float:
         """Return seconds of attention: the cache of decoding sequences, and pairs of prompts. Where a latent is shared by all heads,
@@ -229,17 +250,19 @@ class TaskCost:
         passes = ceil(tokens / self.d.batch)
         each = tokens / passes
         single = self.d.alone < 1 and batch.rows == 1
-        read, more = self.layers(each, single)
+        read, more = self.all_layers(tokens, passes, single)
         head_read, head_more = self.head((batch.rows - batch.tokens + batch.ends) * part, single)
         touched = s.touch * task.touched * tokens / task.chip.bandwidth
         if task.adapters:  # read for the requests of the pass; inputs and outputs of the products pass through memory once more
-            read += task.adapter_bytes((batch.decodes + batch.ends) * part) / self.reading
+            read += passes * task.adapter_bytes((batch.decodes + batch.ends) * part) / self.reading
             touched += task.touched * tokens / task.chip.bandwidth + tokens * task.adapter / self.top
-        launch = (task.kernels * s.layer + task.mixtures * s.expert) * (self.d.alone if single else 1.0)
+        clock = task.chip.clock or USUAL_CLOCK
+        layer, expert = s.layer + s.cycles / clock, s.expert + s.expert_cycles / clock
+        launch = (task.kernels * layer + task.mixtures * expert) * (self.d.alone if single else 1.0)
         reduce = self.d.reduces * task.layers * all_reduce(self.d, each, s) if self.d.reduces else 0.0
         reduce += task.mixtures * all_to_all(self.d, each, s) if self.d.dispatch_bytes else 0.0
         return (
-            passes * read + head_read, self.attention(batch, part), passes * more + head_more + touched, passes * launch, 0.0,
+            read + head_read, self.attention(batch, part), more + head_more + touched, passes * launch, 0.0,
             passes * reduce, 0.0,
         )  # fmt: skip
 
@@ -257,6 +280,16 @@ class PassCost:
     def first(self) -> ServeCalibration:
         """The coefficients of the first device, which apply to the replica as a whole; of the host where no device is used."""
         return self.calibrations(self.d.stages[0][0].chip) if self.d.stages else self.calibrations(self.d.host.chip)
+
+    @cached_property
+    def units(self) -> float:
+        """Layers that the host launches for a pass, in layers of a dense model; experts count as one more."""
+        return sum(stage[0].kernels + stage[0].mixtures for stage in self.d.stages)
+
+    @cached_property
+    def request(self) -> float:
+        """Seconds of a request's first token besides its passes."""
+        return self.first.request + self.first.request_layer * self.units
 
     def __post_init__(self) -> None:
         for i, stage in enumerate(self.d.stages):
@@ -283,9 +316,11 @@ class PassCost:
         reduce += moved(tokens * d.row_bytes, d.pcie, first) if d.row_bytes and batch.tokens else 0.0
         host = 0.0 if d.host.idle else _on_host(d, batch, passes, first)
         compute = compute * stretch + (self._drafted(batch, sum(totals)) if batch.draft else 0.0)
-        program = first.step + first.sequence * batch.decodes
-        if batch.tokens and d.prompt_launch:  # the host is slower than the device
-            program += max(0.0, sum(stage[0].kernels + stage[0].mixtures for stage in d.stages) * d.prompt_launch - sum(totals))
+        program = first.step
+        if d.vocabulary:  # a server, not a program that times products alone
+            program += (first.sequence + first.sample * d.vocabulary) * batch.decodes
+        if batch.tokens and first.prompt_launch:  # the host is slower than the device
+            program += max(0.0, self.units * first.prompt_launch - sum(totals))
         return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
 
     def _drafted(self, batch: Batch, busy: float) -> float:

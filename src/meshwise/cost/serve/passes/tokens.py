@@ -12,6 +12,10 @@ DENSE_KERNELS = 13.0
 LATENT_KERNELS = 8.0
 """More of them with latent attention: two low-rank products with their norms, the products that absorb the latent, and the sum of parts of
 a long cache."""
+SPARSE_KERNELS = 8.0
+"""More of them with an index that chooses the keys of latent attention: its products, a norm, rotations, scores, and the choice."""
+SHARED_KERNELS = 3.0
+"""More of them with an expert that every token uses: two products and the gate between them."""
 RECURRENT_KERNELS = 4.0
 """More of them in a recurrent mixer: convolution, gates, decay and scan instead of rotation and attention."""
 
@@ -75,6 +79,8 @@ def adapted_products(model: Model, joined: bool) -> tuple[int, ...]:
 
 def _more_kernels(ops: tuple[Op, ...]) -> float:
     """Return the kernels of a block in addition to those of a dense layer; experts have a coefficient of their own."""
+    names = {op.name.partition(".")[0] for op in ops}
     latent = any(op.name == "attention.kv_down" for op in ops)
     recurrent = any(op.kind == "scan" for op in ops)
-    return LATENT_KERNELS * latent + RECURRENT_KERNELS * recurrent
+    further = SPARSE_KERNELS * ("index" in names) + SHARED_KERNELS * ("shared" in names)
+    return LATENT_KERNELS * latent + RECURRENT_KERNELS * recurrent + further

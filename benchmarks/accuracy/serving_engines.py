@@ -1,0 +1,157 @@
+"""vLLM, SGLang and TensorRT-LLM at a load: coefficients of kernels that the three share and of the program around them, fitted together to
+`engines_at_load`; and the errors on each model, predicted by a fit without it. Takes some minutes.
+
+    python benchmarks/accuracy/serving_engines.py            every model left out in turn
+    python benchmarks/accuracy/serving_engines.py --fit      the coefficients of the shipped files"""
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from accuracy import Target
+from meshwise.calibrate.score import spearman
+from meshwise.calibrate.serve import intervals
+from meshwise.calibrate.serve.fit import row_errors, softened
+from meshwise.catalogue.calibrations import ServeCalibration
+from meshwise.cost.layout import Floats
+from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.serve.predict import Prediction, predict
+from meshwise.runs.table import find_table
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+START = ServeCalibration(
+    stream=0.92, reach=40, flash_cache=0.9, layer=4e-5, expert=2.5e-5, grouped=0.95, step=2e-4, sequence=5e-6, request=0.02,
+    request_layer=4e-4, prompt_launch=2e-4, hop=5e-5, remote=1e-4, graph=0.0, reduce=5e-6, link=0.7, product=0.63, narrow=0.95,
+    expert_product=0.3, tile=0.03, exposed=0.3, touch=1.0, flash=0.5, pipelined=0.8, host=0.6,
+)  # fmt: skip
+"""Before the fit: kernels as those of TensorRT-LLM on Hopper in `tensorrt_llm_hopper`."""
+SHARED = {
+    "expert_product": 0.7, "exposed": 0.5, "grouped": 0.15, "product": 0.06, "narrow": 0.05, "stream": 0.05, "flash": 0.15, "touch": 0.2,
+    "reduce": 0.3,
+}  # fmt: skip
+OWN = {"layer": 0.25, "expert": 0.5, "step": 0.6, "sequence": 0.7, "request": 0.7, "prompt_launch": 0.6, "request_layer": 0.7}
+"""Coefficients of kernels, and of each engine, with the width of their priors in logarithms."""
+LAUNCHES = ("layer", "expert", "step", "sequence", "prompt_launch", "request_layer")
+NEWER, NEWER_SHARE, NEWER_WIDTH = "Blackwell", 0.8, 0.3
+"""An architecture whose kernels start before those that they depend on have ended: launches over those on others, fitted too."""
+MOST = {"exposed": 1.0, "stream": 0.97, "flash": 0.8, "grouped": 1.1}
+LATE_SECONDS = 6.0
+"""A first token later than this waited for a place in the cache, which the memory decides."""
+FORMULA_NOISE = 3.0
+"""Errors of the formula at a load over those between two machines, which a calibration of one machine assumes."""
+STEP, DAMPING, ROUNDS, TRIES = 0.02, 0.3, 4, 3
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A point of the fit: the logarithm of every coefficient."""
+
+    logs: Floats
+    names = ("newer", *SHARED, *((engine, name) for engine in ENGINES for name in OWN))
+
+    def of(self, engine: str, newer: bool) -> ServeCalibration:
+        """Return the coefficients of an engine, on the newer architecture or on others."""
+        values = dict(zip(self.names, map(float, np.exp(self.logs)), strict=True))
+        own = {name: values[engine, name] for name in OWN}
+        if newer:
+            own |= {name: own[name] * values["newer"] for name in LAUNCHES}
+        return replace(START, **{name: values[name] for name in SHARED}, **own)
+
+
+FIRST = np.log(
+    [NEWER_SHARE, *(getattr(START, name) for name in SHARED), *(getattr(START, name) for _ in ENGINES for name in OWN)]
+)
+WIDTHS = np.array([NEWER_WIDTH, *SHARED.values(), *(width for _ in ENGINES for width in OWN.values())])
+HIGHEST = np.array([math.log(MOST.get(name, 1e9)) if isinstance(name, str) else math.inf for name in Joint.names])
+
+
+def is_newer(case: ServeCase) -> bool:
+    return case.chip.architecture == NEWER
+
+
+def residuals(groups: dict[tuple[str, bool], list[ServeCase]], logs: Floats) -> Floats:
+    point = Joint(logs)
+    found = [softened(row_errors(rows, point.of(*key)) / FORMULA_NOISE) for key, rows in groups.items()]
+    return np.concatenate([*found, (logs - FIRST) / WIDTHS])
+
+
+def fit(cases: Sequence[ServeCase]) -> Joint:
+    """Fit by damped steps of Gauss and Newton."""
+    groups: dict[tuple[str, bool], list[ServeCase]] = defaultdict(list)
+    for case in cases:
+        groups[case.runtime.engine, is_newer(case)].append(case)
+    logs, damping = np.minimum(FIRST, HIGHEST - 1e-3), DAMPING
+    now = residuals(groups, logs)
+    for _ in range(ROUNDS):
+        slopes = np.array([(residuals(groups, logs + STEP * unit) - now) / STEP for unit in np.eye(len(logs))]).T
+        for _ in range(TRIES):
+            step = -np.linalg.solve(slopes.T @ slopes + damping * np.diag(WIDTHS**-2.0), slopes.T @ now)
+            tried = np.minimum(logs + np.clip(step, -1, 1), HIGHEST - 1e-3)
+            after = residuals(groups, tried)
+            if after @ after < now @ now:
+                logs, now, damping = tried, after, damping / 3
+                break
+            damping *= 5
+    return Joint(logs)
+
+
+def sample(cases: Sequence[ServeCase], number: int) -> list[ServeCase]:
+    """Choose about as many rows of each engine, model, chip and format."""
+    rng, groups = np.random.default_rng(1), defaultdict[object, list[ServeCase]](list)
+    for case in cases:
+        groups[case.runtime.engine, case.model.name, case.chip.key, case.weights.format].append(case)
+    each = max(3, number // len(groups))
+    return [rows[i] for rows in groups.values() for i in sorted(rng.choice(len(rows), min(each, len(rows)), replace=False))]
+
+
+def fitted_rows(cases: Sequence[ServeCase]) -> list[ServeCase]:
+    """Leave out rows that wait for a place, of a split that the sample states wrongly (vLLM with Qwen3 235B), and the times to first token
+    of a benchmark that keeps one request more than it states (Llama 3.1 8B: they fall with the users and grow with the output)."""
+    known = [c for c in cases if c.ttft < LATE_SECONDS and (c.runtime.engine, c.model.name) != ("vllm", "qwen3-235b-a22b")]
+    return [replace(case, ttft=math.nan) if case.model.name == "llama-3.1-8b" else case for case in known]
+
+
+def family(case: ServeCase) -> str:
+    return case.model.name.partition("-")[0] if case.model.name.startswith("deepseek") else case.model.name
+
+
+def predicted(cases: Sequence[ServeCase], point: Joint) -> list[Prediction]:
+    return [predict([case], point.of(case.runtime.engine, is_newer(case)))[0] for case in cases]
+
+
+def median_error(cases: Sequence[ServeCase], found: Sequence[Prediction], part: str) -> float:
+    pairs = [(getattr(one, part), getattr(case, part)) for case, one in zip(cases, found, strict=True)]
+    return float(np.median([abs(one / seen - 1) for one, seen in pairs if one > 0 and seen > 0]))
+
+
+def main() -> None:
+    cases = [case for case in read_cases(find_table("engines_at_load"))[0] if case.load]
+    if "--fit" in sys.argv:
+        point = fit(sample(fitted_rows(cases), 200))
+        print({str(name): float(f"{value:.3g}") for name, value in zip(point.names, np.exp(point.logs), strict=True)})
+        return
+    found: dict[str, Prediction] = {}
+    for name in dict.fromkeys(map(family, cases)):
+        point = fit(sample(fitted_rows([case for case in cases if family(case) != name]), 110))
+        own = [case for case in cases if family(case) == name]
+        found |= {case.row_id: one for case, one in zip(own, predicted(own, point), strict=True)}
+        errors = (
+            f"{part} {median_error(own, [found[case.row_id] for case in own], part):.1%}" for part in ("decode", "ttft", "tpot")
+        )
+        print(f"{name:24} {len(own):5} rows   {'   '.join(errors)}", flush=True)
+    every = [found[case.row_id] for case in cases]
+    for part, must, aim in (("decode", 0.13, 0.10), ("ttft", 0.35, 0.20), ("tpot", 0.13, 0.10)):
+        print(Target(f"engines at load, a model left out: {part}, median", median_error(cases, every, part), must, aim).line())
+    served = [(one.decode, case.decode) for case, one in zip(cases, every, strict=True) if one.decode > 0]
+    rank = spearman(*(np.array(side) for side in zip(*served, strict=True))) or 0.0
+    print(Target("the same: Spearman of output tokens/s", rank, 0.97, 0.98, True, False).line())
+    logs = [error for error in intervals.errors(cases, every, "decode") if math.isfinite(error)]
+    print(f"spread of ln(measured / predicted) output tokens/s: {intervals.spread(logs, 0.0):.3f}")
+
+
+if __name__ == "__main__":
+    main()
