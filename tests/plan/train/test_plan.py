@@ -127,8 +127,8 @@ def test_megatrons_tflops_count_masked_attention_and_recompute() -> None:
 
 
 def test_the_interval_is_that_of_the_rows_which_the_calibration_left_out(best: Choice) -> None:
-    """ln(measured / predicted) between `low` and `high` of the range that the step's share of waiting falls into, and what differs between machines; 13% for
-    memory."""
+    """ln(measured / predicted) between `low` and `high` of the range that the step's share of waiting falls into, and what differs between
+    machines; memory has its own."""
     c = lookup.question(ASK).calibration
     share = 1 - sum(best.time[name] for name in COMPUTING) / best.step
     at = sum(share >= edge for edge in c.waiting)
