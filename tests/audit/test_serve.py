@@ -30,7 +30,7 @@ def test_a_load_is_predicted_with_its_latencies():
     """A rate of requests, or as many as the engine admits, is read as `validate` reads it."""
     vllm = {"chip": "h100-sxm", "model": "llama-3.1-8b", "weights": "fp8", "engine": "vllm"}
     lengths: dict[str, Any] = {"prompt": 512.0, "output": 128.0, "devices": 1.0}
-    (at_rate,), _ = serve.predict_runs([figures(texts=vllm, **lengths, rate=4.0, decode=512.0, ttft=0.02, tpot=5.0)])
+    (at_rate,), _ = serve.predict_runs([figures(texts=vllm, **lengths, rate=4.0, decode=512.0, ttft=0.05, tpot=5.0)])
     assert at_rate.decode == pytest.approx(4 * 128)
     assert 0 < at_rate.ttft < 0.2
     assert [finding.message.split(" is ")[0] for finding in serve.compare([at_rate])] == ["each next token"]

@@ -17,7 +17,7 @@ from meshwise.programs.write import Exported
 from support.every import check_every
 
 ASK = TrainAsk("llama-3.1-8b", on="1xh100-sxm", batch=8, seq=2048, finetune="lora:16")
-NODE: dict[str, Any] = {"on": "8xh100-sxm", "batch": 64, "framework": "fsdp"}
+NODE: dict[str, Any] = {"on": "8xh100-sxm", "batch": 64, "framework": "fsdp", "fix": ("zero=3", "dp_replicate=1")}
 GOLDEN = """\
 model:
   _component_: torchtune.models.llama3_1.qlora_llama3_1_8b
@@ -169,7 +169,7 @@ def test_what_torchtune_cannot_say_is_refused_with_what_it_can() -> None:
         "objective": ({"objective": "dpo"}, r"dpo is another recipe, .* expected --objective sft"),
         "fused loss": ({"loss": "fused"}, r"has no fused loss; the nearest .*--loss chunked"),
         "paged": (NODE | {"optimizer": "adamw-paged-8bit"}, r"only on one device: .*--optimizer adamw-8bit"),
-        "DDP": (NODE | {"framework": "ddp"}, r"only FSDP on several devices, no ZeRO 0; the nearest layout .*zero=3"),
+        "DDP": (NODE | {"framework": "ddp", "fix": ()}, r"only FSDP on several devices, no ZeRO 0; the nearest layout .*zero=3"),
         "HSDP": (NODE | {"fix": ("dp_replicate=2", "zero=3")}, r"without replicas \(dp_replicate 2\); the nearest .*dp_shard=8"),
         "tp of adapters": (NODE | {"fix": ("tp=2", "sp=0")}, r"tensor parallelism only for full fine-tuning of llama3, .*tp=1"),
         "pp": (NODE | {"framework": "megatron", "finetune": "", "fix": ("pp=2",)}, r"has no pipeline \(pp 2\).*; the nearest"),

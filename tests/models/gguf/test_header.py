@@ -171,7 +171,8 @@ def test_anything_but_a_gguf_file_is_refused(content: bytes, words: str, tmp_pat
 
 @pytest.mark.parametrize("name", ["nowhere.gguf", "a" * 5000 + ".gguf", "a\0b.gguf"])
 def test_a_file_that_is_not_there_is_refused(name: str) -> None:
-    assert "no such file" in refusal(Path(name))
+    told = refusal(Path(name))
+    assert "no such file" in told or "control characters" in told
 
 
 def test_a_folder_is_refused_as_a_gguf_file(tmp_path: Path) -> None:

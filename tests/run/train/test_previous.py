@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from meshwise.run.train.hosts import Hosts
 from meshwise.run.train.launch import Launch, prepare
 from meshwise.run.train.lock import lock
 from meshwise.workers.trainer.contract.files.expected import config_json
-from meshwise.workers.trainer.contract.marker import Marker, Trained
+from meshwise.workers.trainer.contract.marker import DESCRIPTION, Marker, Trained
 from meshwise.workers.trainer.models.base import Span, build
 from meshwise.workers.trainer.weights import init_random, save
 from support.command import Run, one_line, refused
@@ -48,7 +49,10 @@ def checkpoint(out: Path, step: int, name: str = "step", **changes: Any) -> Path
     target = out / "checkpoints" / f"{name}-{step}"
     target.mkdir(parents=True)
     trained = Trained.of(settings, step * settings.batch)
-    (target / "complete").write_text(Marker(step=step, skipped=0, trained=trained, files={}).text())
+    described = b"{}"
+    (target / DESCRIPTION).write_bytes(described)
+    files = {DESCRIPTION: (len(described), zlib.crc32(described))}
+    (target / "complete").write_text(Marker(step=step, skipped=0, trained=trained, files=files).text())
     return target
 
 

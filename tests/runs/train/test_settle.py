@@ -37,6 +37,12 @@ SERVED = {
     "local_rig_notes",
     "strix_halo_rpc",
     "tensorrt_llm_hopper",
+    "alcf_vllm_trt",
+    "engines_at_load",
+    "h200_llamacpp",
+    "h200_vllm",
+    "llamacpp_gb10",
+    "rocm_vllm_mi300x",
     *(f"h200_transformers_{it}" for it in ("14b", "3b", "8b", "gemma2", "qwen3_moe")),
     *(f"xiongjiedai_{it}" for it in ("llama3_bench", "memory_buffers", "notebook_runs")),
 }

@@ -307,7 +307,7 @@ def test_a_pod_of_tpus_is_planned_with_maxtext_and_the_rooflines_of_the_scaling_
     assert "MaxText (assumed, --framework)" in output
     assert "468 tokens per device and step, 850 needed" in output
     assert "113 tokens per device needed" in output
-    assert "not calibrated for TPU v5p: using 'TPU v5p + maxtext'" in output
+    assert "calibration: tpu-v5p-maxtext" in output
 
 
 def test_three_divides_no_pod_of_8960(run: Run) -> None:

@@ -119,6 +119,9 @@ def _shown(row: Key, said: Stated) -> str:
 
 # The patched text.
 
+MAX_ADDED_LINES = 16
+"""Keys that are added to one file, at most."""
+
 
 def patched(texts: Mapping[str, str], facts: Run, wanted: Sequence[Change]) -> dict[str, str]:
     """Return the texts of the files with changes applied; only files that change. A change that has no place is left out, so that the
@@ -181,11 +184,10 @@ def _beside(text: str, sibling: Stated, name: str, value: str) -> str | None:
     """Return a text with a key on a line of its own before the line of its sibling."""
     assert sibling.span is not None
     lines = text.split("\n")
-    number = sibling.span.line - 1
-    if not 0 <= number < len(lines):
-        return None
-    last = re.escape(sibling.key.rpartition(".")[2])
-    match = re.match(rf"(\s*)(\"?){last}\"?\s*([:=])", lines[number])
+    key = re.compile(rf"(\s*)(\"?){re.escape(sibling.key.rpartition('.')[2])}\"?\s*([:=])")
+    first = max(0, sibling.span.line - 1)  # keys that were added before it may have moved it down
+    number = next((i for i in range(first, min(len(lines), first + MAX_ADDED_LINES)) if key.match(lines[i])), -1)
+    match = key.match(lines[number]) if number >= 0 else None
     if match is None:
         return None
     indent, quote, sign = match[1], match[2], match[3]

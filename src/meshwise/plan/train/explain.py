@@ -158,8 +158,7 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
         f"{TRAIN_WORDS[part]} {100 * best.time[part] / best.step:.0f}% ({best.time[part]:.3g} s)" for part in (first, second)
     ]
     parts = f"The largest parts of the step are {shares[0]} and {shares[1]}."
-    other_recipes = map(str, recipes.trials(q, best.layout))
-    return [binding(q, best, bounds), *other_recipes, parts, *what_if(q, best, bounds), *_rooflines(q, best)]
+    return [binding(q, best, bounds), *recipes.sentences(q, best.layout), *what_if(q, best, bounds), parts, *_rooflines(q, best)]
 
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:

@@ -104,7 +104,7 @@ def make(ask: TrainAsk) -> TrainPlan:
     if len(found.layouts) == 0:
         raise DoesNotFit(too_large(q, found, lambda: remedies.advice(ask)))
     instead = fallback.usual_note(usual, q)
-    ask = replace(ask, framework=q.work.framework.program) if instead else ask
+    given, ask = ask, replace(ask, framework=q.work.framework.program) if instead else ask
     choices = tuple(distinct(q, found, ask.top))
     if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.MIN_GOODPUT:
         raise DoesNotFit(no_progress(q, choices[0]))
@@ -128,7 +128,7 @@ def make(ask: TrainAsk) -> TrainPlan:
         framework=q.work.framework.name,
         notes=(
             *q.model.notes, *q.cluster.notes, *recipes.assumed(q, ask), *_assumptions(q, ask.precision), *_deadline_note(ask, choices),
-            *instead, *fallback.faster_part(ask, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
+            *instead, *fallback.faster_part(given, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
         ),
         finetune=finetune.facts(ask, q, choices[0]),
         versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
@@ -174,11 +174,10 @@ def _assumptions(q: Question, asked: str) -> list[str]:
     notes: list[str] = []
     if any(op.expert for op in q.model.ops):
         sent = "once per node" if f.sends_once else "once per expert"
-        behind = ", overlapped" if f.overlaps_experts else ""
         aside = f", on {f.communication_sms} SMs" if f.communication_sms else ""
         notes.append(
             f"experts, assumed: the busiest rank has {q.work.imbalance:g} x the mean tokens (--imbalance); "
-            f"tokens are sent {sent}{behind}{aside}"
+            f"tokens are sent {sent}{aside}"
         )
     if f.pure_unsharded and not q.work.finetune.adapts and q.cluster.devices == 1:
         notes.append(f"{f.name}: weights, gradients and moments are in 16 bits, without a float32 copy")

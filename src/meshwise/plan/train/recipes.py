@@ -47,17 +47,17 @@ def assumed_of(work: Train, chip: Chip, stated: Collection[str]) -> tuple[str, .
     """Return one note of the recipe that a task on a chip assumes, without the facts that are stated."""
     f = work.framework
     facts = {
-        "attention": f"attention {f.kernel(chip.architecture)}",
-        "loss": f"loss {work.loss_kind}",
-        "overlap": f"hides {', '.join(f.overlap) or 'no communication'}",
+        "attention": f"{f.kernel(chip.architecture)} attention",
+        "loss": f"{work.loss_kind} loss",
+        "overlap": f"hides {' and '.join(f.overlap) or 'no communication'}",
         "graphs": f"{f.graphs} CUDA graphs" if f.graphs != "none" else "",
-        "gradients": f"gradients summed in {8 * f.gradient_bytes} and reduced in {8 * f.reduced_bytes} bits",
+        "gradients": f"gradients reduced in {8 * f.wire_bytes(work.precision)} bits",
     }
     if chip.kind != "gpu":
         facts |= {"attention": "", "graphs": ""}
     told = [words for name, words in facts.items() if words and name not in stated]
     release = f" {f.release}" if f.release and "release" not in stated else ""
-    return (f"{f.name}{release}, assumed: {'; '.join(told)}",) if told else ()
+    return (f"{f.name}{release}, assumed: {', '.join(told)}",) if told else ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,13 @@ class Trial:
         changes = [f"{self.percent:+.1f}% time"] if abs(self.percent) >= MIN_GAIN_PERCENT else []
         if self.saved > 0:
             changes.append(f"{units.show(self.saved, 'bytes', binary=True, digits=3)} less per device")
-        return f"With {self.option}: {', '.join(changes)}, the same layout."
+        return f"with {self.option} {' and '.join(changes)}"
+
+
+def sentences(q: Question, row: Row) -> list[str]:
+    """Return what other recipes would change of a layout, in one sentence; none where nothing would help."""
+    found = "; ".join(map(str, trials(q, row)))
+    return [f"{found[0].upper()}{found[1:]}, in the same layout."] if found else []
 
 
 def trials(q: Question, row: Row) -> list[Trial]:

@@ -124,7 +124,8 @@ def _sharding(facts: Run) -> Iterable[Stated]:
         yield facts.meaning("zero", facts.whole("old_fsdp"), "old_fsdp")
     elif any(row.fact in facts for row in FSDP_KEYS):
         name = next(name for name in ("reshard", "strategy", *(row.fact for row in FSDP_KEYS)) if name in facts)
-        stage = trainer.SHARDING.get(str(facts.value("strategy") or "").lower(), 2 if facts.value("reshard") is False else 3)
+        strategy = trainer.SHARDING.get(str(facts.value("strategy") or "").lower(), 3)
+        stage = 2 if facts.value("reshard") is False else strategy
         yield facts.meaning("zero", stage, name)
     else:
         yield Stated("predicted_by", "ddp", "default")

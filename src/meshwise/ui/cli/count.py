@@ -55,7 +55,6 @@ def count(
 
 @plain_verb(app, "show",
     "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json",
-    "meshwise show frameworks torchtitan",
 )  # fmt: skip
 def show(
     catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks", help="Catalogue to list.",
