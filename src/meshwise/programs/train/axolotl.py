@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch, word
+from meshwise.programs.program import KERNELS, Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import adapters, trainer
+from meshwise.programs.train import adapters, recipe, trainer
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, TRANSFORMERS, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
 
@@ -34,6 +34,24 @@ FSDP_KEYS = (
     Key("fsdp_offload", "fsdp_config.offload_params", BOOL, also=("fsdp_config.fsdp_offload_params",)),
     Key("fsdp_recompute", "fsdp_config.activation_checkpointing", BOOL, also=CHECKPOINTING, write="never"),
     Key("wrap", "fsdp_config.auto_wrap_policy", TEXT),
+)
+LOSS_SWITCHES = {
+    "liger": ("liger_fused_linear_cross_entropy", "fused"), f"{KERNELS}cut": ("cut_cross_entropy", "fused"),
+    f"{KERNELS}chunked": ("chunked_cross_entropy", "chunked"), f"{KERNELS}flash": ("flash_attn_cross_entropy", "kernel"),
+    f"{KERNELS}liger": ("liger_cross_entropy", "kernel"),
+}  # fmt: skip
+"""Own names of switches for the loss, each with its key and the loss that it turns on; those of plugins are recalled."""
+WRITTEN_LOSS = {"fused": "liger", "chunked": f"{KERNELS}chunked", "kernel": f"{KERNELS}flash"}
+RECIPE_KEYS = (
+    *(
+        Key(name, key, BOOL, write="changed" if name in WRITTEN_LOSS.values() else "never")
+        for name, (key, _) in LOSS_SWITCHES.items()
+    ),
+    Key("attention", "attn_implementation", recipe.ATTENTION),
+    *(
+        Key("attention", key, switch(kernel), write="never")
+        for key, kernel in (("flash_attention", "fa2"), ("xformers_attention", "fa2"), ("eager_attention", "unfused"))
+    ),
 )
 KEYS = (
     Key("model", "base_model", TEXT, write="never"),
@@ -63,13 +81,13 @@ KEYS = (
     *FSDP_KEYS,
     Key("compile", "torch_compile", BOOL, default=False),
     Key("frozen", "unfrozen_parameters", Kind(lambda value: bool(value), lambda _: None, "a list"), write="never"),
-    Key("liger", "liger_fused_linear_cross_entropy", BOOL),
+    *RECIPE_KEYS,
     Key("save_every", "save_steps", INT, write="never"),
     Key("seed", "seed", INT, write="never"),
 )
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "sp": (0,), "zero": (2, 3), "recompute": ("none", "full"), "precision": ("bf16", "fp16", "fp8"),
-    "offload": ("none", "parameters"), "optimizer": TRANSFORMERS["optimizer"], "loss": ("", "fused"),
+    "offload": ("none", "parameters"), "optimizer": TRANSFORMERS["optimizer"], "loss": ("", *WRITTEN_LOSS),
 }  # fmt: skip
 
 
@@ -86,7 +104,7 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([facts.meaning("offload", "parameters", "fsdp_offload")])
     for name, fact, value in (
         ("fsdp_recompute", "recompute", "full"),
-        ("liger", "loss", "fused"),
+        *((name, "loss", loss) for name, (_, loss) in reversed(LOSS_SWITCHES.items())),
         ("every", "targets", (ALL_LINEAR,)),
     ):
         facts = facts.adding([facts.meaning(fact, value, name)] if facts.value(name) else [])
@@ -123,7 +141,7 @@ def wording(setup: Setup) -> dict[str, Value]:
         values.pop("dp_shard", None)
     precision = setup.text("precision")
     values |= {"fp16": True} if precision == "fp16" else {"bf16": True} | ({"fp8": True} if precision == "fp8" else {})
-    values |= {"liger": True} if setup.text("loss") == "fused" else {}
+    values |= {WRITTEN_LOSS[setup.text("loss")]: True} if setup.text("loss") in WRITTEN_LOSS else {}
     method = setup.text("adapter")
     if method:
         values |= {"adapter_word": "qlora" if method == "qlora" else "lora"}
@@ -148,6 +166,7 @@ def write(setup: Setup) -> Written:
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from offload_needs_shards(setup, TITLE)
     yield from limited(setup, TITLE, LIMITS)
+    yield from recipe.refuse(setup, TITLE, {"attention": trainer.ATTENTION})
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
