@@ -42,9 +42,10 @@ LIMITLESS = ("max", "all", "inf")
 OUTCOMES = {"oom": "oom", "out of memory": "oom", **dict.fromkeys(("fail", "failed", "crash", "error", "hang"), "fail")}
 VTRAIN = "# GPUs"
 """The first column of vTrain's file (VIA-Research/vTrain, data/ground_truth_single.csv)."""
+VTRAIN_NODE_DEVICES = 8
 VTRAIN_FACTS = {
     "chip": "A100-80GB",
-    "devices_per_node": 8,
+    "devices_per_node": VTRAIN_NODE_DEVICES,
     "framework": "Megatron-DeepSpeed",
     "vocab": 51200,
     "recompute": "none",
@@ -112,11 +113,8 @@ class Header:
             stated = self._cell(i, name, column, text, decimal)
             if stated is not None:
                 values[stated.fact] = stated
-        if (
-            self.facts
-            and isinstance(devices := values["devices"].value, float | int)
-            and devices > VTRAIN_FACTS["devices_per_node"]
-        ):
+        devices = values["devices"].value if self.facts and "devices" in values else 0
+        if isinstance(devices, float | int) and devices > VTRAIN_NODE_DEVICES:
             values.pop("recompute", None)
         unit = str(values["memory_unit"].value).lower() if "memory_unit" in values else ""
         memory = values.get("memory")

@@ -125,7 +125,7 @@ def quantization_losses(q: Question, layout: Layouts) -> tuple[float, float]:
         n, k = op.n / cut, op.k / (tp if op.shard == "row" else 1)
         for m, wide, deep in ((rows, n, k), (rows, k, n), (n, k, rows)):
             whole = float(product(device, m, wide, deep)[0])
-            smooth = 2 * m * wide * (deep + q.calibration.depth) / (device.peak * device.share)
+            smooth = 2 * m * wide * (deep + q.calibration.depth) / (device.peak * float(device.share))
             taken += whole
             tiled += min(whole, float(product(endless, m, wide, deep)[0]))
             ideal += min(whole, smooth)
