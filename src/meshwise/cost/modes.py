@@ -31,7 +31,7 @@ _EACH: dict[Counted, str] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """What modes count, of each run."""
+    """Stages, micro-batches and other numbers of each run, which modes count."""
 
     stages: Floats
     micro_batches: Floats

@@ -154,10 +154,8 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         n, k = _outputs(op, cut, model), _inputs(op, cut)
         if op.expert:
             busiest = np.where(cut.ep > 1, work.imbalance, 1.0)
-            how, alone = (
-                finetuned(model, work.finetune),
-                np.minimum(1.0, cut.ep / each),
-            )  # one expert on a device is a plain product
+            how = finetuned(model, work.finetune)
+            alone = np.minimum(1.0, cut.ep / each)  # one expert on a device is a plain product
             grouped = d.calibration.grouped + (1 - d.calibration.grouped) * alone
             forward, inputs, weights = linear(
                 replace(d, share=d.share * grouped), np.ceil(rows * op.m * cut.ep * busiest), n, k, each / cut.ep

@@ -46,7 +46,7 @@ def _most_users(q: ServeQuestion, option: Option) -> int:
 
 
 def _most_rate(q: ServeQuestion, option: Option) -> float:
-    """The same of requests per second."""
+    """Return the most requests per second that meet the targets."""
     copies, most = option.layout.replicas, max_rate(q, option) / option.layout.replicas
     planned = q.load.rate / copies
     low, high = (planned, max(planned, most)) if _meets(q, option, replace(q.load, rate=planned)) else (0.0, min(planned, most))

@@ -20,7 +20,7 @@ class TooLong(Exception):
 
 
 class Budget:
-    """What is left of the steps and of the time."""
+    """Steps and seconds that are left for reading a file."""
 
     def __init__(self, steps: int, end: float) -> None:
         self.given = self.left = steps

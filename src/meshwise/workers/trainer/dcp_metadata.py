@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as JSON of our own beside the marker: its tensors, and the file that holds each part of them.
+"""Description of a checkpoint, as JSON of our own beside the marker: its tensors, and the file that holds each part of them.
 
 A checkpoint folder may come from anywhere. DCP describes it in `.metadata`, a pickle, which runs whatever somebody put into it. It is still
 written, for other programs, and never read here: DCP gets the description that is built from the JSON, checked against the marker.
