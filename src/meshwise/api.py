@@ -17,6 +17,7 @@ from meshwise.plan.fields import Ask, given, parameters
 
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
+    from meshwise.audit.doctor.diagnosis import Diagnosis
     from meshwise.audit.profile.parts import PartComparison
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
@@ -298,6 +299,18 @@ def audit(*files: str | Path, plan: bool = True, format: str = "", **figures: An
     from meshwise.audit.ask import AuditAsk, answer
 
     return answer([Path(file) for file in files], given(AuditAsk, figures), format, planned=plan)
+
+
+def doctor(*traces: str | Path, plan: str | Path = "", **facts: Any) -> "Diagnosis":
+    """Diagnose why a run is slow from its profiler traces (one rank or all), with launch files or memory snapshots beside them.
+
+    Keywords are facts of the run that the traces leave out, as for `audit`: doctor("trace.json.gz", model="llama-3.2-1b", batch="8",
+    seq="2k", on="h200"). `plan`: a plan.json to compare with.
+    """
+    from meshwise.audit.ask import AuditAsk
+    from meshwise.audit.doctor.diagnosis import diagnose
+
+    return diagnose([Path(trace) for trace in traces], given(AuditAsk, facts), str(plan))
 
 
 def compare(folder: str | Path) -> "PartComparison":

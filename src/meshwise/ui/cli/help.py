@@ -27,6 +27,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Check and calibrate": {
         "check": ("check", "Check a launch file: does it start, fit, and run fast?"),
         "audit": ("audit", "Check reported results: logs, tables and reports."),
+        "doctor": ("doctor", "Say why a run is slow, from its profiler traces."),
         "validate": ("calibrate", "Score predictions on a table of measurements."),
         "calibrate": ("calibrate", "Fit the cost model to measurements of your own."),
     },

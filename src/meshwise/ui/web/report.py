@@ -12,12 +12,13 @@ from typing import Any
 from markupsafe import Markup
 
 from meshwise import api
+from meshwise.audit.doctor.diagnosis import Diagnosis
 from meshwise.audit.report import Audit
 from meshwise.errors import UserError
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.run.train.results import SweepResult, TrainResult
-from meshwise.ui.views import front
+from meshwise.ui.views import doctor, front
 from meshwise.ui.views.run import report as run_report
 from meshwise.ui.views.svg.gantt import gantt
 from meshwise.ui.views.svg.lines import lines
@@ -75,6 +76,11 @@ def of_run(result: TrainResult | SweepResult) -> str:
 
 def of_audit(report: Audit) -> str:
     return document(f"Audit: {report.verdict}", "audit.html", audit.values(report))
+
+
+def of_diagnosis(found: Diagnosis) -> str:
+    values = {"title": found.verdict, "sections": doctor.sections(found), "pictures": [Markup(doctor.svg(found))] if found.rows else []}
+    return document(f"Doctor: {found.verdict}", "run.html", values)
 
 
 def document(title: str, template: str, values: Mapping[str, Any]) -> str:
