@@ -313,6 +313,13 @@ def doctor(*traces: str | Path, plan: str | Path = "", **facts: Any) -> "Diagnos
     return diagnose([Path(trace) for trace in traces], given(AuditAsk, facts), str(plan))
 
 
+def is_trace(file: str | Path) -> bool:
+    """Return whether a file is a profiler's trace, which `doctor` reads."""
+    from meshwise.audit.doctor import scan
+
+    return scan.is_trace(Path(file))
+
+
 def compare(folder: str | Path) -> "PartComparison":
     """Compare the predicted and measured time of a run of our trainer, part by part, from its folder."""
     from meshwise.audit.profile import parts

@@ -10,7 +10,7 @@ from meshwise.audit.ask import LAUNCH_SUFFIXES, AuditAsk
 from meshwise.audit.doctor import nsight, predicted, snapshot, timeline
 from meshwise.audit.doctor.fault import Fault, milliseconds, ordered
 from meshwise.audit.doctor.predicted import Predicted
-from meshwise.audit.doctor.profile import Evidence, Profile, profile
+from meshwise.audit.doctor.profile import Evidence, Profile
 from meshwise.audit.doctor.rules import device, host, messages, ranks
 from meshwise.audit.doctor.snapshot import Memory
 from meshwise.audit.doctor.timeline import Timeline
@@ -84,8 +84,12 @@ def diagnose(files: Sequence[Path], ask: AuditAsk, plan: str = "") -> Diagnosis:
         found.append(made)
         faults += more
     if not found and not memory:
-        raise UserError("nothing to diagnose: give traces of torch's profiler (.json, .json.gz), Nsight Systems (.sqlite) or memory snapshots")
-    faults += [fault for rule in ranks.RULES for fault in rule(found)]
+        raise UserError(
+            "nothing to diagnose: give traces of torch's profiler (.json, .json.gz), Nsight Systems (.sqlite) or memory snapshots"
+        )
+    if found:
+        faults += [fault for rule in ranks.RULES for fault in rule(found)]
+        faults += messages.slow_link(found, *_link(predicted.chip_of(found[0].chip, ask.on), found[0].world))
     faults += [fault for one in memory for fault in snapshot.faults(one)]
     kept = ordered(faults)
     if not found:
@@ -93,7 +97,9 @@ def diagnose(files: Sequence[Path], ask: AuditAsk, plan: str = "") -> Diagnosis:
     slowest = max(found, key=lambda one: one.working)
     expected = _expected(traces, launch, ask, plan, slowest, kept)
     measured = predicted.measured_rows(slowest)
-    rows = [Row(part, seconds, expected.rows.get(part)) for part, seconds in measured.items() if seconds or expected.rows.get(part)]
+    rows = [
+        Row(part, seconds, expected.rows.get(part)) for part, seconds in measured.items() if seconds or expected.rows.get(part)
+    ]
     rows.append(Row("step", slowest.step, expected.step))
     notes = (*(note for one in found for note in one.notes), *_notes(found, slowest), *expected.notes)
     return Diagnosis(_title(slowest, found), tuple(rows), kept, tuple(found), expected, tuple(memory), notes,
@@ -105,7 +111,11 @@ def _expanded(files: Sequence[Path]) -> list[Path]:
     made: list[Path] = []
     for file in files:
         if file.is_dir():
-            inside = [path for path in sorted(file.iterdir()) if path.name.endswith((".json", ".json.gz", ".sqlite")) and "trace" in path.name]
+            inside = [
+                path
+                for path in sorted(file.iterdir())
+                if path.name.endswith((".json", ".json.gz", ".sqlite")) and "trace" in path.name
+            ]
             if not inside:
                 raise UserError(f"{file}: the folder has no file whose name has 'trace' and ends in .json, .json.gz or .sqlite")
             made += inside
@@ -130,23 +140,11 @@ def read_timeline(file: Path) -> Timeline:
 def _one(file: Path, on: str) -> tuple[Profile, list[Fault]]:
     """Return the profile of one rank, and its faults. Nothing else of the trace is kept."""
     read = read_timeline(file)
-    bare = Evidence.of(read)
-    chip = predicted.chip_of(profile(bare) if on else _named(read), on)
-    evidence = Evidence(read, bare.split, predicted.device_of(chip) if read.on_gpu else None)
-    link, name = _link(chip, read.world)
-    found = [fault for module in (device, host) for rule in module.RULES for fault in rule(evidence)]
-    found += [*messages.small_messages(evidence), *messages.no_overlap(evidence), *messages.slow_link(evidence, link, name)]
-    mine = read.rank
-    tagged = [_on_rank(fault, mine) for fault in found if fault.seconds > 0]
+    chip = predicted.chip_of(read.chip, on)
+    evidence = Evidence.of(read, predicted.device_of(chip) if read.on_gpu else None)
+    found = [fault for module in (device, host, messages) for rule in module.RULES for fault in rule(evidence)]
+    tagged = [replace(fault, ranks=() if read.rank is None else (read.rank,)) for fault in found if fault.seconds > 0]
     return evidence.profile, tagged
-
-
-def _named(read: Timeline) -> Profile:
-    return Profile(read.source, read.rank, read.world, read.chip, read.on_gpu, (1.0,), "", {}, {}, {}, 0, 0, (), (), (), 0.0)
-
-
-def _on_rank(fault: Fault, rank: int | None) -> Fault:
-    return replace(fault, ranks=(rank,)) if rank is not None else fault
 
 
 def _link(chip: Chip | None, world: int) -> tuple[float, str]:
@@ -190,7 +188,9 @@ def _notes(found: Sequence[Profile], slowest: Profile) -> list[str]:
         notes.append(f"communication: {milliseconds(shown)} a step exposed, {milliseconds(hidden)} hidden behind computation")
     if len(found) > 1:
         work = [one.working for one in found]
-        notes.append(f"work by rank: {milliseconds(min(work))} to {milliseconds(max(work))}, median {milliseconds(statistics.median(work))}")
+        notes.append(
+            f"work by rank: {milliseconds(min(work))} to {milliseconds(max(work))}, median {milliseconds(statistics.median(work))}"
+        )
     if not any(one.products for one in found):
         notes.append("the trace has no shapes (record_shapes=True), so that products are not compared with their roofline")
     return notes

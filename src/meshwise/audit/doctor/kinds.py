@@ -1,5 +1,6 @@
 """The part of a step that a kernel or operator belongs to, by its name, and windows of time in which names mean something else."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import math
 
 import numpy as np

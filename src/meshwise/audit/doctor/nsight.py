@@ -1,17 +1,22 @@
 """Read the SQLite file that Nsight Systems exports (nsys export --type sqlite): kernels, copies, runtime calls and NVTX ranges."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from meshwise.audit.doctor.scan import MAX_EVENTS
+from meshwise.audit.doctor.scan import MAX_EVENTS, SQLITE
 from meshwise.audit.doctor.timeline import NO_DETAIL, Builder, Detail, Timeline
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 
-MAGIC = b"SQLite format 3\x00"
-KERNELS, COPIES, CALLS, RANGES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+KERNELS, COPIES, CALLS, RANGES = (
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "NVTX_EVENTS",
+)
 COPY_NAMES = {1: "Memcpy HtoD (Pinned -> Device)", 2: "Memcpy DtoH (Device -> Pinned)", 8: "Memcpy DtoD (Device -> Device)",
               10: "Memcpy PtoP (Device -> Device)"}  # fmt: skip
 PAGEABLE = 0
@@ -20,7 +25,7 @@ PAGEABLE = 0
 def matches(path: Path) -> bool:
     """Return whether a file is an SQLite database."""
     with files.open_file(path) as file:
-        return file.peek(len(MAGIC))[: len(MAGIC)] == MAGIC
+        return file.peek(len(SQLITE))[: len(SQLITE)] == SQLITE
 
 
 def read(path: Path) -> Timeline:
@@ -28,9 +33,8 @@ def read(path: Path) -> Timeline:
     builder = Builder()
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True) as opened:
-            opened.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True) if hasattr(opened, "setconfig") else None
             opened.execute("PRAGMA trusted_schema = OFF")
-            opened.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            opened.text_factory = _text
             tables = {name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if KERNELS not in tables:
                 raise UserError(f"{path.name}: no table {KERNELS}: not an export of Nsight Systems with CUDA traces")
@@ -43,10 +47,18 @@ def read(path: Path) -> Timeline:
     return builder.build(path.name, {"deviceProperties": [{"name": chip}]} if chip else {}, (), unit=1e-9)
 
 
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
 def _read(opened: sqlite3.Connection, tables: set[str], builder: Builder) -> None:
     strings: dict[int, str] = dict(_rows(opened, "SELECT id, value FROM StringIds")) if "StringIds" in tables else {}
-    for start, end, stream, link, name in _rows(opened, f"SELECT start, end, streamId, correlationId, demangledName FROM {KERNELS}"):
-        builder.gpu.add(builder.name(strings.get(name, str(name))), start, end - start, builder.lane(stream), link or 0, 0, NO_DETAIL)
+    for start, end, stream, link, name in _rows(
+        opened, f"SELECT start, end, streamId, correlationId, demangledName FROM {KERNELS}"
+    ):
+        builder.gpu.add(
+            builder.name(strings.get(name, str(name))), start, end - start, builder.lane(stream), link or 0, 0, NO_DETAIL
+        )
     if COPIES in tables:
         for start, end, stream, link, kind, size, source in _rows(
             opened, f"SELECT start, end, streamId, correlationId, copyKind, bytes, srcKind FROM {COPIES}"

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from meshwise.audit.ask import AuditAsk, told_by_launch_files
 from meshwise.audit.doctor.fault import Fault
 from meshwise.audit.doctor.profile import Profile
@@ -22,13 +24,14 @@ from meshwise.runs.train.settle import cases_of
 
 GROUPS = {
     "matmul": ("matmul", "recompute"), "attention": ("attention",), "elementwise": ("elementwise",), "optimizer": ("optimizer",),
-    "dp": ("dp",), "tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "p2p": ("p2p",), "copy": ("offload",), "idle": ("launch", "bubble", "fixed"),
+    "dp": ("dp",), "tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "p2p": ("p2p",), "copy": ("offload",),
+    "idle": ("launch", "bubble", "fixed"),
 }  # fmt: skip
 """The planner's parts that make up each row of a diagnosis; a trace cannot tell recomputed from first products."""
 MEASURED = {"elementwise": ("elementwise", "loss"), "idle": ("launch", "data", "sync", "allocator", "compile", "save", "wait")}
 """Parts of a trace that make up a row, where it is not the part of that name."""
-DEFAULT_FRAMEWORK = "fsdp"
-"""The program whose calibration gives the rates of a chip where none is named: plain PyTorch."""
+DEFAULT_FRAMEWORK = "meshwise"
+"""The program whose calibration gives the rates of a chip: our own trainer's products are those of PyTorch, and were measured alone."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,12 @@ def measured_rows(profile: Profile) -> dict[str, float]:
     return {row: sum(profile.parts.get(part, 0.0) for part in MEASURED.get(row, (row,))) for row in GROUPS}
 
 
-def chip_of(profile: Profile, on: str) -> Chip | None:
-    """Return the chip that --on names, or the trace; None where neither is known."""
+def chip_of(name: str, on: str) -> Chip | None:
+    """Return the chip that --on names, or the trace does; None where neither is known."""
     try:
         if on:
             return find_cluster(on if "x" in on else f"1x1x{on}").chip
-        return chip_in_text(profile.chip) if profile.chip else None
+        return chip_in_text(name) if name else None
     except UserError:
         if on:
             raise
@@ -103,10 +106,12 @@ def of_words(ask: AuditAsk, launch: Sequence[Path], profile: Profile) -> Predict
     run = told.merged(Run.told("the trace", known))
     found, reasons = cases_of([replace(run, where="the trace")], "trace")
     if not found:
-        raise UserError(f"no prediction: {'; '.join(reasons) or 'the run is not described'}; give --model, --batch, --seq and --on")
+        raise UserError(
+            f"no prediction: {'; '.join(reasons) or 'the run is not described'}; give --model, --batch, --seq and --on"
+        )
     case = found[0][1]
     axes: dict[str, Any] = case.layout if case.layout["mbs"] else case.layout | {"mbs": fastest_micro_batch(case)}
-    choice = own_choice(question_of(case), Layouts.from_row(axes))
+    choice = own_choice(question_of(case), Layouts.of(**{axis: np.array([value]) for axis, value in axes.items()}))
     return of_choice(choice.time, f"{case.model.name} on {case.cluster.devices} x {case.chip.name}, {choice.name}")
 
 
@@ -122,4 +127,4 @@ def of_trace(profile: Profile, faults: Sequence[Fault], row_of_fault: dict[str, 
         if fault.certainty != "unusual" and not (row == "matmul" and shaped):
             rows[row] = max(0.0, rows[row] - fault.seconds)
     known = "shapes and faults in the trace" if shaped else "faults in the trace"
-    return Predicted({row: seconds for row, seconds in rows.items()}, known, whole=False)
+    return Predicted(rows, known, whole=False)

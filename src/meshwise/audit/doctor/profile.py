@@ -1,5 +1,6 @@
 """Profile: a rank's trace in a few hundred numbers: parts, phases, products with shapes, messages with bytes, and its longest kernels."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
@@ -168,7 +169,9 @@ def _passes(e: Evidence) -> tuple[int, int]:
     mixed = len(e.ops(r"^aten::scaled_dot_product_attention$"))
     if not mixed:
         forward = ~e.split.pieces.backward
-        mixed = int((e.names(r"flash_fwd|fmha.*(?:fprop|fwd)|sdpa.*fprop|^aten::_softmax$|flex_attention(?!.*backward)") & forward).sum())
+        mixed = int(
+            (e.names(r"flash_fwd|fmha.*(?:fprop|fwd)|sdpa.*fprop|^aten::_softmax$|flex_attention(?!.*backward)") & forward).sum()
+        )
     micro = max(embeddings, 0)
     return micro, round(mixed / e.count / max(1, micro))
 
@@ -237,7 +240,8 @@ def _kernels(e: Evidence) -> tuple[Kernel, ...]:
     parts, number = np.unique(pieces.part, return_inverse=True)
     pairs, which = np.unique(pieces.lane.name * len(parts) + number, return_inverse=True)
     total, counts = np.bincount(which, pieces.seconds), np.bincount(which)
-    return tuple(
-        Kernel(e.timeline.names[pairs[i] // len(parts)][:100], str(parts[pairs[i] % len(parts)]), counts[i] / e.count, total[i] / e.count)
-        for i in np.argsort(-total)[:MAX_KERNELS].tolist() if total[i] > 0
-    )  # fmt: skip
+    made = [
+        Kernel(e.timeline.names[pair // len(parts)][:100], str(parts[pair % len(parts)]), count / e.count, seconds / e.count)
+        for pair, count, seconds in zip(pairs.tolist(), counts.tolist(), total.tolist(), strict=True)
+    ]  # fmt: skip
+    return tuple(sorted(made, key=lambda kernel: -kernel.seconds)[:MAX_KERNELS])

@@ -1,5 +1,6 @@
 """Read a snapshot of torch.cuda.memory: segments and blocks, without running anything that the pickle holds."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import gzip
 import io
 import pickle
@@ -15,7 +16,7 @@ from meshwise.errors import UserError
 MAX_BYTES = 1 << 29
 FRAGMENTED = 0.2
 """Share of the reserved memory that is free but split up from which on it is worth a finding."""
-RETRIES = ("oom", "segment_free", "segment_unmap")
+EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ class _Plain(pickle.Unpickler):
     """An unpickler of lists, dicts, texts and numbers: whatever names a class or function is refused, so nothing can be run."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise UserError(f"it names {module[:60]}.{name[:60]}; a snapshot of torch.cuda.memory._dump_snapshot has plain data alone")
+        raise UserError(
+            f"it names {module[:60]}.{name[:60]}; a snapshot of torch.cuda.memory._dump_snapshot has plain data alone"
+        )
 
     def persistent_load(self, pid: Any) -> Any:
         raise UserError("it refers to objects outside of the file")
@@ -97,13 +100,15 @@ def _bytes(value: object) -> float:
 
 def faults(memory: Memory) -> Iterator[Fault]:
     """Yield what is wrong with the memory of a run; a snapshot does not tell seconds."""
-    if memory.failed:
-        yield Fault("out of memory", "certain", 1e-3, f"{memory.failed} allocations ran out of memory", "a smaller micro-batch, recompute, or more "
-                    "sharding", f"{memory.source}: peak {memory.peak / 2**30:.2f} GiB allocated of {memory.reserved / 2**30:.2f} GiB reserved")  # fmt: skip
-    if memory.returned > 2:
-        yield Fault("allocator", "certain", 1e-4, f"{memory.returned} segments were given back to the driver: retries near the limit, or empty_cache()",
-                    "leave room: a smaller micro-batch, recompute, or PYTORCH_ALLOC_CONF=expandable_segments:True", memory.source)  # fmt: skip
+    held = f"{memory.source}: peak {memory.peak / 2**30:.2f} GiB allocated of {memory.reserved / 2**30:.2f} GiB reserved"
     unused = memory.reserved - memory.allocated
+    if memory.failed:
+        change = "a smaller micro-batch, recompute, or more sharding"
+        yield Fault("out of memory", "certain", 1e-3, f"{memory.failed} allocations ran out of memory", change, held)
+    if memory.returned > 2:
+        message = f"{memory.returned} segments were given back to the driver: retries near the limit, or empty_cache()"
+        yield Fault("allocator", "certain", 1e-4, message, f"leave room: a smaller micro-batch, recompute, or {EXPANDABLE}", held)
     if memory.reserved and memory.peak < (1 - FRAGMENTED) * memory.reserved and unused > FRAGMENTED * memory.reserved:
-        yield Fault("fragmented memory", "unusual", 1e-5, f"{unused / 2**30:.2f} GiB are reserved but not allocated, in {memory.segments} segments",
-                    "PYTORCH_ALLOC_CONF=expandable_segments:True", f"{memory.source}: largest free block {memory.largest_free / 2**30:.2f} GiB")  # fmt: skip
+        message = f"{unused / 2**30:.2f} GiB are reserved but not allocated, in {memory.segments} segments"
+        evidence = f"{held}, largest free block {memory.largest_free / 2**30:.2f} GiB"
+        yield Fault("fragmented memory", "unusual", 1e-5, message, EXPANDABLE, evidence)

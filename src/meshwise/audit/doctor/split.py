@@ -1,5 +1,6 @@
 """Split the steps of a timeline into parts that add up to them: what computed, what communicated while nothing did, and idle by cause."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,7 +95,9 @@ def split(timeline: Timeline) -> Split:
     parts["copy"] = _by_step(found, starts, ends, both)
     for cause, seconds in causes.items():
         at = np.searchsorted(found.bounds, gaps[0], side="right") - 1
-        parts[cause] = parts.get(cause, 0.0) + np.bincount(np.clip(at, 0, found.count - 1), seconds, found.count)
+        parts[cause] = parts.get(cause, np.zeros(found.count)) + np.bincount(
+            np.clip(at, 0, found.count - 1), seconds, found.count
+        )
     kept = {part: parts[part] for part in kinds.PARTS if part in parts and parts[part].sum() > 0}
     return Split(found, kept, pieces, messages, gaps, causes, cover, busy)
 
@@ -110,7 +113,10 @@ def _by_step(found: Steps, start: Floats, end: Floats, hidden: Cover | None = No
         return totals
     start, end = np.clip(start, found.bounds[0], found.bounds[-1]), np.clip(end, found.bounds[0], found.bounds[-1])
     for step in np.unique(np.clip(np.searchsorted(found.bounds, [*start, *end], side="right") - 1, 0, found.count - 1)):
-        low, high = np.clip(start, found.bounds[step], found.bounds[step + 1]), np.clip(end, found.bounds[step], found.bounds[step + 1])
+        low, high = (
+            np.clip(start, found.bounds[step], found.bounds[step + 1]),
+            np.clip(end, found.bounds[step], found.bounds[step + 1]),
+        )
         lengths = high - low - (hidden.inside(low, high) if hidden else 0.0)
         totals[step] = float(lengths.sum())
     return totals
@@ -163,9 +169,7 @@ def _on_cpu(timeline: Timeline, launches: Floats, cover: dict[str, Cover]) -> tu
 
 def own_time(ops: Lane) -> tuple[Ints, Floats, Floats]:
     """Return spans of operators without the operators that they call: index of the operator, start and end, by start."""
-    index: list[int] = []
-    starts: list[float] = []
-    ends: list[float] = []
+    spans: list[tuple[int, float, float]] = []
     for lane in np.unique(ops.lane):
         rows = np.flatnonzero(ops.lane == lane)
         stack: list[tuple[int, float]] = []
@@ -174,20 +178,20 @@ def own_time(ops: Lane) -> tuple[Ints, Floats, Floats]:
             while stack and stack[-1][1] <= start:
                 top, until = stack.pop()
                 if until > since:
-                    index.append(top), starts.append(since), ends.append(until)
+                    spans.append((top, since, until))
                     since = until
             if stack and start > since:
-                index.append(stack[-1][0]), starts.append(since), ends.append(start)
+                spans.append((stack[-1][0], since, start))
             stack.append((row, min(end, stack[-1][1]) if stack else end))
             since = max(since, start)
         while stack:
             top, until = stack.pop()
             if until > since:
-                index.append(top), starts.append(since), ends.append(until)
+                spans.append((top, since, until))
                 since = until
-    begun = np.array(starts)
-    order = np.argsort(begun, kind="stable")
-    return np.array(index, dtype=np.int64)[order], begun[order], np.array(ends)[order]
+    found = np.array(spans, dtype=float).reshape(-1, 3)
+    found = found[np.argsort(found[:, 1], kind="stable")]
+    return found[:, 0].astype(np.int64), found[:, 1], found[:, 2]
 
 
 def _messages(timeline: Timeline, lane: Lane, details: Ints, computed: Cover) -> Messages:

@@ -1,5 +1,6 @@
 """Timeline: what one rank did, as arrays; made from a profiler's trace. Times are seconds since the first event."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import math
 import re
 from array import array
@@ -181,7 +182,8 @@ class Builder:
     def build(self, source: str, facts: dict[str, Any], notes: tuple[str, ...], unit: float = 1e-6) -> Timeline:
         columns = (self.gpu, self.ops, self.calls, self.marks, self.gpu_marks)
         zero = min((min(one.start) for one in columns if len(one.start)), default=0.0)
-        return Timeline(source, tuple(self.names), tuple(self.details), *(one.sorted(zero, unit) for one in columns), facts, notes)
+        gpu, ops, calls, marks, gpu_marks = (one.sorted(zero, unit) for one in columns)
+        return Timeline(source, tuple(self.names), tuple(self.details), gpu, ops, calls, marks, gpu_marks, facts, notes)
 
 
 def read(path: Path) -> Timeline:
@@ -219,14 +221,14 @@ def add_event(builder: Builder, event: dict[str, Any]) -> None:
     link, owner = args.get("correlation", 0), args.get("External id", 0)
     columns.add(
         builder.name(str(event.get("name", ""))), float(cast(float, start)), max(0.0, float(cast(float, length))),
-        builder.lane((event.get("pid"), event.get("tid")) if columns is not builder.gpu else args.get("stream", event.get("tid"))),
+        builder.lane(f"{event.get('pid')}/{event.get('tid')}" if columns is not builder.gpu else str(args.get("stream", event.get("tid")))),
         link if type(link) is int and abs(link) < 1 << 62 else 0, owner if type(owner) is int and abs(owner) < 1 << 62 else 0,
         builder.detail_of(args) if args else NO_DETAIL,
     )  # fmt: skip
 
 
 def _is_time(value: object) -> bool:
-    return (type(value) is float or type(value) is int) and math.isfinite(cast(float, value)) and abs(cast(float, value)) < 1e18
+    return (type(value) is float or type(value) is int) and abs(cast(float, value)) < 1e18  # not so for NaN
 
 
 def _number(value: object) -> float:

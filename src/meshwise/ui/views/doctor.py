@@ -10,6 +10,7 @@ from meshwise import units
 from meshwise.audit.doctor.diagnosis import WORDS, Diagnosis, Row
 from meshwise.audit.doctor.fault import Fault, milliseconds
 from meshwise.audit.doctor.profile import Kernel, Message, Product, Profile
+from meshwise.audit.doctor.snapshot import Memory
 from meshwise.cost.parts import TRAIN_TIME, Part
 from meshwise.ui.views import bars
 from meshwise.ui.views.audit import MARGIN, STYLES
@@ -40,10 +41,9 @@ def diagnosis_view(found: Diagnosis, width: int) -> RenderableType:
     return Group(*shown, wrapped(found.verdict, width, style="bold"))
 
 
-def _memory(one: object) -> str:
-    gib = {name: getattr(one, name) / units.GIB for name in ("reserved", "allocated", "peak")}
-    return ", ".join([f"{getattr(one, 'source')}: {gib['reserved']:.2f} GiB reserved", f"{gib['allocated']:.2f} allocated",
-                      f"at most {gib['peak']:.2f} in the history"])  # fmt: skip
+def _memory(one: Memory) -> str:
+    reserved, allocated, peak = (size / units.GIB for size in (one.reserved, one.allocated, one.peak))
+    return f"{one.source}: {reserved:.2f} GiB reserved, {allocated:.2f} allocated, at most {peak:.2f} in the history"
 
 
 def _table(rows: Sequence[Row]) -> Table[Row]:
@@ -105,7 +105,8 @@ def sections(found: Diagnosis) -> list[Section]:
     if not found.profiles:
         return made
     one = found.slowest
-    tables = (("Matrix products", _products(one.products)), ("Messages", _messages(one.messages)), ("Longest kernels", _kernels(one.kernels)),
+    tables = (("Matrix products", _products(one.products)), ("Messages", _messages(one.messages)),
+              ("Longest kernels", _kernels(one.kernels)),
               ("Ranks", _ranks(found.profiles)))  # fmt: skip
     return [*made, *(Section(title, table) for title, table in tables if table.rows)]
 
@@ -156,11 +157,17 @@ def svg(found: Diagnosis) -> str:
             if size > 0:
                 base -= size
                 title = f"{part.words}, {name}: {milliseconds(values[part.name])}"
-                drawn.append(f'<rect x="{left}" y="{base:.1f}" width="{COLUMN}" height="{size:.1f}" fill="{part.colour}"><title>{escape(title)}</title></rect>')
+                drawn.append(
+                    f'<rect x="{left}" y="{base:.1f}" width="{COLUMN}" height="{size:.1f}" fill="{part.colour}">'
+                    f"<title>{escape(title)}</title></rect>"
+                )
         total = milliseconds(sum(values.values()))
         drawn.append(f'<text x="{left + COLUMN / 2}" y="{HEIGHT - 8}" text-anchor="middle">{name}: {total}</text>')
     shown = [part for part in PARTS if any(one.get(part.name, 0.0) > 0.002 * full for one in columns)]
     for number, part in enumerate(shown):
         y = TOP + 20 * number
-        drawn.append(f'<rect x="400" y="{y}" width="12" height="12" fill="{part.colour}"/><text x="418" y="{y + 11}" font-size="11">{part.words}</text>')
+        drawn.append(
+            f'<rect x="400" y="{y}" width="12" height="12" fill="{part.colour}"/>'
+            f'<text x="418" y="{y + 11}" font-size="11">{part.words}</text>'
+        )
     return document(WIDTH, HEIGHT, drawn)

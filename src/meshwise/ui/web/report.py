@@ -79,7 +79,11 @@ def of_audit(report: Audit) -> str:
 
 
 def of_diagnosis(found: Diagnosis) -> str:
-    values = {"title": found.verdict, "sections": doctor.sections(found), "pictures": [Markup(doctor.svg(found))] if found.rows else []}
+    values = {
+        "title": found.verdict,
+        "sections": doctor.sections(found),
+        "pictures": [Markup(doctor.svg(found))] if found.rows else [],
+    }
     return document(f"Doctor: {found.verdict}", "run.html", values)
 
 

@@ -1,5 +1,6 @@
 """Faults in what the device computes."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -19,9 +20,12 @@ LOOPED_SAVING, LISTED_SAVING = 0.6, 0.3
 """Share of an update that one fused kernel saves, which reads and writes every number once: AdamW by one operator per tensor and operation
 moves 17 tensors instead of 7, by lists of tensors about 10."""
 MIN_UPDATES = 8
+FUSE = "pass fused=True to the optimizer"
 MAX_LOSS_PASSES = 8.5
 """Operations over all logits in one micro-batch up to which a loss is usual: torch's own has four, and casts to float32 double them."""
 FUSED_LOSS_PASSES = 3
+WHOLE_PASS = 0.08
+"""Time of an operation over that of the longest one on logits from which on it reads or writes all of them."""
 HEAD_SIZES = (16, 32, 64, 96, 128, 192, 256)
 """Sizes of a head for which attention kernels are built; others are padded to the next one."""
 SLOW_CHIP = 1.35
@@ -84,8 +88,8 @@ def slow_update(e: Evidence) -> Iterator[Fault]:
         fused = update & e.names(r"fused|^_update$|Fused")
         lost = LISTED_SAVING * e.seconds(lists)
         if lists.any() and not fused.any() and lost > MIN_SHARE * e.step:
-            yield Fault("no fused optimizer", "likely", lost, f"the optimizer runs by lists of tensors, {milliseconds(e.seconds(lists))} a step",
-                        "pass fused=True to the optimizer", f"{count:.0f} kernels a step, none fused")  # fmt: skip
+            message = f"the optimizer runs by lists of tensors, {milliseconds(e.seconds(lists))} a step"
+            yield Fault("no fused optimizer", "likely", lost, message, FUSE, f"{count:.0f} kernels a step, none fused")
         return
     loops = update & e.names(r"addcdiv|addcmul|lerp|sqrt|elementwise")
     windows = e.split.cover["optimizer"]
@@ -96,7 +100,7 @@ def slow_update(e: Evidence) -> Iterator[Fault]:
     yield Fault(
         "no fused optimizer", "certain", LOOPED_SAVING * e.seconds(update) + 0.9 * idle,
         f"the optimizer updates tensor by tensor: {count:.0f} kernels and {milliseconds(seconds)} a step",
-        "pass fused=True to the optimizer (foreach=True where it has no fused kernel)",
+        f"{FUSE} (foreach=True where it has no fused kernel)",
         f"{count:.0f} kernels or operators inside its step, none of them fused",
     )  # fmt: skip
 
@@ -108,17 +112,26 @@ def eager_loss(e: Evidence) -> Iterator[Fault]:
     if not vocabulary:
         return
     rows, size = vocabulary
-    logits = np.array([any(len(one) in (2, 3) and one[-1] == size and int(np.prod(one)) >= 0.9 * rows * size for one in d.dims) for d in t.details])
+    logits = np.array(
+        [
+            any(len(one) in (2, 3) and one[-1] == size and int(np.prod(one)) >= 0.9 * rows * size for one in d.dims)
+            for d in t.details
+        ]
+    )
     over = (pieces.detail >= 0) & logits[np.maximum(pieces.detail, 0)] & (pieces.part != "matmul") & (pieces.part != "optimizer")
     over &= pieces.part != "attention"
-    seconds, passes = e.seconds(over), over.sum() / e.count / max(1, e.profile.micro_batches)
+    lengths = pieces.seconds[over]
+    read = (
+        int((lengths > WHOLE_PASS * lengths.max()).sum()) if len(lengths) else 0
+    )  # views and small results do not pass over them
+    seconds, passes = e.seconds(over), read / e.count / max(1, e.profile.micro_batches)
     if passes <= MAX_LOSS_PASSES or seconds < MIN_SHARE * e.step:
         return
-    lost = seconds * (1 - FUSED_LOSS_PASSES / passes)
+    lost = float(seconds * (1 - FUSED_LOSS_PASSES / passes))
     yield Fault(
         "eager loss", "certain" if passes > 2 * MAX_LOSS_PASSES else "likely", lost,
         f"the loss passes {passes:.0f} times over {rows:,} x {size:,} logits: {milliseconds(seconds)} a step",
-        "compute the loss with one fused or compiled kernel (torch.compile around it, Liger, or cut cross-entropy), in chunks of the tokens",
+        "compute the loss with one fused or compiled kernel (torch.compile, Liger, cut cross-entropy), in chunks of the tokens",
         f"{passes:.0f} operations on tensors of {size:,} columns in a micro-batch; a fused loss has {FUSED_LOSS_PASSES}",
     )  # fmt: skip
 
@@ -155,18 +168,25 @@ def uneven_shapes(e: Evidence) -> Iterator[Fault]:
     """Products whose rows in memory are no multiple of 16 bytes."""
     if not e.device or not e.timeline.on_gpu:
         return
-    odd = [one for one in e.profile.products if one.dtype in HALF and (one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)) and one.batch == 1]
+    odd = [
+        one
+        for one in e.profile.products
+        if one.dtype in HALF and (one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)) and one.batch == 1
+    ]
     if not odd:
         return
-    lost = sum(one.seconds - one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max()) for one in odd)
-    worst = max(odd, key=lambda one: one.seconds)
+    lost = sum(
+        one.seconds - one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
+        for one in odd
+    )
+    worst, total = max(odd, key=lambda one: one.seconds), sum(one.seconds for one in odd)
     if lost > MIN_SHARE * e.step:
         better = " x ".join(f"{_padded(size):,}" for size in (worst.m, worst.n, worst.k))
         yield Fault(
             "uneven shapes", "certain", lost,
             f"products of {worst.m:,} x {worst.n:,} x {worst.k:,} run without the fast units: a size is no multiple of 8",
             f"pad the vocabulary or width to a multiple of 64: {better}",
-            f"{milliseconds(sum(one.seconds for one in odd))} a step; padded they are predicted to take {milliseconds(sum(one.seconds for one in odd) - lost)}",
+            f"{milliseconds(total)} a step; padded they are predicted to take {milliseconds(total - lost)}",
         )  # fmt: skip
 
 
@@ -186,8 +206,8 @@ def below_roofline(e: Evidence) -> Iterator[Fault]:
             better = one.m * max(2, round(one.should_be / full))
             yield Fault(
                 "unfilled waves", "unusual", one.seconds * (1 - full / one.should_be) * 0.5,
-                f"products of {one.m:,} x {one.n:,} x {one.k:,} cannot fill the chip: {one.should_be / full:.2g} times the time per FLOP of a "
-                "large one",
+                f"products of {one.m:,} x {one.n:,} x {one.k:,} cannot fill the chip: {one.should_be / full:.2g} times the time per "
+                "FLOP of a large one",
                 f"a larger micro-batch: {better:,} rows instead of {one.m:,}",
                 f"{milliseconds(one.seconds)} a step measured, {milliseconds(one.should_be)} predicted for the shape, "
                 f"{milliseconds(full)} at the rate of a large product",
@@ -199,7 +219,9 @@ def slow_chip(e: Evidence) -> Iterator[Fault]:
     """All large products of 16 bits take longer than on a healthy chip."""
     if not e.device or not e.timeline.on_gpu:
         return
-    large = [one for one in e.profile.products if one.dtype in HALF and _even(one) and one.should_be / one.count > MIN_PRODUCT_SECONDS]
+    large = [
+        one for one in e.profile.products if one.dtype in HALF and _even(one) and one.should_be / one.count > MIN_PRODUCT_SECONDS
+    ]
     if len(large) < 2:
         return
     ratio = float(np.median([one.seconds / one.should_be for one in large]))
@@ -242,4 +264,14 @@ def uneven_experts(e: Evidence) -> Iterator[Fault]:
     )  # fmt: skip
 
 
-RULES = (no_flash_attention, wide_products, slow_update, eager_loss, head_size, uneven_shapes, below_roofline, slow_chip, uneven_experts)
+RULES = (
+    no_flash_attention,
+    wide_products,
+    slow_update,
+    eager_loss,
+    head_size,
+    uneven_shapes,
+    below_roofline,
+    slow_chip,
+    uneven_experts,
+)

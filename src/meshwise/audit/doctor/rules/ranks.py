@@ -22,14 +22,19 @@ def slow_rank(profiles: Sequence[Profile]) -> Iterator[Fault]:
     for number, one in enumerate(profiles):
         usual = statistics.median(seconds for i, seconds in enumerate(others_work) if i != number)
         lost = one.working - usual
-        if usual <= 0 or one.working < SLOW * usual or lost < MIN_SHARE * one.step or number != others_work.index(max(others_work)):
+        if (
+            usual <= 0
+            or one.working < SLOW * usual
+            or lost < MIN_SHARE * one.step
+            or number != others_work.index(max(others_work))
+        ):
             continue
         part, more = _where(one, [other for other in profiles if other is not one])
         rank = one.rank if one.rank is not None else number
         uniform = _uniform(one, [other for other in profiles if other is not one])
         throttled = one.on_gpu and uniform > SLOW
         yield Fault(
-            "throttled GPU" if throttled else "slow rank", "certain" if one.working > 1.3 * usual else "likely", lost,
+            "throttled GPU" if throttled else "slow rank", "certain" if one.on_gpu and one.working > 1.3 * usual else "likely", lost,
             f"rank {rank} works {milliseconds(one.working)} a step, the others {milliseconds(usual)}: they wait for it. Most of it is in "
             f"{WORDS.get(part, part)} ({milliseconds(more)} more)",
             ("look at clocks, power and temperature of its GPU, and leave its node out: meshwise preflight" if throttled else
@@ -71,9 +76,9 @@ def spikes(profiles: Sequence[Profile]) -> Iterator[Fault]:
         slow = [seconds for seconds in one.steps[1:] if seconds > SPIKE * usual]
         lost = sum(seconds - usual for seconds in slow) / len(one.steps)
         if slow and lost > MIN_SHARE * one.step:
-            yield Fault("uneven steps", "unusual", lost, f"{len(slow)} of {len(one.steps)} steps take over {SPIKE} times the median of {milliseconds(usual)}",
-                        "look at what happens every few steps: evaluation, logging, garbage collection, checkpoints",
-                        "", (one.rank,) if one.rank is not None else ())  # fmt: skip
+            message = f"{len(slow)} of {len(one.steps)} steps take over {SPIKE} times the median of {milliseconds(usual)}"
+            change = "look at what happens every few steps: evaluation, logging, garbage collection, checkpoints"
+            yield Fault("uneven steps", "unusual", lost, message, change, "", () if one.rank is None else (one.rank,))
             return
 
 
