@@ -107,13 +107,15 @@ def test_an_export_of_nsight_systems_is_read(tmp_path):
         made.executescript(
             "CREATE TABLE StringIds (id INTEGER, value TEXT);"
             "CREATE TABLE TARGET_INFO_GPU (name TEXT);"
-            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, streamId INTEGER, correlationId INTEGER, demangledName INTEGER);"
-            "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER);"
-            "CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, globalTid INTEGER, text TEXT, textId INTEGER);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, streamId, correlationId, demangledName);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);"
+            "CREATE TABLE NVTX_EVENTS (start, end, globalTid, text, textId);"
             "INSERT INTO StringIds VALUES (1, 'sm90_xmma_gemm_bf16'), (2, 'cudaLaunchKernel_v7000'), (3, 'flash_fwd_kernel');"
             "INSERT INTO TARGET_INFO_GPU VALUES ('NVIDIA H100 80GB HBM3');"
-            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 5000, 7, 1, 1), (6000, 8000, 7, 2, 3), (11000, 15000, 7, 3, 1), (16000, 18000, 7, 4, 3);"
-            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 500, 1, 1, 2), (600, 900, 1, 2, 2), (9000, 9500, 1, 3, 2), (9600, 9900, 1, 4, 2);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 5000, 7, 1, 1), (6000, 8000, 7, 2, 3);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (11000, 15000, 7, 3, 1), (16000, 18000, 7, 4, 3);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 500, 1, 1, 2), (600, 900, 1, 2, 2);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (9000, 9500, 1, 3, 2), (9600, 9900, 1, 4, 2);"
             "INSERT INTO NVTX_EVENTS VALUES (0, 8500, 1, 'ProfilerStep#1', NULL), (8600, 18500, 1, 'ProfilerStep#2', NULL);"
         )
     one = api.doctor(path).profiles[0]

@@ -1,6 +1,7 @@
 """Split the steps of a timeline into parts that add up to them: what computed, what communicated while nothing did, and idle by cause."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,9 @@ from meshwise.audit.doctor.steps import Steps
 from meshwise.audit.doctor.timeline import Detail, Floats, Ints, Lane, Timeline
 
 WAITS = r"Synchronize|cudaMemcpy$|hipMemcpy$|hipMemcpyWithStream|EventQuery$"
-ALLOCATES = r"(?:cuda|hip)(?:Malloc|Free|MemCreate|MemMap|MemUnmap|MemRelease|HostAlloc|FreeHost)|cuMem(?:Create|Map|Unmap|Release|SetAccess)"
+ALLOCATES = (
+    r"(?:cuda|hip)(?:Malloc|Free|MemCreate|MemMap|MemUnmap|MemRelease|HostAlloc|FreeHost)|cuMem(?:Create|Map|Unmap|Release)"
+)
 NEAR = 5e-6
 """Seconds by which the clocks of host and device may differ."""
 SHORT_GAP = 10e-6
@@ -112,13 +115,14 @@ def _by_step(found: Steps, start: Floats, end: Floats, hidden: Cover | None = No
     if not len(start):
         return totals
     start, end = np.clip(start, found.bounds[0], found.bounds[-1]), np.clip(end, found.bounds[0], found.bounds[-1])
-    for step in np.unique(np.clip(np.searchsorted(found.bounds, [*start, *end], side="right") - 1, 0, found.count - 1)):
-        low, high = (
-            np.clip(start, found.bounds[step], found.bounds[step + 1]),
-            np.clip(end, found.bounds[step], found.bounds[step + 1]),
-        )
-        lengths = high - low - (hidden.inside(low, high) if hidden else 0.0)
-        totals[step] = float(lengths.sum())
+    lengths = end - start - (hidden.inside(start, end) if hidden else 0.0)
+    last = found.count - 1
+    first, final = (np.clip(np.searchsorted(found.bounds, at, side="right") - 1, 0, last) for at in (start, end))
+    within = first == final
+    totals += np.bincount(first[within], lengths[within], found.count)
+    for low, high, step, until in zip(start[~within], end[~within], first[~within], final[~within], strict=True):
+        cuts = np.concatenate([[low], found.bounds[step + 1 : until + 1], [high]])
+        totals[step : until + 1] += np.diff(cuts) - (hidden.inside(cuts[:-1], cuts[1:]) if hidden else 0.0)
     return totals
 
 
@@ -169,7 +173,7 @@ def _on_cpu(timeline: Timeline, launches: Floats, cover: dict[str, Cover]) -> tu
 
 def own_time(ops: Lane) -> tuple[Ints, Floats, Floats]:
     """Return spans of operators without the operators that they call: index of the operator, start and end, by start."""
-    spans: list[tuple[int, float, float]] = []
+    spans = array("d")  # of three numbers each
     for lane in np.unique(ops.lane):
         rows = np.flatnonzero(ops.lane == lane)
         stack: list[tuple[int, float]] = []
@@ -178,18 +182,18 @@ def own_time(ops: Lane) -> tuple[Ints, Floats, Floats]:
             while stack and stack[-1][1] <= start:
                 top, until = stack.pop()
                 if until > since:
-                    spans.append((top, since, until))
+                    spans.extend((top, since, until))
                     since = until
             if stack and start > since:
-                spans.append((stack[-1][0], since, start))
+                spans.extend((stack[-1][0], since, start))
             stack.append((row, min(end, stack[-1][1]) if stack else end))
             since = max(since, start)
         while stack:
             top, until = stack.pop()
             if until > since:
-                spans.append((top, since, until))
+                spans.extend((top, since, until))
                 since = until
-    found = np.array(spans, dtype=float).reshape(-1, 3)
+    found = np.frombuffer(spans, dtype=np.float64).reshape(-1, 3) if len(spans) else np.zeros((0, 3))
     found = found[np.argsort(found[:, 1], kind="stable")]
     return found[:, 0].astype(np.int64), found[:, 1], found[:, 2]
 
