@@ -249,6 +249,43 @@ class Framework:
     """Sends a token to a node once, however many of its experts are there (DeepEP)."""
     embedding_layers: bool = False
     """Can count the embedding and the head as one layer each when it assigns layers to stages."""
+    chips: tuple[str, ...] = ()
+    """Kinds of chips (gpu, tpu, npu, apple, cpu) or vendors on which it trains; (): on all."""
+    methods: tuple[str, ...] = ()
+    """Methods of fine-tuning that it has: full, lora, dora, qlora, freeze; (): all."""
+    bases: tuple[str, ...] = ()
+    """Formats of a frozen base under adapters that it has besides 16 bits: nf4, int8, int4 (GPTQ and AWQ checkpoints), affine4 (MLX);
+    (): nf4."""
+    tensor_parallel: bool = True
+    expert_parallel: bool = True
+    replicates: bool = True
+    """Data ranks can each hold the whole model (ZeRO 0)."""
+    through: tuple[str, ...] = ()
+    """Frameworks by which it can shard instead of its own way, as the Hugging Face Trainer does through DeepSpeed."""
+    excludes: tuple[str, ...] = ()
+    """Pairs that do not work together, such as "optimizer=adamw-8bit & offload=parameters": facts of the task (optimizer, method, base,
+    objective, loss) or axes of the layout, each with its values, joined by commas."""
+    pure_sharded: bool = False
+    """Where ZeRO shards them, weights, gradients and moments all have 16 bits too, without a float32 copy."""
+    kbit_casts: bool = False
+    """Under adapters on a quantized base all other parameters (embedding, head, norms) are cast to float32, as PEFT's
+    prepare_model_for_kbit_training does, and so is the stream between layers; logits are float32."""
+    adapter_bytes: int = 4
+    """Bytes per weight of an adapter, and of its gradient."""
+    quantized_adapter_bytes: int = 0
+    """`adapter_bytes` on a quantized base, where it differs; 0: the same."""
+    quantizes_experts: bool = True
+    """Experts of a quantized base are quantized like other linear layers. Otherwise they keep 16 bits, as the fused experts of
+    transformers 5 do, which are no linear layers."""
+    joins_adapters: bool = False
+    """Adapters are beside joined projections (query, key and value; gate and up), each with one pair of matrices."""
+    offloads_inputs: bool = False
+    """With full recompute, the inputs of layers that are kept for the backward pass are in host memory."""
+    updates_in_backward: bool = False
+    """On one device with one micro-batch per step, full tuning can update each weight inside the backward pass, as soon as its gradient
+    exists: gradients are never all in memory."""
+    foreach_update: bool = False
+    """The optimizer step is torch's default (foreach): it allocates one more value per trained parameter while it runs."""
 
     def default(self, axis: str) -> str:
         """Return its documented value of an axis that a run does not state; '' where none is documented."""
