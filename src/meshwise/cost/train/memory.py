@@ -154,6 +154,8 @@ class StateMemory:
     """On the last stage."""
     passing: Floats
     """Bytes of them that are free again when the backward pass of the layers begins."""
+    several: Floats
+    """Whether there are several devices."""
     buckets: Floats
     """Buffers that gradients are reduced from and weights gathered into, two of each bucket."""
     early: Floats
@@ -175,7 +177,7 @@ class StateMemory:
         early = ~appear | (microbatches > 1)
         logits = _logits(model, work, a.mbs * (work.seq / a.cp), a, how)
         holds = (a.zero >= 3) & (f.holds_inputs and how.frozen is not None)
-        return StateMemory(states, *logits, buckets, early, _update_bytes(how, work, a, np.stack(layers)), holds)
+        return StateMemory(states, *logits, a.devices > 1, buckets, early, _update_bytes(how, work, a, np.stack(layers)), holds)
 
     @property
     def total(self) -> Floats:
@@ -289,7 +291,7 @@ def peaks(c: Calibration, held: StateMemory, states: Groups, stored: ActivationM
             "optimizer": np.stack([sizes["optimizer"]] * 3 + [sizes["optimizer"] + update]),
             "activations": np.stack([kept, kept + at_work, alone + at_work, none]),
             "logits": np.stack([logits, left, left, none]),
-            "context": every * (c.context + states.expand(held.buckets)),
+            "context": every * (c.context + c.collectives * states.expand(held.several) + states.expand(held.buckets)),
         }
     )
 
@@ -304,8 +306,11 @@ def kept_by_allocator(f: Framework, p: Peaks, room: float) -> Floats:
         return np.zeros(p.sizes["weights"].shape[1])
     tensors = np.max(sum(p.sizes.values(), np.zeros(1)), axis=0)
     largest = {kind: np.max(values, axis=0) for kind, values in p.sizes.items()}
-    moving = largest["activations"] + largest["logits"]
-    wanted = sum(largest.values(), np.zeros(1)) - tensors + f.cached * moving
+    # blocks of the logits are not used for the last layer; what hooks hold until the end comes later, and uses both
+    last = p.sizes["activations"][MOMENTS.index("last layer")] + largest["logits"]
+    moving = np.maximum(last, np.max(p.sizes["activations"] + p.sizes["logits"], axis=0))
+    still = sum((largest[kind] for kind in ("weights", "gradients", "optimizer", "context")), np.zeros(1))
+    wanted = still + (1 + f.cached) * moving - tensors
     return np.clip(wanted, 0.0, np.maximum(0.0, room - tensors))
 
 
