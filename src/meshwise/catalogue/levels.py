@@ -126,8 +126,9 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     return replace(own, **_of_fabric(fabric), key=f"{own.key} + {fabric or 'another network'}")
 
 
-CONTEXT_PER_SM, TURING_CONTEXT_PER_SM = 7.0e6, 3.75e6
-"""Bytes of a CUDA context with the kernels of PyTorch loaded, which grow with the threads that can be resident: 0.85 GiB beside what torch
+CONTEXT_PER_SM, TURING_CONTEXT_PER_SM = 5.5e6, 3.75e6
+"""Bytes of a CUDA context with the kernels of PyTorch loaded, which grow with the threads that can be resident: 0.58 GiB on an H200 with
+132 SMs (a probe), up to 0.85 beside what torch
 reserved on an A100 with 108 SMs (fms_a100_liger), 0.14 GiB on a T4 with 40 SMs of half as many threads (fitcheck_t4)."""
 COLLECTIVE_BYTES = 1.6e9
 """Buffers of NCCL per device. Assumed: two and four A100 under FSDP had 2.3 and 3 GiB more than one (fms_a100_liger), blocks for gathered

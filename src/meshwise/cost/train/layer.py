@@ -7,7 +7,7 @@ from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.comm import Communicators
 from meshwise.cost.train.compute import DEFAULT_SMS
-from meshwise.cost.train.memory import stored_per_token
+from meshwise.cost.train.memory import inputs_on_host, stored_per_token
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.passes import Passes, backward_bytes
 from meshwise.cost.train.question import Question
@@ -74,10 +74,11 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
 
 def offloaded_activations(q: Question, a: Layouts) -> Floats:
     """Return the exposed seconds per layer and micro-batch of copying activations to the host and back."""
-    if not np.any(a.offload == OFFLOAD.index("activations")):
+    offloaded = (a.offload == OFFLOAD.index("activations")) | inputs_on_host(q.work, a)
+    if not np.any(offloaded):
         return np.zeros(1)
     size = 2 * stored_per_token(q.model, q.work, a) * a.mbs * q.work.seq / a.cp / q.model.decoder.layers
-    return np.where(a.offload == OFFLOAD.index("activations"), EXPOSED_COPIES_SHARE * size / host_link(q), 0.0)
+    return np.where(offloaded, EXPOSED_COPIES_SHARE * size / host_link(q), 0.0)
 
 
 def exposed_tp(q: Question) -> float:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.axes import OFFLOAD, SCHEDULES
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import scratch_bytes
 from meshwise.cost.train.distinct import Groups
@@ -220,7 +220,7 @@ class ActivationMemory:
         naive = a.schedule == SCHEDULES.index("naive")  # one micro-batch at a time is in all stages
         held = layers[0] * np.where(naive, 1.0, np.minimum(a.pp, microbatches))
         # offloaded activations stay on the device for the layer that computes and the one that is copied
-        offloaded = a.offload == OFFLOAD.index("activations")
+        offloaded = (a.offload == OFFLOAD.index("activations")) | inputs_on_host(work, a)
         first, last = (np.where(offloaded, np.minimum(2.0, count), count) * per_layer for count in (held, layers[1]))
         interleaved = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
         gathered = GATHERED_ACTIVATIONS * 2.0 * model.decoder.hidden * (a.sp > 0)
@@ -228,6 +228,11 @@ class ActivationMemory:
         scratch = max((scratch_bytes(op, model.decoder.heads) for op in model.ops if op.serial), default=0.0)
         recomputing = rows * (working + gathered + _gradients_at_work(model) / a.tp) + beside / a.tp
         return ActivationMemory(first, interleaved, last, recomputing, per_layer, rows * scratch / a.tp)
+
+
+def inputs_on_host(work: Train, a: Layouts) -> NDArray[np.bool_]:
+    """Return whether inputs of layers wait in host memory for the backward pass (Unsloth's checkpointing)."""
+    return (a.recompute == RECOMPUTE.index("full")) & work.framework.offloads_inputs
 
 
 def _gradients_at_work(model: Model) -> float:
@@ -452,8 +457,9 @@ def host_bytes(model: Model, work: Train, a: Layouts, layers: Floats, microbatch
         states = states + how.frozen.sharded(*how.frozen.on_stage(layers, a), a) * parameters
     left, _ = _activations(model, work, a)
     activations = layers * np.minimum(a.pp, microbatches) * a.mbs * (work.seq / a.cp) * left / model.decoder.layers
+    beside = np.where(inputs_on_host(work, a), activations, 0.0)
     kind = [a.offload == OFFLOAD.index("none"), a.offload == OFFLOAD.index("activations")]
-    return np.select(kind, [np.zeros_like(states), activations], states)
+    return np.select(kind, [beside, activations], states + beside)
 
 
 def stored_per_token(model: Model, work: Train, a: Layouts) -> Floats:
