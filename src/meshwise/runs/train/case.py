@@ -144,7 +144,19 @@ def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table
         assumed.append("micro-batch not stated: the fastest that fits")
     nothing = math.nan
     return Case(
-        row_id, model, cluster, work, layout, nothing, nothing, True, run.text("date"), table, "", _notes(*assumed), _notes(*unstated)
+        row_id,
+        model,
+        cluster,
+        work,
+        layout,
+        nothing,
+        nothing,
+        True,
+        run.text("date"),
+        table,
+        "",
+        _notes(*assumed),
+        _notes(*unstated),
     )
 
 
