@@ -157,7 +157,7 @@ class Chip:
 
     def _has_graphics_die(self, rate: float) -> bool:
         """Return whether its SMs multiply at most 512 pairs a cycle in 16 bits; those of an A100 or A30 multiply 1,024."""
-        return bool(self.sms and self.clock) and rate / self.sms / self.clock < MAX_GRAPHICS_FLOPS
+        return rate < MAX_GRAPHICS_FLOPS * (self.sms or 0) * (self.clock or 0.0)
 
     @property
     def rent(self) -> float | None:

@@ -100,7 +100,7 @@ def parse_base(text: str) -> Base:
         raise UserError(
             f"unknown format {quoted(text)} of a frozen base{nearest(word, BASES)}; expected one of {', '.join(BASES[1:])}"
         )
-    return cast(Base, found)
+    return found
 
 
 BASE_WORDS = {

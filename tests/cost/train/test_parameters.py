@@ -101,7 +101,7 @@ def test_adapters_have_the_dtype_of_their_program() -> None:
     [("nf4", 0.51, 0.52), ("nf4-single", 0.56, 0.57), ("int8", 1.0, 1.01), ("gptq", 0.51, 0.53), ("awq", 0.51, 0.53)],
 )
 def test_each_format_of_a_base_has_its_bytes_per_weight(base: str, least: float, most: float) -> None:
-    """nf4: half a byte, 8-bit scales per 64 and a second scale per 256 of these, or float32 ones; int8 a scale per output; groups of 128."""
+    """nf4: half a byte, 8-bit scales per 64 and a second per 256 of these, or float32 ones; int8: a scale per output; groups of 128."""
     how = finetuned(find_model(LLAMA), parse("lora:16", base))
     weights = sum(
         op.n * op.k * op.count
