@@ -231,7 +231,7 @@ def slow_chip(e: Evidence) -> Iterator[Fault]:
             "slow chip", "likely", seconds * (1 - 1 / ratio),
             f"every large matrix product takes about {ratio:.2g} times as long as on a healthy {e.timeline.chip or 'chip'}",
             "look at clocks, power limit, temperature and other processes of this GPU (nvidia-smi -q -d PERFORMANCE), and measure it: "
-            "meshwise preflight",
+            "meshwise probe",
             f"{len(large)} shapes, {milliseconds(seconds)} a step, {milliseconds(seconds / ratio)} predicted",
         )  # fmt: skip
 
