@@ -31,8 +31,8 @@ GROUPS = {
 MEASURED = {"elementwise": ("elementwise", "loss"), "idle": ("launch", "data", "sync", "allocator", "compile", "save", "wait")}
 """Parts of a trace that make up a row, where it is not the part of that name."""
 DEFAULT_FRAMEWORK = "meshwise"
-"""The program whose calibration gives the rates of a chip. On an H200 its products were within 15% of those of plain PyTorch steps, those of
-the calibration for FSDP up to 18% slower (tests/fixtures/doctor/h200-clean.json.gz); other chips were not compared."""
+"""The program whose calibration gives the rates of a chip. On an H200 its products were within 15% of those of plain PyTorch
+steps, those of the calibration for FSDP up to 18% slower (tests/fixtures/doctor/h200-clean.json.gz); other chips were not compared."""
 
 
 @dataclass(frozen=True)
