@@ -24,6 +24,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
+    RendezvousConnectionError,
     RendezvousError,
     RendezvousStateError,
     RendezvousTimeoutError,
@@ -33,7 +34,7 @@ from torch.distributed.run import parse_args, run
 from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.process.parent import AGENT
 from meshwise.workers.trainer.contract.process.secret import SECRET
-from meshwise.workers.trainer.contract.process.stop import LOST_TERMINAL, STOPS
+from meshwise.workers.trainer.contract.process.stop import CUT_OFF, LOST_TERMINAL, STOPS
 from meshwise.workers.trainer.contract.rows import read_rows
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
@@ -142,7 +143,7 @@ def watch_store(endpoint: str, node: int, out: Path, timeout: float) -> None:
         silent = time.monotonic() - since
         if silent > timeout:
             name = f"node {own} ({socket.gethostname()})"
-            _failed(f"node {first} at {endpoint} could not be reached from {name} for {silent:.0f} s").exit(out)
+            _failed(f"node {first} at {endpoint} could not be reached from {name} for {silent:.0f} s").exit(out, code=CUT_OFF)
         time.sleep(min(2.0, timeout / 5))
 
 
@@ -174,11 +175,12 @@ def main(arguments: list[str]) -> int:
         return 1
     except RendezvousError as error:
         why = rendezvous_failure(error, Agent.monitor)
+        code = CUT_OFF if isinstance(error, RendezvousConnectionError) and Agent.monitor and Agent.monitor.node else 1
         if (Agent.out / FAILURE).exists():  # the launcher will print the failure that made a new rendezvous necessary
             say_error(why)
         else:
-            _failed(why).exit(Agent.out)
-        return 1
+            _failed(why).exit(Agent.out, code=code)
+        return code
     return 0
 
 
