@@ -120,11 +120,13 @@ def kills(folder: Path, count: int, rng: random.Random) -> Row:
         print(f"kill {kill + 1}/{count}: {layout}, {point or f'{moment:.1f} s'}, {len(failures)} failures", flush=True)
     for line in failures:
         print(line)
-    result = f"{orphans} orphans after 10 s, 0 doubled rows, losses bit-equal"
-    where = f"layouts at random ({', '.join(unkilled)})"
-    return Row(f"SIGKILL of the launcher, the agent or a rank in {where}, half of them at named points of a start or a checkpoint, the rest at "
-        "random moments, half of these in the first 3 s", "all its processes end; the same command goes on from the newest checkpoint", count,
-        result if not failures else f"{len(failures)} failures", len(failures))  # fmt: skip
+    fault = (
+        f"SIGKILL of the launcher, the agent or a rank in layouts at random ({', '.join(unkilled)}), half of them at named points of a start or "
+        "a checkpoint, the rest at random moments, half of these in the first 3 s"
+    )
+    well = f"{orphans} orphans after 10 s, 0 doubled rows, losses bit-equal"
+    return Row(fault, "all its processes end; the same command goes on from the newest checkpoint", count,
+        f"{len(failures)} failures" if failures else well, len(failures))  # fmt: skip
 
 
 def damages(folder: Path, count: int, rng: random.Random, expected: list[float]) -> Row:

@@ -180,6 +180,6 @@ def test_a_node_waits_for_a_link_that_was_cut_but_not_for_a_run_that_has_ended(n
         client = others.enter_context(socket.socket())
         client.connect(node_0.getsockname())  # its queue is full: as behind a link that is cut, nothing answers
         assert not comes_back(Hosts(2, 1, where), said.append, patience=0.5)
-        threading.Timer(0.5, node_0.accept).start()
+        threading.Timer(0.5, lambda: node_0.accept()[0].close()).start()
         assert comes_back(Hosts(2, 1, where), said.append, patience=60)
     assert said[-1] == f"node 0 at {where} answers again: starting the workers of this node"
