@@ -121,8 +121,8 @@ def kills(folder: Path, count: int, rng: random.Random) -> Row:
     for line in failures:
         print(line)
     fault = (
-        f"SIGKILL of the launcher, the agent or a rank in layouts at random ({', '.join(unkilled)}), half of them at named points of a start or "
-        "a checkpoint, the rest at random moments, half of these in the first 3 s"
+        f"SIGKILL of the launcher, the agent or a rank in layouts at random ({', '.join(unkilled)}), half of them at named points of a "
+        "start or a checkpoint, the rest at random moments, half of these in the first 3 s"
     )
     well = f"{orphans} orphans after 10 s, 0 doubled rows, losses bit-equal"
     return Row(fault, "all its processes end; the same command goes on from the newest checkpoint", count,
