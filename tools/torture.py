@@ -8,6 +8,7 @@ root; without it, the faults of several hosts are left out. `make fuzz` writes t
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -72,7 +73,7 @@ def unbroken(folder: Path, layout: str = "zero 3") -> list[float]:
     return run.losses()
 
 
-def kills(folder: Path, count: int, rng: random.Random) -> Row:
+def kills(folder: Path, count: int, rng: random.Random, seconds: float) -> Row:
     """Kill the launcher, the agent or a rank of random layouts at random moments and at named points; run the same command again until
     it is done."""
     failures: list[str] = []
@@ -80,7 +81,9 @@ def kills(folder: Path, count: int, rng: random.Random) -> Row:
     out, number = folder / "killed-0", 0
     unkilled: dict[str, list[float]] = {}
     layout = rng.choice(sorted(LAYOUTS))
+    done, ends = 0, time.monotonic() + seconds
     for kill in range(count):
+        last_one = kill == count - 1 or time.monotonic() > ends
         words = (*COMMON, *LAYOUTS[layout])
         point = rng.choice(list(POINTS)) if kill % 2 else ""
         moment = rng.uniform(0, 3) if kill % 4 < 2 else rng.uniform(3, 7)
@@ -108,7 +111,7 @@ def kills(folder: Path, count: int, rng: random.Random) -> Row:
         rows = [row["step"] for row in run.rows()]
         if rows != list(range(len(rows))):
             failures.append(f"kill {kill} ({point or moment}): rows {rows}")
-        if rng.random() < 0.25 or kill == count - 1 or len(rows) == STEPS:
+        if rng.random() < 0.25 or last_one or len(rows) == STEPS:
             last = Training(out, *words)
             code = last.end()
             expected = unkilled[layout] = unkilled.get(layout) or unbroken(folder, layout)
@@ -117,7 +120,10 @@ def kills(folder: Path, count: int, rng: random.Random) -> Row:
             shutil.rmtree(out)
             number += 1
             out, layout = folder / f"killed-{number}", rng.choice(sorted(LAYOUTS))
+        done += 1
         print(f"kill {kill + 1}/{count}: {layout}, {point or f'{moment:.1f} s'}, {len(failures)} failures", flush=True)
+        if last_one:
+            break
     for line in failures:
         print(line)
     fault = (
@@ -125,7 +131,7 @@ def kills(folder: Path, count: int, rng: random.Random) -> Row:
         "start or a checkpoint, the rest at random moments, half of these in the first 3 s"
     )
     well = f"{orphans} orphans after 10 s, 0 doubled rows, losses bit-equal"
-    return Row(fault, "all its processes end; the same command goes on from the newest checkpoint", count,
+    return Row(fault, "all its processes end; the same command goes on from the newest checkpoint", done,
         f"{len(failures)} failures" if failures else well, len(failures))  # fmt: skip
 
 
@@ -302,7 +308,7 @@ def page(rows: Iterable[Row], fuzz: Path) -> str:
 
 
 FAULTS_TRIED: dict[str, Callable[[Path, argparse.Namespace, random.Random], Row]] = {
-    "kills": lambda folder, given, rng: kills(folder, given.kills, rng),
+    "kills": lambda folder, given, rng: kills(folder, given.kills, rng, given.seconds),
     "endpoints": lambda folder, given, rng: endpoints(),
     "lost-node-2": lambda folder, given, rng: lost_node(folder, 2),
     "lost-node-0": lambda folder, given, rng: lost_node(folder, 0),
@@ -315,6 +321,7 @@ FAULTS_TRIED: dict[str, Callable[[Path, argparse.Namespace, random.Random], Row]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further kill after this long")
     parser.add_argument("--damages", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fuzz", type=Path, default=Path("build/fuzz.json"), help="results of tools/fuzz.py")
