@@ -72,6 +72,10 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
 
         return explain.explain(self.question(), self.choices, self.ask.bounds, versus)
 
+    def provenance(self) -> str:
+        """Return one sentence where it was made with another version, model, cluster, framework or calibration than this machine has."""
+        return plans.provenance(self.versions, _versions(self.question()))
+
     def vary(self, **axes: str) -> "TrainPoints":
         from meshwise.plan.train import vary
 
@@ -88,6 +92,11 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         from meshwise.plan.train import timeline
 
         return timeline.simulate_step(self.question(), choice or self.best)
+
+
+def _versions(q: Question) -> dict[str, str]:
+    """Return digests of what a question depends on."""
+    return plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration)
 
 
 def make(ask: TrainAsk) -> TrainPlan:
@@ -131,7 +140,7 @@ def make(ask: TrainAsk) -> TrainPlan:
             *instead, *fallback.faster_part(given, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
         ),
         finetune=finetune.facts(ask, q, choices[0]),
-        versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
+        versions=_versions(q),
     )  # fmt: skip
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
