@@ -155,6 +155,15 @@ class Framework:
     workspace: Bytes = 0.0
     """What its kernels allocate on a GPU beside tensors, if it reports the bytes that torch has allocated: the CUDA context, which a probe
     measures, is not among them. 0: the context of the calibration; one that was fitted to its runs has its own."""
+    frees_gradients: bool = False
+    """Gradients exist from the backward pass that computes them to the update; otherwise in buffers that are allocated once."""
+    cached: Count = 0.0
+    """Bytes that the allocator keeps in blocks beyond the tensors in them, over the bytes of activations and logits, where there is room."""
+    gathers_tables: bool = False
+    """Under ZeRO 3 the embedding and the head belong to the root module, which stays gathered; otherwise they are gathered like layers."""
+    holds_inputs: bool = False
+    """Under ZeRO 3 with frozen weights, inputs of layers and their gradients stay in memory until the backward pass ends: hooks that FSDP 1
+    registers for frozen modules refer to them."""
     separate_updates: bool = False
     """Gradient norm, clipping, update and copy back are passes over memory of their own, not one fused kernel."""
     zero: tuple[int, ...] = (1, 2, 3)

@@ -94,7 +94,7 @@ def _source(
         "bias": mean([each - 1 for each in ratio]),
         "coverage": mean(inside),
         "memory": mean(memory),
-        "rejected": sum(cases[i].ran and bool(predicted.memory[i] > cases[i].limit) for i in rows),
+        "rejected": sum(cases[i].ran and bool(predicted.needed[i] > cases[i].limit) for i in rows),
         "calibrated": all(calibrated[i] for i in rows),
     }
 
@@ -122,7 +122,7 @@ def scaled_error(ratio: Floats) -> float | None:
 
 def _pick(cases: Sequence[Case], predicted: Prediction, rows: list[int]) -> dict[str, Any]:
     """Pick the predicted best among the runs of one group, and return the time lost by it, by a rule of thumb and by a random pick."""
-    fits = [i for i in rows if predicted.memory[i] <= cases[i].limit]
+    fits = [i for i in rows if predicted.needed[i] <= cases[i].limit]
     picked = cases[min(fits or rows, key=lambda i: predicted.seconds[i])]
     best = min((cases[i] for i in rows), key=lambda case: case.seconds)
     return {
@@ -159,7 +159,7 @@ def _memory(cases: Sequence[Case], predicted: Prediction) -> dict[str, float | N
 
 def _oom(cases: Sequence[Case], predicted: Prediction) -> dict[str, int]:
     """Count the runs out of memory that were predicted so, and the runs that fit but would have been rejected."""
-    over = predicted.memory > np.array([case.limit for case in cases])
+    over = predicted.needed > np.array([case.limit for case in cases])
     ran = np.array([case.ran for case in cases])
     return {"caught": int(np.sum(over & ~ran)), "total": int(np.sum(~ran)), "false": int(np.sum(over & ran))}
 

@@ -275,7 +275,7 @@ def add_adapters(
             t.casts += number * DORA_BYTES * module.n * module.k / cut.tp / d.bandwidth
     for block, op in placed:
         if op.name in how.quantized and block in model.times:
-            seconds = op.count * dequantized_bytes(op) / cut.tp / d.bandwidth
+            seconds = op.count * dequantized_bytes(op, how.base) / cut.tp / d.bandwidth
             t.casts += seconds
             t.casts_back += seconds
 
