@@ -254,8 +254,13 @@ class Framework:
     methods: tuple[str, ...] = ()
     """Methods of fine-tuning that it has: full, lora, dora, qlora, freeze; (): all."""
     bases: tuple[str, ...] = ()
-    """Formats of a frozen base under adapters that it has besides 16 bits: nf4, int8, int4 (GPTQ and AWQ checkpoints), affine4 (MLX);
-    (): nf4."""
+    """Formats of a frozen base under adapters that it has besides 16 bits: nf4, nf4-single, int8, gptq, awq; (): nf4."""
+    optimizers: tuple[str, ...] = ()
+    """Optimizers that it has; (): all."""
+    objectives: tuple[str, ...] = ()
+    """Objectives that it has; (): all."""
+    losses: tuple[str, ...] = ()
+    """Ways to compute the loss that it has; (): all."""
     tensor_parallel: bool = True
     expert_parallel: bool = True
     replicates: bool = True
@@ -423,7 +428,8 @@ OLDEST = "2010-01-01"
 SHARDING_FACTS = (
     "gradient_bytes", "fp16_gradient_bytes", "master_gradient_bytes", "reduced_bytes", "shards_master", "pure_unsharded", "pure_sharded",
     "bucket", "bucket_per_rank", "overlaps_reduction", "overlaps_gather", "zero", "schedules", "context_parallel", "tensor_parallel",
-    "offload", "offloads_gradients", "shards_partly", "shards_nf4", "foreach_update", "excludes",
+    "offload", "offloads_gradients", "shards_partly", "shards_nf4", "foreach_update",
+    "frees_gradients", "gathers_tables", "holds_inputs", "excludes",
 )  # fmt: skip
 """Facts of the framework through which a program shards."""
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.axes import RECOMPUTE
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import peak
 from meshwise.cost.work import MAX_BATCH_TOKENS
@@ -20,6 +20,29 @@ MAX_MICRO_BATCH = 4096
 """Largest micro-batch that is tried."""
 UNIT_TOKENS = 64
 """The longest sequence is found in multiples of this."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to use several devices: its name, and the best layout of it, if any fits."""
+
+    name: str
+    seconds: float | None
+    layout: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.seconds:.3g} s" if self.seconds is not None else f"{self.name} does not fit"
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The best layout of another program that fine-tunes on the same devices. Seconds and bytes per device."""
+
+    program: str
+    name: str
+    seconds: float
+    peak: float
+    layout: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +78,10 @@ class FinetuneFacts:
     """The last one may be smaller."""
     seconds: float = 0.0
     dollars: float | None = None
+    ways: tuple[Way, ...] = ()
+    """Ways to use several devices, each with its best layout."""
+    rivals: tuple[Rival, ...] = ()
+    """Other programs on the same devices, each with its best layout, the fastest first."""
 
 
 def facts(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
@@ -64,7 +91,7 @@ def facts(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
     how = finetuned(q.model, q.work.finetune)
     batch, batch_recompute = largest_batch(q, best)
     longest, longest_recompute = longest_sequence(q, best)
-    saved = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
+    saved = how.adapter_bytes * how.trained.total if how.adapted else 2.0 * q.model.params
     found = FinetuneFacts(
         trained=round(how.trained.total), parameters=q.model.params, saved_bytes=saved, free=best.capacity - best.peak,
         largest_batch=batch, largest_batch_recompute=batch_recompute, longest=longest, longest_recompute=longest_recompute,
