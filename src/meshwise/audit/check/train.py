@@ -21,7 +21,7 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.recipes import FACTS, assumed
 from meshwise.plan.train.rules import TP_IN_NODE, broken
-from meshwise.programs.program import Program, Setup
+from meshwise.programs.program import Program, Setup, predicted_by
 from meshwise.programs.setup import model_facts
 from meshwise.programs.train import adapters
 from meshwise.runs.compare import layouts as layouts_of
@@ -127,7 +127,9 @@ def _predicted(
         q = lookup.question(ask, model)
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
-    own, notes = None, list(assumed(q, ask))
+    own, notes = None, [*assumed(q, ask), *lookup.beyond_context(ask, model)]
+    if row:  # files count pairs
+        row = {**row, "mbs": int(row["mbs"]) * q.work.objective.sequences}
     if row and math.prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")) == q.cluster.devices:
         whole = row["ep"] == 1 and any(op.expert for op in model.ops)  # experts are then cut as the other layers are
         layouts = Layouts.from_row({**row, "etp": row["tp"]} if whole else row)
@@ -155,9 +157,12 @@ def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.
         model=model.name,
         on=on,
         finetune=adapters.finetune_of(facts, model),
+        base=adapters.base_of(facts),
+        in_backward=bool(facts.value("in_backward")),
+        objective=facts.text("objective") or "sft",
         batch=facts.whole("batch"),
         seq=facts.whole("seq"),
-        framework=str(facts.value("predicted_by") or program.framework),
+        framework=predicted_by(program, facts),
         precision=str(facts.value("precision")),
         optimizer=str(facts.value("optimizer") or "adamw"),
         **recipe_of(facts),

@@ -106,6 +106,8 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
             else {"micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0}
         )
     }
+    if q.work.objective.sequences > 1 and not q.work.objective.generates:
+        rules[f"{q.work.objective.name}: a micro-batch holds whole pairs"] = a.mbs % q.work.objective.sequences == 0
     if q.work.framework.fills_stages:
         rules["the framework needs micro-batches in multiples of pp"] = q.work.batch // (a.dp * a.mbs) % a.pp == 0
     if q.work.framework.fused_softmax:
