@@ -37,7 +37,7 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     values |= {"objective": plan.ask.objective} if plan.ask.objective != "sft" else {}
     values |= {"mbs": int(choice.layout["mbs"]) // q.work.objective.sequences} if not q.work.objective.generates else {}
     values |= {"in_backward": True} if plan.ask.in_backward else {}
-    values |= {"sharded_by": sharded_by} if (sharded_by := _sharded_by(q.work.framework)) else {}
+    values |= {"sharded_by": sharded_by} if (sharded_by := sharding_of(q.work.framework)) else {}
     values |= adapters.facts_of(q.model, q.work.finetune)
     if plan.ask.tokens:
         steps = -(-int(plan.ask.tokens) // (plan.ask.batch * plan.ask.seq))
@@ -48,7 +48,7 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     return Setup(values, config, find.hub_id(plan.ask.model), header(plan, choice), plan)
 
 
-def _sharded_by(framework: Framework) -> str:
+def sharding_of(framework: Framework) -> str:
     """Return through what a program that has several ways shards in a plan: deepspeed, or fsdp; '' for programs with one way."""
     return "fsdp" if framework.through else "deepspeed" if "+deepspeed" in framework.program else ""
 

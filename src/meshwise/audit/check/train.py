@@ -22,7 +22,7 @@ from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.recipes import FACTS, assumed
 from meshwise.plan.train.rules import TP_IN_NODE, broken
 from meshwise.programs.program import Program, Setup, predicted_by
-from meshwise.programs.setup import model_facts
+from meshwise.programs.setup import model_facts, sharding_of
 from meshwise.programs.train import adapters
 from meshwise.runs.compare import layouts as layouts_of
 from meshwise.runs.compare import own_choice
@@ -182,8 +182,14 @@ def recipe_of(facts: Run) -> dict[str, Any]:
 
 
 def _best(program: Program, facts: Run, q: Question) -> tuple[Choice | None, Setup | None]:
-    """Return the fastest layout that fits and that the program can say."""
-    one = next(layouts_of(q, lambda one: not list(program.refuse(setup_of(facts, q, one))), tried=MAX_TRIED), None)
+    """Return the fastest layout that fits and that the program can say. A file that shards nothing stays so where sharding is another
+    program's file."""
+    whole = bool(q.work.framework.through) and facts.value("zero") == 0
+
+    def said(one: Choice) -> bool:
+        return not (whole and int(one.layout["zero"])) and not list(program.refuse(setup_of(facts, q, one)))
+
+    one = next(layouts_of(q, said, tried=MAX_TRIED), None)
     return one, setup_of(facts, q, one) if one else None
 
 
@@ -197,5 +203,6 @@ def setup_of(facts: Run, q: Question, one: Choice) -> Setup:
     values = model_facts(q.model) | {one.fact: one.value for one in kept if one.value is not None}
     values |= one.layout
     values |= {"dp": int(one.layout["dp_replicate"]) * int(one.layout["dp_shard"]), "accumulation": one.gradient_accumulation}
+    values |= {"sharded_by": sharding_of(q.work.framework), "mbs": int(one.layout["mbs"]) // q.work.objective.sequences}
     values |= {"devices": one.devices, "nodes": facts.whole("nodes") or max(1, one.devices // q.cluster.node.devices)}
     return Setup(values, {}, q.model.name)

@@ -195,6 +195,8 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS | (zero if _by_deepspeed(setup) else {}))
     yield from recipe.refuse(setup, TITLE, {"attention": trainer.ATTENTION})
     yield from adapters.refuse_base(setup, TITLE)
+    if not setup.whole("zero", 0) and setup.whole("tp") * setup.whole("cp") > 1:
+        yield Refusal(f"{TITLE} has tensor and context parallelism only with FSDP 2", {"zero": 3})
     if adapters.stored_base(setup) == "nf4-single":
         yield Refusal(f"{TITLE} always quantizes the scales of nf4 again; expected --base nf4", {})
 

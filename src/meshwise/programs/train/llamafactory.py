@@ -72,9 +72,7 @@ def write(setup: Setup) -> Written:
     """Return the YAML, DeepSpeed's JSON where something is sharded, and the command."""
     values = wording(setup)
     files: dict[str, str] = {}
-    if trainer.by_fsdp(setup):
-        values["fsdp_words"] = trainer.fsdp_words(setup)
-    elif setup.whole("zero", 0):
+    if setup.whole("zero", 0) and not trainer.by_fsdp(setup):
         files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
         values["deepspeed_file"] = deepspeed.FILE
     pairs = [

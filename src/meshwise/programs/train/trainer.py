@@ -41,7 +41,8 @@ def _sharding(value: object) -> int | None:
     return next((SHARDING[name] for name in text.replace(",", " ").split() if name in SHARDING), None)
 
 
-FSDP = Kind(_sharding, lambda _: None, "a sharding strategy", takes=-1)
+STRATEGIES = {3: "full_shard", 2: "shard_grad_op"}
+FSDP = Kind(_sharding, STRATEGIES.get, "a sharding strategy", takes=-1)
 
 TRAINING = (
     Key("model", "model_name_or_path", TEXT, write="never"),
@@ -51,8 +52,7 @@ TRAINING = (
     Key("bf16", "bf16", BOOL),
     Key("fp16", "fp16", BOOL),
     Key("deepspeed_file", "deepspeed", TEXT),
-    Key("zero", "fsdp", FSDP, write="never"),
-    Key("fsdp_words", "fsdp", TEXT),
+    Key("zero", "fsdp", FSDP),
     Key("optimizer", "optim", OPTIMIZERS, default="adamw"),
     Key("compile", "torch_compile", BOOL, default=False),
     Key("liger", "use_liger_kernel", BOOL),
@@ -110,6 +110,8 @@ def _sharded(facts: Run) -> Iterable[Stated]:
 def values_of(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts as TrainingArguments."""
     values = dict(setup.values)
+    if not by_fsdp(setup):
+        values.pop("zero", None)
     values["recompute_on"] = setup.text("recompute") == "full"
     values["fp16" if setup.text("precision") == "fp16" else "bf16"] = True
     values["liger"] = setup.text("loss") == "fused"
@@ -122,9 +124,7 @@ def write(setup: Setup) -> Written:
     """Return DeepSpeed's JSON where something is sharded, and the command of a training script."""
     values = values_of(setup)
     files: dict[str, str] = {}
-    if by_fsdp(setup):
-        values["fsdp_words"] = fsdp_words(setup)
-    elif setup.whole("zero", 0):
+    if setup.whole("zero", 0) and not by_fsdp(setup):
         files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
         values["deepspeed_file"] = deepspeed.FILE
     script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
@@ -137,10 +137,6 @@ def write(setup: Setup) -> Written:
 def by_fsdp(setup: Setup) -> bool:
     """Return whether a plan shards by the Trainer's own FSDP, which its arguments can say; otherwise DeepSpeed's file does."""
     return bool(setup.whole("zero", 0)) and setup.text("sharded_by") == "fsdp" and setup.text("offload", "none") == "none"
-
-
-def fsdp_words(setup: Setup) -> str:
-    return f"{'full_shard' if setup.whole('zero') == 3 else 'shard_grad_op'} auto_wrap"
 
 
 def _words(value: Any) -> list[str]:
