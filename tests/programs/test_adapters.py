@@ -80,6 +80,7 @@ def test_frozen_layers_are_the_ones_that_llama_factory_does_not_train(tmp_path: 
 
 def test_a_program_without_adapters_says_which_have_them() -> None:
     with pytest.raises(
-        UserError, match="has no setting for adapters; expected --to axolotl or llama-factory or torchtune or trainer"
+        UserError,
+        match="has no setting for adapters; expected --to automodel or axolotl or llama-factory or mlx-lm or ms-swift or",
     ):
         api.export(make(replace(ASK, finetune="lora:16")), to="megatron")

@@ -25,6 +25,10 @@ MAX_GATE_OUTPUTS = 64
 
 def is_pattern(target: str) -> bool:
     """Return whether a target is a regular expression, which PEFT compares with the whole name of a module."""
+    try:
+        re.compile(target)
+    except re.error:
+        return False
     return bool(re.search(r"[*+?()|\\\[\]^$]", target))
 
 

@@ -128,6 +128,7 @@ def _predicted(
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
     own, notes = None, [*assumed(q, ask), *lookup.beyond_context(ask, model)]
+    notes += [facts.text("caveat")] if facts.text("caveat") else []
     if row:  # files count pairs
         row = {**row, "mbs": int(row["mbs"]) * q.work.objective.sequences}
     if row and math.prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")) == q.cluster.devices:
