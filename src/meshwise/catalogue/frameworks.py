@@ -33,10 +33,10 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 """Bytes per element of the dtypes in which gradients are summed and reduced."""
 FLASH_SHARES: dict[str, dict[str, float]] = {
     "triton": {"Ampere": 0.35, "Hopper": 0.25, "Blackwell": 0.2, "": 0.3},
-    "fa2": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.4, "Blackwell": 0.27, "CDNA 3": 0.35, "CDNA 2": 0.3, "": 0.5},
-    "fa3": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.5, "CDNA 3": 0.4, "": 0.5},
-    "fa4": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "CDNA 3": 0.4, "": 0.5},
-    "cudnn": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "": 0.5},
+    "fa2": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.4, "Blackwell": 0.27, "CDNA 3": 0.35, "CDNA 2": 0.3, "": 0.5},
+    "fa3": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.64, "Blackwell": 0.5, "CDNA 3": 0.4, "": 0.5},
+    "fa4": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "CDNA 3": 0.4, "": 0.5},
+    "cudnn": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "": 0.5},
     "xla": {"": 0.45},
 }
 """Forward share of the 16-bit peak with heads of 128 and long sequences, by kernel and architecture. Published: FA2 230 of 312 TFLOP/s on
@@ -159,6 +159,9 @@ class Framework:
     """Gradients exist from the backward pass that computes them to the update; otherwise in buffers that are allocated once."""
     cached: Count = 0.0
     """Bytes that the allocator keeps in blocks beyond the tensors in them, over the bytes of activations and logits, where there is room."""
+    autocasts: bool = True
+    """Computes under autocast: products and attention have 16 bits whatever the residual stream has. Otherwise attention and the head of a
+    float32 stream are computed in float32."""
     gathers_tables: bool = False
     """Under ZeRO 3 the embedding and the head belong to the root module, which stays gathered; otherwise they are gathered like layers."""
     holds_inputs: bool = False

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.axes import OFFLOAD, SCHEDULES
+from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.chain import scratch_bytes
 from meshwise.cost.train.distinct import Groups
@@ -154,6 +154,8 @@ class StateMemory:
     """On the last stage."""
     passing: Floats
     """Bytes of them that are free again when the backward pass of the layers begins."""
+    several: Floats
+    """Whether there are several devices."""
     buckets: Floats
     """Buffers that gradients are reduced from and weights gathered into, two of each bucket."""
     early: Floats
@@ -175,7 +177,7 @@ class StateMemory:
         early = ~appear | (microbatches > 1)
         logits = _logits(model, work, a.mbs * (work.seq / a.cp), a, how)
         holds = (a.zero >= 3) & (f.holds_inputs and how.frozen is not None)
-        return StateMemory(states, *logits, buckets, early, _update_bytes(how, work, a, np.stack(layers)), holds)
+        return StateMemory(states, *logits, a.devices > 1, buckets, early, _update_bytes(how, work, a, np.stack(layers)), holds)
 
     @property
     def total(self) -> Floats:
@@ -218,7 +220,7 @@ class ActivationMemory:
         naive = a.schedule == SCHEDULES.index("naive")  # one micro-batch at a time is in all stages
         held = layers[0] * np.where(naive, 1.0, np.minimum(a.pp, microbatches))
         # offloaded activations stay on the device for the layer that computes and the one that is copied
-        offloaded = a.offload == OFFLOAD.index("activations")
+        offloaded = (a.offload == OFFLOAD.index("activations")) | inputs_on_host(work, a)
         first, last = (np.where(offloaded, np.minimum(2.0, count), count) * per_layer for count in (held, layers[1]))
         interleaved = np.where(a.vpp > 1, (a.pp - 1) / a.pp, 0.0)
         gathered = GATHERED_ACTIVATIONS * 2.0 * model.decoder.hidden * (a.sp > 0)
@@ -226,6 +228,11 @@ class ActivationMemory:
         scratch = max((scratch_bytes(op, model.decoder.heads) for op in model.ops if op.serial), default=0.0)
         recomputing = rows * (working + gathered + _gradients_at_work(model) / a.tp) + beside / a.tp
         return ActivationMemory(first, interleaved, last, recomputing, per_layer, rows * scratch / a.tp)
+
+
+def inputs_on_host(work: Train, a: Layouts) -> NDArray[np.bool_]:
+    """Return whether inputs of layers wait in host memory for the backward pass (Unsloth's checkpointing)."""
+    return (a.recompute == RECOMPUTE.index("full")) & work.framework.offloads_inputs
 
 
 def _gradients_at_work(model: Model) -> float:
@@ -289,7 +296,7 @@ def peaks(c: Calibration, held: StateMemory, states: Groups, stored: ActivationM
             "optimizer": np.stack([sizes["optimizer"]] * 3 + [sizes["optimizer"] + update]),
             "activations": np.stack([kept, kept + at_work, alone + at_work, none]),
             "logits": np.stack([logits, left, left, none]),
-            "context": every * (c.context + states.expand(held.buckets)),
+            "context": every * (c.context + c.collectives * states.expand(held.several) + states.expand(held.buckets)),
         }
     )
 
@@ -304,8 +311,11 @@ def kept_by_allocator(f: Framework, p: Peaks, room: float) -> Floats:
         return np.zeros(p.sizes["weights"].shape[1])
     tensors = np.max(sum(p.sizes.values(), np.zeros(1)), axis=0)
     largest = {kind: np.max(values, axis=0) for kind, values in p.sizes.items()}
-    moving = largest["activations"] + largest["logits"]
-    wanted = sum(largest.values(), np.zeros(1)) - tensors + f.cached * moving
+    # blocks of the logits are not used for the last layer; what hooks hold until the end comes later, and uses both
+    last = p.sizes["activations"][MOMENTS.index("last layer")] + largest["logits"]
+    moving = np.maximum(last, np.max(p.sizes["activations"] + p.sizes["logits"], axis=0))
+    still = sum((largest[kind] for kind in ("weights", "gradients", "optimizer", "context")), np.zeros(1))
+    wanted = still + (1 + f.cached) * moving - tensors
     return np.clip(wanted, 0.0, np.maximum(0.0, room - tensors))
 
 
@@ -447,8 +457,9 @@ def host_bytes(model: Model, work: Train, a: Layouts, layers: Floats, microbatch
         states = states + how.frozen.sharded(*how.frozen.on_stage(layers, a), a) * parameters
     left, _ = _activations(model, work, a)
     activations = layers * np.minimum(a.pp, microbatches) * a.mbs * (work.seq / a.cp) * left / model.decoder.layers
+    beside = np.where(inputs_on_host(work, a), activations, 0.0)
     kind = [a.offload == OFFLOAD.index("none"), a.offload == OFFLOAD.index("activations")]
-    return np.select(kind, [np.zeros_like(states), activations], states)
+    return np.select(kind, [beside, activations], states + beside)
 
 
 def stored_per_token(model: Model, work: Train, a: Layouts) -> Floats:

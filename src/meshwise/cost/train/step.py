@@ -33,6 +33,7 @@ from meshwise.cost.train.memory import (
     Peaks,
     StateMemory,
     host_bytes,
+    inputs_on_host,
     kept_by_allocator,
     peaks,
     state_bytes,
@@ -123,7 +124,7 @@ def host_memory(q: Question) -> float:
 def host_needs(q: Question, layouts: Layouts) -> Floats:
     """Return the bytes that each layout keeps in the memory of a host: what all devices of a node offload."""
     needs = np.zeros(len(layouts))
-    rows = np.flatnonzero(layouts.offload)
+    rows = np.flatnonzero((layouts.offload > 0) | inputs_on_host(q.work, layouts))
     if not len(rows):
         return needs
     distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))

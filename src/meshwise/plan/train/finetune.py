@@ -93,7 +93,7 @@ def facts(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
     longest, longest_recompute = longest_sequence(q, best)
     saved = how.adapter_bytes * how.trained.total if how.adapted else 2.0 * q.model.params
     found = FinetuneFacts(
-        trained=round(how.trained.total), parameters=q.model.params, saved_bytes=saved, free=best.capacity - best.peak,
+        trained=round(how.trained.total), parameters=q.model.params, saved_bytes=saved, free=best.capacity - best.needs,
         largest_batch=batch, largest_batch_recompute=batch_recompute, longest=longest, longest_recompute=longest_recompute,
     )  # fmt: skip
     return _with_data(found, ask, q, best) if ask.data else found
