@@ -126,3 +126,52 @@ def test_what_excludes_each_other_is_named_with_the_nearest_that_works(change: d
                 **({"model": "llama-3.2-3b", "on": "1xa100-80gb-sxm", "batch": 8, "seq": 2048, "finetune": "qlora:16"} | change)
             )
         )
+
+
+AXOLOTL = """
+base_model: meta-llama/Llama-3.1-8B
+sequence_len: 4096
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+bf16: true
+optimizer: adamw_torch_fused
+datasets: [{path: rows.jsonl, type: alpaca}]
+adapter: lora
+lora_r: 16
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("load_in_8bit: true", "--base int8"),
+        ("lora_target_modules: '.*\\.self_attn\\.(q|v)_proj'", "--finetune lora:16:q_proj,v_proj"),
+        ("plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]", "--loss fused"),
+        ("liger_fused_linear_cross_entropy: true", "--loss fused"),
+        ("rl: dpo", "--objective dpo"),
+    ],
+)
+def test_a_file_of_axolotl_is_planned_with_what_it_says(tmp_path: Path, lines: str, expected: str) -> None:
+    (tmp_path / "axolotl.yaml").write_text(f"{AXOLOTL}{lines}\n")
+    found = api.check(str(tmp_path / "axolotl.yaml"), on="1xh100-sxm")
+    assert found.own is not None, found.unknown
+    assert expected in found.plan_command
+    assert "--framework axolotl" in found.plan_command
+
+
+def test_modules_that_are_trained_whole_are_told_with_their_bytes(tmp_path: Path) -> None:
+    """128,256 x 4,096 values of each table: 8 bytes of each are 3.9 GiB."""
+    (tmp_path / "axolotl.yaml").write_text(f"{AXOLOTL}lora_modules_to_save: [embed_tokens, lm_head]\n")
+    notes = api.check(str(tmp_path / "axolotl.yaml"), on="1xh100-sxm").notes
+    assert any("embed_tokens, lm_head: about 7.8 GiB more" in note for note in notes)
+
+
+def test_a_micro_batch_of_dpo_is_a_pair(tmp_path: Path) -> None:
+    """Files count pairs; a layout counts their sequences."""
+    (tmp_path / "axolotl.yaml").write_text(f"{AXOLOTL}rl: dpo\n")
+    found = api.check(str(tmp_path / "axolotl.yaml"), on="1xh100-sxm")
+    assert found.own is not None
+    assert found.own.layout["mbs"] == 4
+    plan = make(TrainAsk("llama-3.2-3b", on="1xh100-sxm", batch=8, seq=2048, finetune="lora:16", objective="simpo"))
+    assert all(int(choice.layout["mbs"]) % 2 == 0 for choice in plan.choices)

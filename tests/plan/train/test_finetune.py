@@ -30,7 +30,7 @@ def test_a_card_of_24_gib_fine_tunes_8b_with_qlora(plan: TrainPlan) -> None:
     assert plan.finetune is not None
     assert plan.finetune.trained == 41_943_040
     assert plan.finetune.saved_bytes == 2 * 41_943_040
-    assert plan.finetune.free == plan.best.capacity - plan.best.peak > 0
+    assert plan.finetune.free >= plan.best.capacity - plan.best.peak > 0
 
 
 def test_the_largest_batch_and_sequence_are_those_that_just_fit(plan: TrainPlan) -> None:

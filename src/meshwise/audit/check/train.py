@@ -128,6 +128,7 @@ def _predicted(
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
     own, notes = None, [*assumed(q, ask), *lookup.beyond_context(ask, model)]
+    notes += adapters.saved_note(facts, model)
     notes += [facts.text("caveat")] if facts.text("caveat") else []
     if row:  # files count pairs
         row = {**row, "mbs": int(row["mbs"]) * q.work.objective.sequences}

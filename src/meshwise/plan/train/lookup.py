@@ -109,7 +109,7 @@ def beyond_context(ask: TrainAsk, model: Model) -> tuple[str, ...]:
     if not (tunes(ask) and context and ask.seq > context):
         return ()
     return (
-        f"--seq {ask.seq:,} exceeds the {context:,} tokens of context of {model.name}: its rotary positions must be extended (rope_scaling)",
+        f"--seq {ask.seq:,} exceeds the {context:,} tokens of context of {model.name}: its positions must be extended (rope_scaling)",
     )
 
 

@@ -11,6 +11,7 @@ from meshwise.models.op import ALL_LINEAR
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
 from meshwise.programs.program import Key, Refusal, Setup
 from meshwise.runs.run import Run, Stated, Value
+from meshwise.units import GIB
 
 DEFAULT_TRAINED_LAYERS = 2
 """LLaMA-Factory's default of freeze_trainable_layers."""
@@ -38,6 +39,7 @@ TRL_KEYS = (
     Key("quantization", "bnb_4bit_quant_type", TEXT),
     Key("nested", "use_bnb_nested_quant", BOOL),
     Key("eight_bits", "load_in_8bit", BOOL),
+    Key("saved_modules", "lora_modules_to_save", NAMES, write="never"),
 )
 """TRL's ModelConfig, 1.16."""
 
@@ -122,3 +124,23 @@ def finetune_of(facts: Run, model: Model) -> str:
         targets = DEFAULT_TARGETS if known.issuperset(DEFAULT_TARGETS) else (ALL_LINEAR,)
     listed = "" if targets == (ALL_LINEAR,) else f":{','.join(map(str, targets))}"
     return f"{method}:{facts.whole('rank', 16)}{listed}"
+
+
+SAVED_BYTES = 8.0
+"""Bytes per parameter of a module that is trained whole beside adapters, in 16 bits: its copy, its gradient and AdamW's moments."""
+
+
+def saved_note(facts: Run, model: Model) -> tuple[str, ...]:
+    """Return a note of modules that a file trains whole beside its adapters (modules_to_save), with their bytes: no plan counts them."""
+    names = facts.value("saved_modules")
+    if not isinstance(names, tuple) or not facts.value("adapter"):
+        return ()
+    table = next(op.params for op in model.ops if op.name == "embedding")
+    known = [str(name) for name in names if str(name).rpartition(".")[2] in TABLES]
+    size = SAVED_BYTES * table * (1 if model.decoder.tied else len(known))
+    added = f": about {size / GIB:.1f} GiB more (a copy, gradients and moments in 16 bits)" if known else ""
+    return (f"trained whole beside the adapters, and not among the predicted bytes: {', '.join(map(str, names))}{added}",)
+
+
+TABLES = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings")
+"""Names of vocabulary tables in transformers."""

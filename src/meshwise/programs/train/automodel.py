@@ -1,7 +1,7 @@
 """NeMo AutoModel: the YAML of its fine-tuning recipe, with FSDP2."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
@@ -100,11 +100,11 @@ def wording(setup: Setup) -> dict[str, Value]:
     method, base = setup.text("adapter"), adapters.stored_base(setup)
     if method:
         values |= {"peft_class": "nemo_automodel.components._peft.lora.PeftConfig", "dora": method == "dora"}
-        if values["targets"] == (ALL_LINEAR,):
+        if values.get("targets") == (ALL_LINEAR,):
             values.pop("targets")
             values["every"] = True
-        elif isinstance(values["targets"], tuple):
-            values["targets"] = tuple(f"*.{name}" for name in values["targets"])
+        elif isinstance(values.get("targets"), tuple):
+            values["targets"] = tuple(f"*.{name}" for name in cast(tuple[str, ...], values["targets"]))
     values |= {"four_bits": True, "quantization": "nf4", "nested": base == "nf4"} if base.startswith("nf4") else {}
     return values | ({"eight_bits": True} if base == "int8" else {})
 

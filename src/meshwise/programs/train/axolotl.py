@@ -85,6 +85,7 @@ KEYS = (
     Key("every", "lora_target_linear", BOOL),
     Key("targets", "lora_target_modules", adapters.NAMES),
     Key("dora", "peft_use_dora", BOOL),
+    Key("saved_modules", "lora_modules_to_save", adapters.NAMES, write="never"),
     Key("four_bits", "load_in_4bit", BOOL),
     Key("eight_bits", "load_in_8bit", BOOL),
     Key("objective", "rl", OBJECTIVES),
@@ -165,7 +166,7 @@ def wording(setup: Setup) -> dict[str, Value]:
         values |= {"adapter_word": "qlora" if base == "nf4" else "lora"}
         values |= {"dora": True} if method == "dora" else {}
         values |= {"four_bits": True} if base == "nf4" else {"eight_bits": True} if base == "int8" else {}
-        if values["targets"] == (ALL_LINEAR,):
+        if values.get("targets") == (ALL_LINEAR,):
             values |= {"every": True}
             values.pop("targets")
     return values

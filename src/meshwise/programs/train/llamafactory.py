@@ -32,6 +32,7 @@ KEYS = (
     Key("alpha", "lora_alpha", INT),
     Key("targets", "lora_target", TARGETS),
     Key("dora", "use_dora", BOOL),
+    Key("saved_modules", "additional_target", adapters.NAMES, write="never"),
     Key("four_bits", "quantization_bit", BITS),
     Key("eight_bits", "quantization_bit", EIGHT),
     Key("objective", "stage", OBJECTIVES, write="never"),

@@ -74,7 +74,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     values["method"] = {"": "full", "qlora": "lora"}.get(method, method)
     if method:
         values |= {"scale": setup.whole("alpha") / setup.whole("rank"), "dropout": 0.0}
-        targets = setup.values["targets"]
+        targets = setup.values.get("targets")
         if targets == (ALL_LINEAR,):
             values.pop("targets")
         elif isinstance(targets, tuple):

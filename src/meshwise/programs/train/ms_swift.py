@@ -35,6 +35,7 @@ KEYS = (
     Key("alpha", "lora_alpha", INT),
     Key("targets", "target_modules", adapters.NAMES),
     Key("dora", "use_dora", BOOL),
+    Key("saved_modules", "modules_to_save", adapters.NAMES, write="never"),
     Key("four_bits", "quant_bits", BITS),
     Key("eight_bits", "quant_bits", EIGHT),
     Key("nested", "bnb_4bit_use_double_quant", BOOL),

@@ -36,6 +36,7 @@ KEYS = (
     Key("rank", f"{ADAPT}.r", INT),
     Key("targets", f"{ADAPT}.target_modules", TARGETS),
     Key("alpha", f"{ADAPT}.lora_alpha", INT),
+    Key("saved_modules", f"{ADAPT}.modules_to_save", adapters.NAMES, write="never"),
     Key("recompute", f"{ADAPT}.use_gradient_checkpointing", RECOMPUTE,
         also=(f"{LOAD}.use_gradient_checkpointing",), default="full"),
     Key("mbs", f"{TRAIN}.per_device_train_batch_size", INT, write="always", default=8),
