@@ -58,6 +58,7 @@ def meaning(facts: Run) -> Run:
     precise = next((name for name in ("fp16", "bf16") if facts.value(name) is True), "")
     more = [Stated("precision", precise or "bf16", "default", None, f"{TRAIN}.bf16", f"default of {TITLE} {VERSION}")]
     more.append(facts.meaning("zero", 0, "mbs"))
+    more.append(Stated("loss", "fused", "default", None, "", f"default of {TITLE} {VERSION}"))
     adapted = any(name in facts for name in ("rank", "targets", "alpha"))
     if adapted and not facts.value("whole"):
         four = facts.value("four_bits") if "four_bits" in facts else not facts.value("eight_bits")
