@@ -145,8 +145,8 @@ class Chip:
     @property
     def sustained(self) -> float:
         """Rate of large products over that of its architecture's reference chip at the same share of the peak: data-center chips run at
-        their power limit there, so watts per FLOP/s decide; cards with graphics dies have CARD_JOULES. 500 W instead of 700 leave an H100 0.74; a GB300 with 1,400 W sustains 1.15
-        of what a GB200 with 1,200 does (Megatron-Bridge: 1.19 for Llama 8B)."""
+        their power limit there, so watts per FLOP/s decide; cards with graphics dies have CARD_JOULES. 500 W instead of 700 leave an H100
+        0.74; a GB300 with 1,400 W sustains 1.15 of what a GB200 with 1,200 does (Megatron-Bridge: 1.19 for Llama 8B)."""
         watts, peak = POWER_REFERENCE.get(self.architecture, (0.0, 0.0))
         rate = self.flops.get("bf16") or self.flops.get("fp16")
         if rate and self.tdp and self.architecture in CARD_JOULES and self._has_graphics_die(rate):
@@ -157,7 +157,7 @@ class Chip:
 
     def _has_graphics_die(self, rate: float) -> bool:
         """Return whether its SMs multiply at most 512 pairs a cycle in 16 bits; those of an A100 or A30 multiply 1,024."""
-        return bool(self.sms and self.clock) and rate / self.sms / self.clock < MAX_GRAPHICS_FLOPS
+        return rate < MAX_GRAPHICS_FLOPS * (self.sms or 0) * (self.clock or 0.0)
 
     @property
     def rent(self) -> float | None:

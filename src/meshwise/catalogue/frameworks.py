@@ -158,7 +158,7 @@ class Framework:
     frees_gradients: bool = False
     """Gradients exist from the backward pass that computes them to the update; otherwise in buffers that are allocated once."""
     cached: Count = 0.0
-    """Bytes that the allocator keeps in blocks beyond the tensors in them, over the bytes of activations and logits, where there is room."""
+    """Bytes that the allocator keeps in blocks beyond the tensors in them, over the bytes of activations and logits, if there is room."""
     autocasts: bool = True
     """Computes under autocast: products and attention have 16 bits whatever the residual stream has. Otherwise attention and the head of a
     float32 stream are computed in float32."""

@@ -114,9 +114,7 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     own, fabric = calibrations.fitted_to(chip, framework.key), fabric_of(network)
     if own is None:
         return composed(chip, framework, fabric, levels())
-    if not own.frameworks:  # probed, not fitted to runs of any framework
-        own = replace(own, **_beside_tensors(framework, chip, own))
-    elif own.context == PRIOR_CONTEXT:  # no row of the fit states memory
+    if not own.frameworks or own.context == PRIOR_CONTEXT:  # probed, not fitted to runs of any framework
         own = replace(own, **_beside_tensors(framework, chip, own))
     if own.shipped:  # fitted to runs of somebody else's machine
         own = replace(own, between=float(levels().spread.get("between", 0.0)), expert_spread=_expert_spread(own))
@@ -128,8 +126,8 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
 
 CONTEXT_PER_SM, TURING_CONTEXT_PER_SM = 5.5e6, 3.75e6
 """Bytes of a CUDA context with the kernels of PyTorch loaded, which grow with the threads that can be resident: 0.58 GiB on an H200 with
-132 SMs (a probe), up to 0.85 beside what torch
-reserved on an A100 with 108 SMs (fms_a100_liger), 0.14 GiB on a T4 with 40 SMs of half as many threads (fitcheck_t4)."""
+132 SMs (a probe), up to 0.85 beside what torch reserved on an A100 with 108 (fms_a100_liger), 0.14 GiB on a T4 with 40 SMs of half as many
+threads (fitcheck_t4)."""
 COLLECTIVE_BYTES = 1.6e9
 """Buffers of NCCL per device. Assumed: two and four A100 under FSDP had 2.3 and 3 GiB more than one (fms_a100_liger), blocks for gathered
 weights among them."""

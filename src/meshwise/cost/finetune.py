@@ -51,7 +51,9 @@ class Finetune:
                 f"{self.method} with rank {self.rank}: expected a whole number from 1 to {MAX_RANK}, such as {self.method}:16"
             )
         if self.base and not self.adapts:
-            raise UserError(f"a base in {self.base} is frozen, and {self.method} trains it; give lora:16 or dora:16, or leave out --base")
+            raise UserError(
+                f"a base in {self.base} is frozen, and {self.method} trains it; give lora:16 or dora:16, or leave out --base"
+            )
         if not self.adapts and (self.rank or self.targets):
             raise UserError(f"{self.method} has neither rank nor targets; {EXPECTED}")
         if self.frozen_layers < 0 or (self.frozen_layers and self.method != "freeze"):
@@ -97,8 +99,10 @@ def parse_base(text: str) -> Base:
     word = re.sub(r"[\s_]", "-", text.strip().lower())
     found = BASE_WORDS.get(word, word)
     if found not in BASES:
-        raise UserError(f"unknown format {quoted(text)} of a frozen base{nearest(word, BASES)}; expected one of {', '.join(BASES[1:])}")
-    return cast(Base, found)
+        raise UserError(
+            f"unknown format {quoted(text)} of a frozen base{nearest(word, BASES)}; expected one of {', '.join(BASES[1:])}"
+        )
+    return found
 
 
 BASE_WORDS = {

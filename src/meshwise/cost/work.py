@@ -107,8 +107,9 @@ def _shown(value: float, quantity: str) -> str:
 
 
 OPTIMIZER_BYTES: dict[str, float] = {
-    "adamw": 12.0, "adamw-fused": 12.0, "adamw-foreach": 12.0, "adamw-8bit": 6.0, "adamw-bf16": 8.0, "adamw-paged": 12.0, "adamw-paged-8bit": 6.0, "muon": 8.0,
-    "adafactor": 4.0, "galore": 6.5, "sgd": 4.0, "sgd-momentum": 8.0, "lomo": 0.0,
+    "adamw": 12.0, "adamw-fused": 12.0, "adamw-foreach": 12.0, "adamw-8bit": 6.0, "adamw-bf16": 8.0,
+    "adamw-paged": 12.0, "adamw-paged-8bit": 6.0, "muon": 8.0, "adafactor": 4.0, "galore": 6.5, "sgd": 4.0,
+    "sgd-momentum": 8.0, "lomo": 0.0,
 }  # fmt: skip
 """Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer, float32 or in the format
 that its name states (bf16: arXiv:2412.19437, section 3.3). GaLore's moments have a quarter of the rank of its matrices (arXiv:2403.03507,

@@ -3,6 +3,7 @@
 Errors are fractions of the measured value. Scores are plain data; None where a table has no rows for one.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwise.calibrate.score import MIN_ROWS_TO_RANK, Score, mean, spearman
+from meshwise.cost.interval import COVERAGE_STDS
 from meshwise.cost.layout import Floats
 from meshwise.runs.table import Skipped
 from meshwise.runs.train.case import Case
@@ -154,7 +156,13 @@ def _rule_of_thumb(cases: Sequence[Case]) -> float:
 def _memory(cases: Sequence[Case], predicted: Prediction) -> dict[str, float | None]:
     rows = [i for i, case in enumerate(cases) if case.has_memory]
     error = predicted.memory[rows] / np.array([cases[i].memory for i in rows]) - 1
-    return {"mape": mean(np.abs(error)), "bias": mean(error)}
+    return {"mape": mean(np.abs(error)), "bias": mean(error), "median": float(np.median(np.abs(error))) if len(rows) else None}
+
+
+def memory_coverage(cases: Sequence[Case], predicted: Prediction, spreads: Sequence[float]) -> float | None:
+    """Return the share of measured memory in its 90% interval, whose standard deviation in ln(bytes) is given for each case."""
+    measured = [i for i, case in enumerate(cases) if case.has_memory]
+    return mean([float(abs(math.log(predicted.memory[i] / cases[i].memory)) <= COVERAGE_STDS * spreads[i]) for i in measured])
 
 
 def _oom(cases: Sequence[Case], predicted: Prediction) -> dict[str, int]:

@@ -10,7 +10,7 @@ from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.train import intervals, modes
 from meshwise.calibrate.train.modes import Found
-from meshwise.calibrate.train.score import by_source, score, time_errors
+from meshwise.calibrate.train.score import by_source, memory_coverage, score, time_errors
 from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
@@ -82,6 +82,7 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         low, high = _ends(cases, predicted, shares, chosen)
         used: Score = {"calibration": ", ".join(dict.fromkeys(each.name for each in chosen))}
         scores: Score = {"table": path.stem} | used | score(cases, skipped, predicted)
+        scores["memory"]["coverage"] = memory_coverage(cases, predicted, [each.memory_spread for each in chosen])
     else:
         predicted, inside, low, high = _fitted(cases, leave_out)
         _check_finite(path.stem, cases, predicted)

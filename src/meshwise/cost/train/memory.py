@@ -1,4 +1,4 @@
-"""Memory of the fullest device by kind (weights, gradients, optimizer state, activations, logits, CUDA context, what the allocator keeps), at
+"""Memory of the fullest device by kind: weights, gradients, optimizer state, activations, logits, context, what the allocator keeps; at
 the moments of a step that may be its peak: the loss, the backward pass of the last and of the first layer, and the update."""
 
 from dataclasses import dataclass
@@ -236,8 +236,8 @@ def inputs_on_host(work: Train, a: Layouts) -> NDArray[np.bool_]:
 
 
 def _gradients_at_work(model: Model) -> float:
-    """Return bytes per token of the gradients of activations in the widest block of a layer: of the outputs of up and gate, of their product,
-    and of the stream. Measured: 98 kB beside the 168 kB that Llama 3 8B recomputes in a layer (fms_a100_liger); 3 x 28,672 + 8,192."""
+    """Return bytes per token of the gradients of activations in the widest block of a layer: of the outputs of up and gate, of their
+    product, and of the stream. Measured: 98 kB beside the 168 kB that Llama 3 8B recomputes (fms_a100_liger); 3 x 28,672 + 8,192."""
     widths: dict[str, float] = {}
     for block, op in model.placed:
         if block in model.times and op.kind == "matmul" and op.part in ("ffw", "experts"):
@@ -247,8 +247,8 @@ def _gradients_at_work(model: Model) -> float:
 
 
 MOMENTS = ("loss", "last layer", "first layer", "update")
-"""The moments of a step at which memory may peak, in order: the loss, the backward pass of the last layer, that of the first layer, when all
-gradients exist, and the optimizer's update."""
+"""The moments of a step at which memory may peak, in order: the loss, the backward pass of the last layer, that of the first layer, when
+all gradients exist, and the optimizer's update."""
 
 
 @dataclass(frozen=True)
@@ -302,13 +302,13 @@ def peaks(c: Calibration, held: StateMemory, states: Groups, stored: ActivationM
 
 
 def kept_by_allocator(f: Framework, p: Peaks, room: float) -> Floats:
-    """Return bytes that PyTorch's allocator holds beyond the tensors of the peak, as far as there is room: blocks of one moment that another
-    could not use, and what is lost by cutting blocks. It frees them before it fails, so a device that is full has none.
+    """Return bytes that PyTorch's allocator holds beyond the tensors of the peak, as far as there is room: blocks of one moment that
+    another could not use, and what is lost by cutting blocks. It frees them before it fails, so a device that is full has none.
 
     Reserved memory is about the sum of the largest gradients, state, activations and logits, whichever moment has them, and a share of
     the activations and logits (h200_transformers_tuned, fms_a100_liger)."""
     if not f.cached:
-        return np.zeros(p.sizes["weights"].shape[1])
+        return np.zeros(len(p.at))
     tensors = np.max(sum(p.sizes.values(), np.zeros(1)), axis=0)
     largest = {kind: np.max(values, axis=0) for kind, values in p.sizes.items()}
     # blocks of the logits are not used for the last layer; what hooks hold until the end comes later, and uses both
@@ -354,7 +354,7 @@ def is_pure(work: Train, a: Layouts) -> NDArray[np.bool_]:
 
 
 def _gradient_at_work(how: Finetuned, work: Train, a: Layouts) -> Floats:
-    """Return the bytes of the gradient that an optimizer inside the backward pass has not used yet: a vocabulary table's, or one layer's."""
+    """Return the bytes of the gradient that an optimizer inside the backward pass has not used yet: of a vocabulary table, or a layer."""
     sizes = how.trained
     largest = max(sizes.table, (sizes.dense + sizes.experts) / sizes.layers)
     element = work.finetune.adapter_bytes if how.adapted else float(work.framework.gradient_bytes)
@@ -420,8 +420,8 @@ def _states(how: Finetuned, work: Train, a: Layouts, layers: Floats, microbatche
 
 
 def _gathered_share(f: Framework, layers: Floats) -> Floats:
-    """Return the share of a stage's layers that ZeRO 3 has gathered at once: two, or, where the root module with the vocabulary tables stays
-    gathered, one at the moment of the peak (fms_a100_liger: 2.42 GiB beside the shards of Llama 3 8B, of which its tables are 1.96)."""
+    """Return the share of a stage's layers that ZeRO 3 has gathered at once: two, or, where the root module with the vocabulary tables
+    stays gathered, one at the peak (fms_a100_liger: 2.42 GiB beside the shards of Llama 3 8B, of which its tables are 1.96)."""
     return (1 if f.gathers_tables else 2) / np.maximum(1.0, layers)
 
 

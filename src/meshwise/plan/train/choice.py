@@ -231,9 +231,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
 def _moments(q: Question, layout: Layouts) -> dict[str, dict[str, float]]:
     """Return the bytes of one layout by kind at each moment of a step."""
     found = moments(q, layout)
-    return {
-        name: {kind: float(values[row, 0]) for kind, values in found.sizes.items()} for row, name in enumerate(MOMENTS)
-    }
+    return {name: {kind: float(values[row, 0]) for kind, values in found.sizes.items()} for row, name in enumerate(MOMENTS)}
 
 
 def sizes(q: Question, layouts: Layouts) -> modes.Sizes:

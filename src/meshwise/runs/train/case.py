@@ -40,7 +40,7 @@ LOSS_WORDS = {
 }
 """Words of tables and programs for kinds of loss."""
 MEMORY_KINDS = ("", "allocated", "reserved", "device")
-"""What a measured memory counts: tensors; blocks of the allocator; both and the CUDA context, as nvidia-smi does. '': tensors and context."""
+"""What a measured memory counts: tensors; blocks of the allocator; both and the CUDA context (nvidia-smi). '': tensors and context."""
 MEMORY_WORDS = {
     **dict.fromkeys(("torchallocated", "maxallocated", "active", "peakactive", "torchpeakactive", "tensors"), "allocated"),
     **dict.fromkeys(("torchreserved", "maxreserved", "cached"), "reserved"),
@@ -144,7 +144,19 @@ def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table
         assumed.append("micro-batch not stated: the fastest that fits")
     nothing = math.nan
     return Case(
-        row_id, model, cluster, work, layout, nothing, nothing, True, run.text("date"), table, "", _notes(*assumed), _notes(*unstated)
+        row_id,
+        model,
+        cluster,
+        work,
+        layout,
+        nothing,
+        nothing,
+        True,
+        run.text("date"),
+        table,
+        "",
+        _notes(*assumed),
+        _notes(*unstated),
     )
 
 

@@ -119,7 +119,13 @@ def moment_bars(c: Choice, kind: object) -> list[drawing.Bar]:
     labels = {name: f"{words}{', the peak' * (name == c.peak_moment)}" for name, words in views.MOMENT_WORDS.items()}
     return [
         drawing.bar(
-            "tm", sizes, c.capacity, lambda value: f"{value / GIB:.2f} GiB", labels[name], f"{sum(sizes.values()) / GIB:.2f} GiB", kind
+            "tm",
+            sizes,
+            c.capacity,
+            lambda value: f"{value / GIB:.2f} GiB",
+            labels[name],
+            f"{sum(sizes.values()) / GIB:.2f} GiB",
+            kind,
         )
         for name, sizes in c.moments.items()
     ]
