@@ -22,7 +22,7 @@ from meshwise.cost.work import Reliability
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import fallback, finetune, lookup, recipes, remedies
+from meshwise.plan.train import compared, fallback, finetune, lookup, recipes, remedies
 from meshwise.plan.train.choice import Choice, distinct, no_progress, sizes, too_large
 from meshwise.plan.train.finetune import FinetuneFacts
 from meshwise.plan.train.search import check_divides
@@ -137,13 +137,20 @@ def make(ask: TrainAsk) -> TrainPlan:
         framework=q.work.framework.name,
         notes=(
             *q.model.notes, *q.cluster.notes, *recipes.assumed(q, ask), *_assumptions(q, ask.precision), *_deadline_note(ask, choices),
-            *instead, *fallback.faster_part(given, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
+            *instead, *lookup.beyond_context(ask, q.model),
+            *fallback.faster_part(given, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
         ),
-        finetune=finetune.facts(ask, q, choices[0]),
+        finetune=_tuned(given, q, choices[0]),
         versions=_versions(q),
     )  # fmt: skip
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
+
+
+def _tuned(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
+    """Return the figures of fine-tuning, with other ways and other programs on the same devices."""
+    found = finetune.facts(ask, q, best)
+    return replace(found, ways=compared.ways(ask, q), rivals=compared.rivals(ask, q)) if found else None
 
 
 def _host_note(q: Question, best: Choice) -> tuple[str, ...]:
