@@ -1,0 +1,1 @@
+"""replay: timed traffic through a planned deployment, as a discrete-event simulation."""
