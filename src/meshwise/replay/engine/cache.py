@@ -92,10 +92,17 @@ class PrefixCache:
 
     def trim(self, free: float) -> None:
         """Move the least recently used blocks out of a device that has `free` tokens for them."""
-        most = int(free // self.block) if free > 0 else 0
-        tiers = self.tiers
-        while len(self.idle) > most:
-            block, _ = self.idle.popitem(last=False)
+        idle, tiers = self.idle, self.tiers
+        over = len(idle) - (int(free // self.block) if free > 0 else 0)
+        if over <= 0:
+            return
+        oldest = idle.popitem
+        if not tiers.host and not tiers.disk:
+            for _ in range(over):
+                oldest(False)
+            return
+        for _ in range(over):
+            block, _ = oldest(False)
             if tiers.host:
                 self.host[block] = None
                 if len(self.host) > tiers.host:

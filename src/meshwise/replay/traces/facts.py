@@ -26,14 +26,18 @@ class Spread:
     p50: float
     p95: float
     most: float
+    spread: float
+    """Standard deviation over the mean."""
 
     @classmethod
     def of(cls, values: "array[int]") -> "Spread":
         ordered = sorted(values)
-        last = len(ordered) - 1
+        last, mean = len(ordered) - 1, sum(ordered) / len(ordered)
+        variance = sum((value - mean) ** 2 for value in ordered) / len(ordered)
         return cls(
-            mean=sum(ordered) / len(ordered), p50=ordered[last // 2], p95=ordered[math.ceil(0.95 * last)], most=ordered[-1]
-        )
+            mean=mean, p50=ordered[last // 2], p95=ordered[math.ceil(0.95 * last)], most=ordered[-1],
+            spread=math.sqrt(variance) / mean if mean else 0.0,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,8 @@ class TraceFacts:
     """Standard deviation of the time between requests over its mean; 1 is a Poisson process."""
     prompt: Spread
     output: Spread
+    longest: int
+    """Tokens of the longest request, prompt and output."""
     block: int
     reuse: tuple[Reuse, ...] = ()
     """Empty where requests state no blocks."""
@@ -84,10 +90,11 @@ def facts(trace: Trace) -> TraceFacts:
     """Read a trace once for its rates and lengths, and, where it has blocks, once more for each size of cache."""
     prompts, outputs = array("l"), array("l")
     minutes: list[int] = []
-    before, total, squares, distinct = -1.0, 0.0, 0.0, set[int]()
+    before, total, squares, longest, distinct = -1.0, 0.0, 0.0, 0, set[int]()
     for at, prompt, output, blocks in trace:
         prompts.append(prompt)
         outputs.append(output)
+        longest = max(longest, prompt + output)
         minutes += [0] * (int(at // 60) + 1 - len(minutes))
         minutes[-1] += 1
         if before >= 0:
@@ -105,7 +112,7 @@ def facts(trace: Trace) -> TraceFacts:
     return TraceFacts(
         name=trace.name, kind=trace.kind, changed=trace.words, requests=len(prompts), seconds=seconds,
         rate=len(prompts) / seconds if seconds else math.inf, busiest=max(whole) / 60, quietest=min(whole) / 60,
-        burst=math.sqrt(variance) / mean if mean else 0.0, prompt=Spread.of(prompts), output=Spread.of(outputs),
+        burst=math.sqrt(variance) / mean if mean else 0.0, prompt=Spread.of(prompts), output=Spread.of(outputs), longest=longest,
         block=trace.block if distinct else 0, reuse=reuse, worth=_worth(trace, reuse, len(distinct)) if reuse else None,
         minutes=tuple(minutes),
     )  # fmt: skip
