@@ -83,7 +83,7 @@ class Figures:
     kwh: float | None
     """At the rated power of all devices while they are paid for: an upper bound."""
     shares: dict[str, float]
-    """Shares of the time of all requests: queue, prompt, transfer, generating, and waiting for the prompts of others."""
+    """Shares of the time of all requests: by part of REPLAY_TIME."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -108,6 +108,12 @@ class Replayed:
     @property
     def command(self) -> str:
         return self.ask.command()
+
+    def interval(self, name: str, part: str = "") -> tuple[float, float]:
+        """Return the 90% interval of a figure, or of a percentile of one: interval("ttft", "p95")."""
+        every = [getattr(one, name) for one in (self.low, self.figures, self.high)]
+        values = [value.at(part) if part else float(value or 0.0) for value in every]
+        return min(values), max(values)
 
     def to_json(self) -> dict[str, Any]:
         table = records.plain(self)
@@ -146,7 +152,7 @@ def setting(ask: ReplayAsk, plan: ServePlan | None = None, trace: Trace | None =
     if plan is not None and ask.on:
         raise UserError("--on does not apply to a plan, which has its own; drop it")
     trace = trace or traffic(ask)
-    found = facts(trace)
+    found = facts(trace, reuse=False)
     return Setting(ask, trace, found, deployments.of_plan(plan) if plan else deployments.of_words(ask, found))
 
 
@@ -216,7 +222,7 @@ def _shares(record: Record, stalled: float) -> dict[str, float]:
     stalled = min(stalled, record.generated)
     parts = {
         "queue": record.queued, "prompt": record.prefilled, "transfer": record.transferred, "tokens": record.generated - stalled,
-        "others' prompts": stalled,
+        "others": stalled,
     }  # fmt: skip
     total = sum(parts.values()) or 1.0
     return {name: value / total for name, value in parts.items()}

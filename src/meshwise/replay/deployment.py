@@ -37,6 +37,8 @@ MAX_SPREAD = 5.0
 class Deployment:
     """A layout of a question, and what its copies cost."""
 
+    ask: ServeAsk
+    """The question of one load that it answers best."""
     question: ServeQuestion
     option: Option
     spread: float
@@ -79,7 +81,7 @@ class Deployment:
 def of_plan(plan: ServePlan) -> Deployment:
     """Return the best layout of a saved plan."""
     ask = replace(plan.ask, measured=0.0, engine=plan.engine, context=plan.context)
-    return deployed(lookup.question(ask), plan.best.name)
+    return deployed(ask, plan.best.name)
 
 
 def of_words(ask: ReplayAsk, facts: TraceFacts) -> Deployment:
@@ -95,11 +97,12 @@ def of_words(ask: ReplayAsk, facts: TraceFacts) -> Deployment:
         raise UserError("missing PLAN or MODEL: a plan.json of 'meshwise serve --out plan.json', or a model with --on")
     model = find.find_model(split_model_name(ask.model)[0])
     words["context"] = ask.context or min(facts.longest, model.decoder.context or facts.longest)
-    return deployed(lookup.question(ServeAsk(**words), model))
+    return deployed(ServeAsk(**words))
 
 
-def deployed(q: ServeQuestion, name: str = "") -> Deployment:
+def deployed(ask: ServeAsk, name: str = "") -> Deployment:
     """Return the best layout of a question, or the one of this name. Where none serves the rate, the one that serves most."""
+    q = lookup.question(ask)
     found = search(q)
     if not found.options:
         raise refuse(q, found)
@@ -109,7 +112,7 @@ def deployed(q: ServeQuestion, name: str = "") -> Deployment:
     notes = [f"{doubt}: the interval is wider" for doubt in doubts(q, best)]
     if name and best.layout.name != name:
         notes.append(f"the plan's layout {name} is not one of this version: {best.layout.name} is replayed")
-    return Deployment(question=q, option=best, spread=spread_of(q, best), notes=tuple(notes))
+    return Deployment(ask=ask, question=q, option=best, spread=spread_of(q, best), notes=tuple(notes))
 
 
 def fleet(deployment: Deployment, ask: ReplayAsk, facts: TraceFacts, *, scale: float = 1.0, copies: int = 0) -> Fleet:

@@ -86,8 +86,8 @@ class TraceFacts:
         return [{"cache_blocks": one.blocks, "cache_tokens": one.tokens, "hits": one.hits} for one in self.reuse]
 
 
-def facts(trace: Trace) -> TraceFacts:
-    """Read a trace once for its rates and lengths, and, where it has blocks, once more for each size of cache."""
+def facts(trace: Trace, *, reuse: bool = True) -> TraceFacts:
+    """Read a trace once for its rates and lengths, and, where it has blocks and `reuse` is asked for, twice more for the hits of caches."""
     prompts, outputs = array("l"), array("l")
     minutes: list[int] = []
     before, total, squares, longest, distinct = -1.0, 0.0, 0.0, 0, set[int]()
@@ -108,12 +108,12 @@ def facts(trace: Trace) -> TraceFacts:
     mean = total / gaps
     variance = max(0.0, squares / gaps - mean * mean)
     whole = minutes[:-1] or minutes  # the last minute is seldom whole
-    reuse = tuple(hits(trace, CACHE_SIZES, trace.block)) if distinct else ()
+    found = tuple(hits(trace, CACHE_SIZES, trace.block)) if distinct and reuse else ()
     return TraceFacts(
         name=trace.name, kind=trace.kind, changed=trace.words, requests=len(prompts), seconds=seconds,
         rate=len(prompts) / seconds if seconds else math.inf, busiest=max(whole) / 60, quietest=min(whole) / 60,
         burst=math.sqrt(variance) / mean if mean else 0.0, prompt=Spread.of(prompts), output=Spread.of(outputs), longest=longest,
-        block=trace.block if distinct else 0, reuse=reuse, worth=_worth(trace, reuse, len(distinct)) if reuse else None,
+        block=trace.block if distinct else 0, reuse=found, worth=_worth(trace, found, len(distinct)) if found else None,
         minutes=tuple(minutes),
     )  # fmt: skip
 
