@@ -144,7 +144,9 @@ def front_serve(ask: ServeAsk) -> "Front":
     return answer(ask)
 
 
-def replay(what: "str | Path | ServePlan" = "", *, trace: "str | Path | Iterable[Sequence[Any]]" = "", **words: Any) -> "Replayed":
+def replay(
+    what: "str | Path | ServePlan" = "", *, trace: "str | Path | Iterable[Sequence[Any]]" = "", **words: Any
+) -> "Replayed":
     """Replay timed requests through a deployment: replay("plan.json", trace="traffic.csv", ttft="1s@p95").figures.ttft.p95.
 
     `what`: a plan of `serve`, its plan.json, or a model with the keywords of `serve`. `trace`: a file, or rows of (seconds, prompt, output,
@@ -167,7 +169,11 @@ def replay_cheapest(
 
 
 def replay_what_if(
-    what: "str | Path | ServePlan" = "", *, trace: "str | Path | Iterable[Sequence[Any]]" = "", vary: Sequence[str] = (), **words: Any
+    what: "str | Path | ServePlan" = "",
+    *,
+    trace: "str | Path | Iterable[Sequence[Any]]" = "",
+    vary: Sequence[str] = (),
+    **words: Any,
 ) -> "Compared":
     """Replay a trace through a deployment and through what it could be instead: other copies, caches, chunks and formats.
 
@@ -186,7 +192,14 @@ def _replay_ask(what: Any, trace: Any, words: dict[str, Any]) -> "tuple[ReplayAs
 
     plan = None if isinstance(what, str | Path) else what
     named = isinstance(trace, str | Path)
-    ask = given(ReplayAsk, {"model": "plan.json" if plan else str(what), "trace": ("" if words.get("make") else str(trace)) if named else "trace", **words})
+    ask = given(
+        ReplayAsk,
+        {
+            "model": "plan.json" if plan else str(what),
+            "trace": ("" if words.get("make") else str(trace)) if named else "trace",
+            **words,
+        },
+    )
     rows = None if named else adjusted(of_requests(trace), speed=ask.speed, users=ask.scale_users, window=ask.window)
     return ask, plan, rows
 

@@ -147,7 +147,7 @@ def traffic(ask: ReplayAsk) -> Trace:
 
 def setting(ask: ReplayAsk, plan: ServePlan | None = None, trace: Trace | None = None) -> Setting:
     """Look up what a question names. `plan` stands for a plan.json, `trace` for a file."""
-    if plan is None and ask.model.endswith(".json") and not Path(ask.model).name == "config.json":
+    if plan is None and ask.model.endswith(".json") and Path(ask.model).name != "config.json":
         plan = read(Path(ask.model))
     if plan is not None and ask.on:
         raise UserError("--on does not apply to a plan, which has its own; drop it")
@@ -166,7 +166,9 @@ def answer(at: Setting) -> Replayed:
     stretch = math.exp(INTERVAL_STDS * at.deployment.spread)
     fleet = deployments.fleet(at.deployment, at.ask, at.facts)
     figures, slices = simulated(at, fleet)
-    edges = [simulated(at, deployments.fleet(at.deployment, at.ask, at.facts, scale=factor))[0] for factor in (1 / stretch, stretch)]
+    edges = [
+        simulated(at, deployments.fleet(at.deployment, at.ask, at.facts, scale=factor))[0] for factor in (1 / stretch, stretch)
+    ]
     return Replayed(
         ask=at.ask, plan=deployments.described(at.deployment), layout=at.deployment.name, copies=fleet.copies,
         policy=fleet.policy.words if fleet.policy else "", trace=at.facts, targets=targets_of(at), figures=figures, low=edges[0],
@@ -191,7 +193,7 @@ def simulated(at: Setting, fleet: Fleet) -> tuple[Figures, tuple[Slice, ...]]:
 
 
 def _figures(at: Setting, clock: Clock, targets: Targets) -> Figures:
-    record, fleet, deployment = clock.record, clock.fleet, at.deployment
+    record, deployment = clock.record, at.deployment
     done = len(record.at)
     every, layout = done + record.rejected, deployment.option.layout
     good = sum(_good(record, targets)) if targets else done
@@ -203,7 +205,9 @@ def _figures(at: Setting, clock: Clock, targets: Targets) -> Figures:
     busy = sum(copy.stepping + copy.mixing for copy in copies)
     times = {name: percentiles(getattr(record, name)) for name in ("ttft", "e2e")}
     times["tpot"] = percentiles([one for one in record.tpot if one >= 0])
-    holds = not record.rejected and all(times[name].at(target.quantile) <= target.seconds for name, target in targets.named.items())
+    holds = not record.rejected and all(
+        times[name].at(target.quantile) <= target.seconds for name, target in targets.named.items()
+    )
     windows = [window.waiting / max(1, window.samples) for window in record.windows]
     return Figures(
         requests=every, rejected=record.rejected, retried=record.retried, seconds=record.last, **times, good=good / max(1, every),
@@ -241,7 +245,10 @@ def _slices(record: Record, targets: Targets) -> "list[Slice]":
         groups[min(WINDOWS - 1, int(at / record.seconds * WINDOWS))].append(i)
     good = _good(record, targets)
     each = record.seconds / WINDOWS
-    return [_slice(record, i * each, each, window, group, good) for i, (window, group) in enumerate(zip(record.windows, groups, strict=True))]
+    return [
+        _slice(record, i * each, each, window, group, good)
+        for i, (window, group) in enumerate(zip(record.windows, groups, strict=True))
+    ]
 
 
 def _slice(record: Record, at: float, each: float, window: Window, group: Sequence[int], good: Sequence[bool]) -> Slice:
@@ -268,7 +275,9 @@ def _notes(at: Setting, fleet: Fleet, figures: Figures) -> list[str]:
             "--context allows more"
         )
     if fleet.copies > planned or (fleet.policy and fleet.policy.most > planned):
-        notes.append(f"{q.cluster.name} has devices for {planned} {'copy' if planned == 1 else 'copies'}; more are rented for the same price")
+        notes.append(
+            f"{q.cluster.name} has devices for {planned} {'copy' if planned == 1 else 'copies'}; more are rented for the same price"
+        )
     if at.facts.block and not fleet.engine.block:
         notes.append("prefixes are not kept" + ("" if q.runtime.prefixes else f": {q.engine.name} cannot"))
     if (fleet.policy or at.ask.mtbf) and not at.ask.start_up:

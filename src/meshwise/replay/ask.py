@@ -88,5 +88,3 @@ class ReplayAsk(ServeAsk):
             raise UserError("--autoscale needs --copies: the fewest and the most, such as 1..8")
         if low != high and not (self.autoscale or self.cheapest):
             raise UserError(f"--copies {self.copies} needs --autoscale, such as queue:4, or --cheapest")
-
-

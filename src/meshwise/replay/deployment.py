@@ -19,7 +19,7 @@ from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Option, search
 from meshwise.replay.ask import ReplayAsk, copies_of
 from meshwise.replay.engine import policy as policies
-from meshwise.replay.engine.cache import Tiers
+from meshwise.replay.engine.cache import NO_TIERS, Tiers
 from meshwise.replay.engine.clock import Engine, Fleet
 from meshwise.replay.engine.copy import Shape
 from meshwise.replay.engine.times import PassTimes
@@ -124,33 +124,35 @@ def fleet(deployment: Deployment, ask: ReplayAsk, facts: TraceFacts, *, scale: f
     assert option.cost
     limits = replace(option.limits, tokens=ask.chunk) if ask.chunk else option.limits
     block = facts.block if ask.prefix_cache and q.runtime.prefixes else 0
-    tiers = _tiers(deployment, ask, facts.block) if block else Tiers()
+    tiers = _tiers(deployment, ask, facts.block) if block else NO_TIERS
     own = Engine(
         times=PassTimes(option.cost, load.draft, scale), limits=limits, shape=shape, block=block, tiers=tiers,
         longest=q.work.context,
     )  # fmt: skip
     number = copies or low or layout.replicas
-    start_up = ask.start_up or deployment.start_up
-    more = {"router": ask.router, "start_up": start_up, "mtbf": ask.mtbf, "seed": ask.seed}
+    whole = Fleet(
+        engine=own, copies=number, router=ask.router, start_up=ask.start_up or deployment.start_up, mtbf=ask.mtbf, seed=ask.seed
+    )  # fmt: skip
     if option.pool is None or layout.prefill is None:
-        policy = None
-        if ask.autoscale:
-            policy = policies.read(ask.autoscale, least=low, most=high, interval=ask.look, cooldown=ask.cooldown)
-        return Fleet(engine=own, copies=number, policy=policy, **more)
+        if not ask.autoscale:
+            return whole
+        return replace(whole, policy=policies.read(ask.autoscale, least=low, most=high, interval=ask.look, cooldown=ask.cooldown))
     if ask.autoscale:
-        raise UserError(f"--autoscale: {layout.name} has pools for prompts and outputs, whose number it does not change; --fix replicas")
-    prompts = replace(own, times=PassTimes(option.pool.cost, 0, scale), limits=option.pool.limits, shape=replace(shape, gained=1.0, draft=0))
-    ratio = number / layout.replicas
-    return Fleet(
-        engine=own, copies=number, prompts=prompts, prompt_copies=max(1, round(layout.prefill.replicas * ratio)),
-        token_seconds=scale * option.pool.transfer / max(1.0, load.prompt.mean), **more,
+        raise UserError(f"--autoscale: {layout.name} has pools for prompts and outputs, whose numbers it does not change")
+    prompts = replace(
+        own, times=PassTimes(option.pool.cost, 0, scale), limits=option.pool.limits, shape=replace(shape, gained=1.0, draft=0)
+    )
+    per_output = layout.prefill.replicas / layout.replicas
+    return replace(
+        whole, prompts=prompts, prompt_copies=max(1, round(number * per_output)),
+        token_seconds=scale * option.pool.transfer / max(1.0, load.prompt.mean),
     )  # fmt: skip
 
 
 def _tiers(deployment: Deployment, ask: ReplayAsk, block: int) -> Tiers:
     """Return the tiers behind the device: blocks that fit, and the seconds to load one over the host's link or from its disk."""
     if not ask.host_cache and not ask.disk_cache:
-        return Tiers()
+        return NO_TIERS
     q, size = deployment.question, deployment.token_bytes * block
     chip = q.cards[deployment.option.layout.cards[0]].chip
     link = chip.host

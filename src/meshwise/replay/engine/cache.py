@@ -15,6 +15,9 @@ class Tiers(NamedTuple):
     """Seconds to load a block to the device."""
 
 
+NO_TIERS = Tiers()
+
+
 class Found(NamedTuple):
     """What a request finds."""
 
@@ -29,7 +32,7 @@ class Found(NamedTuple):
 class PrefixCache:
     """Blocks that a copy holds. The least recently used ones make room for running requests, and move to the next tier."""
 
-    def __init__(self, block: int, tiers: Tiers = Tiers()) -> None:
+    def __init__(self, block: int, tiers: Tiers = NO_TIERS) -> None:
         self.block, self.tiers = block, tiers
         self.held: dict[int, int] = {}
         """Blocks of running requests, with the number of these."""

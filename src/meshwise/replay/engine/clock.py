@@ -6,10 +6,11 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from meshwise import wanted
 from meshwise.cost.serve.load.requests import Limits
-from meshwise.replay.engine.cache import PrefixCache, Tiers
+from meshwise.replay.engine.cache import NO_TIERS, PrefixCache, Tiers
 from meshwise.replay.engine.copy import Copy, Shape
 from meshwise.replay.engine.job import Job
 from meshwise.replay.engine.policy import Policy, Scaler, Seen
@@ -22,7 +23,6 @@ SAMPLES = 10
 """Looks at the copies in each window of the record."""
 CHECKED_EVERY = 4096
 """Events after which it is asked whether anybody still waits for the answer."""
-_ENDS, _JOINS, _LOOKS, _STARTED, _FAILS, _SAMPLES = range(6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,10 +31,10 @@ class Engine:
 
     times: PassTimes
     limits: Limits
-    shape: Shape = Shape()
+    shape: Shape = field(default_factory=Shape)
     block: int = 0
     """Tokens of a block of cached prefixes; 0 where none are kept."""
-    tiers: Tiers = Tiers()
+    tiers: Tiers = NO_TIERS
     longest: int = 0
     """Tokens of a request at most; 0: any."""
 
@@ -98,7 +98,8 @@ class Clock:
     def __init__(self, fleet: Fleet, record: Record, followed: "Callable[[Job, float], Request | None] | None" = None) -> None:
         self.fleet, self.record, self.followed = fleet, record, followed
         self.now = 0.0
-        self.heap: list[tuple[float, int, int, object, int]] = []
+        self.heap: list[tuple[float, int, Callable[[float], None]]] = []
+        """What is due: when, in which order, and what to call with the time."""
         self.events = 0
         self.rng = random.Random(fleet.seed)
         self.outputs = Pool(fleet.engine, router(fleet.router))
@@ -116,12 +117,12 @@ class Clock:
         if self.scaler:
             record.looks = True
             assert fleet.policy
-            self._push(fleet.policy.interval, _LOOKS)
-        self._push(record.seconds / WINDOWS / SAMPLES / 2, _SAMPLES)
+            self._push(fleet.policy.interval, self._look)
+        self._push(record.seconds / WINDOWS / SAMPLES / 2, self._sample)
 
-    def _push(self, at: float, kind: int, what: object = None, version: int = 0) -> None:
+    def _push(self, at: float, happens: "Callable[[float], None]") -> None:
         self.events += 1
-        heapq.heappush(self.heap, (at, self.events, kind, what, version))
+        heapq.heappush(self.heap, (at, self.events, happens))
 
     # Copies.
 
@@ -133,13 +134,13 @@ class Clock:
             self._serves(pool, slot, now)
         else:
             pool.starting += 1
-            self._push(now + self.fleet.start_up, _STARTED, (pool, slot))
+            self._push(now + self.fleet.start_up, partial(self._started, pool, slot))
 
     def _serves(self, pool: Pool, slot: Slot, now: float) -> None:
         slot.starting = False
         pool.settle()
         if self.fleet.mtbf:
-            self._push(now + self.rng.expovariate(1 / self.fleet.mtbf), _FAILS, (pool, slot))
+            self._push(now + self.rng.expovariate(1 / self.fleet.mtbf), partial(self._fails, pool, slot))
         while pool.backlog and pool.serving:
             self._join(pool, pool.backlog.popleft(), now)
 
@@ -179,7 +180,7 @@ class Clock:
         slot.starting = True
         pool.starting += 1
         pool.settle()
-        self._push(now + self.fleet.start_up, _STARTED, (pool, slot))
+        self._push(now + self.fleet.start_up, partial(self._started, pool, slot))
         self.record.retried += len(lost)
         for job in lost:
             self._join(pool, job, now)
@@ -198,7 +199,8 @@ class Clock:
             if not self.events % CHECKED_EVERY:
                 wanted.check()
             if heap and heap[0][0] <= due:
-                self._event(*heapq.heappop(heap))
+                self.now, _, happens = heapq.heappop(heap)
+                happens(self.now)
                 continue
             assert upcoming is not None
             self.now = due
@@ -234,31 +236,16 @@ class Clock:
                 copy.begin(now)
             else:
                 copy.version += 1
-            self._push(copy.until, _ENDS, (pool, copy), copy.version)
+            self._push(copy.until, partial(self._ends, pool, copy, copy.version))
 
-    def _event(self, at: float, order: int, kind: int, what: object, version: int) -> None:
-        """Let something happen that was due."""
-        if kind == _ENDS:
-            pool, copy = what  # pyright: ignore[reportGeneralTypeIssues]
-            if copy.version != version:
-                return
-            self.now = at
-            for job in copy.end(at):
-                self._done(pool, job, at)
-            if copy.begin(at) != math.inf:
-                self._push(copy.until, _ENDS, what, copy.version)
+    def _ends(self, pool: Pool, copy: Copy, version: int, now: float) -> None:
+        """Let a pass of a copy end, unless it was cut short since."""
+        if copy.version != version:
             return
-        self.now = at
-        if kind == _JOINS:
-            self._join(self.outputs, what, at)  # pyright: ignore[reportArgumentType]
-        elif kind == _LOOKS:
-            self._look(at)
-        elif kind == _SAMPLES:
-            self._sample(at)
-        elif kind == _STARTED:
-            self._started(*what, at)  # pyright: ignore[reportGeneralTypeIssues]
-        else:
-            self._fails(*what, at)  # pyright: ignore[reportGeneralTypeIssues]
+        for job in copy.end(now):
+            self._done(pool, job, now)
+        if copy.begin(now) != math.inf:
+            self._push(copy.until, partial(self._ends, pool, copy, copy.version))
 
     def _done(self, pool: Pool, job: Job, now: float) -> None:
         """Record a request that is done, or send its cache to the pool that generates the rest."""
@@ -269,7 +256,7 @@ class Clock:
             rest = Job(job.arrived, prompt, job.later, job.blocks if self.outputs.engine.block else ())
             rest.first, rest.admitted, rest.reused, rest.preempted = job.first + moving, job.admitted, job.reused, job.preempted
             rest.total, rest.have = job.later + 1, prompt
-            self._push(now + moving, _JOINS, rest)
+            self._push(now + moving, partial(self._join, self.outputs, rest))
             return
         self.open -= 1
         self.record.finish(job, now, job.prompt + job.output - job.total + (job.have > 0))
@@ -278,7 +265,7 @@ class Clock:
             if following is not None:
                 self.open += 1
                 again = Job(following.at, following.prompt, following.output, following.blocks)
-                self._push(following.at + pool.engine.times.request, _JOINS, again)
+                self._push(following.at + pool.engine.times.request, partial(self._join, pool, again))
 
     # Looks.
 
@@ -296,7 +283,7 @@ class Clock:
         self.arrived = 0
         self._scale(now, self.scaler.copies(now, seen))
         if self.more or self.open:
-            self._push(now + self.scaler.policy.interval, _LOOKS)
+            self._push(now + self.scaler.policy.interval, self._look)
 
     def _sample(self, now: float) -> None:
         """Note how many requests wait and run, and how many copies there are."""
@@ -310,7 +297,7 @@ class Clock:
         window.filled += sum(copy.filled for copy in self.outputs.serving) / max(1, len(self.outputs.serving))
         step = record.seconds / WINDOWS / SAMPLES
         if now + step <= record.seconds and (self.more or self.open):
-            self._push(now + step, _SAMPLES)
+            self._push(now + step, self._sample)
 
     def paid(self, pool: Pool) -> float:
         """Return the seconds of all copies of a pool, until the last request was done."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwise import units
 from meshwise.errors import UserError, quoted
@@ -103,16 +103,16 @@ def read(words: str, *, least: int, most: int, interval: float, cooldown: float)
     kind, colon, text = words.partition(":")
     if kind not in KINDS or not colon:
         raise UserError(f"--autoscale {quoted(words)}: expected {EXAMPLES}")
-    bounds = {"least": least, "most": most, "interval": interval, "cooldown": cooldown}
+    bounded = Policy(kind=kind, least=least, most=most, interval=max(1.0, interval), cooldown=cooldown)
     try:
         if kind == "schedule":
             hours = tuple(sorted((float(hour), int(number)) for hour, number in (one.split("=") for one in text.split(","))))
             if not all(0 <= hour < 24 and 1 <= number <= 10**4 for hour, number in hours):
                 raise ValueError
-            return Policy(kind=kind, hours=hours, **bounds)
+            return replace(bounded, hours=hours)
         target = units.parse(text, "seconds") if kind == "ttft" else units.parse(text, "share") if kind == "kv" else float(text)
     except ValueError:
         target = 0.0
     if not 0 < target < 1e6 or (kind == "static" and target != int(target)) or (kind == "kv" and target > 1):
         raise UserError(f"--autoscale {quoted(words)}: expected {EXAMPLES}")
-    return Policy(kind=kind, target=target, **bounds)
+    return replace(bounded, target=target)

@@ -93,9 +93,7 @@ def simulate(cost: PassCost, load: Load, limits: Limits, *, requests: int = 2000
     return run(cost, load, limits, lengths, list(accumulate(waits)), warm)
 
 
-def run(
-    cost: PassCost, load: Load, limits: Limits, lengths: list[tuple[int, int]], times: list[float], warm: int
-) -> Report:
+def run(cost: PassCost, load: Load, limits: Limits, lengths: list[tuple[int, int]], times: list[float], warm: int) -> Report:
     """Run requests of these lengths through one copy: at these times, or as its users ask."""
     shape = Shape(gained=load.gained, draft=load.draft, depth=load.depth, prefix=load.prefix)
     engine = _WatchedEngine(times=PassTimes(cost, load.draft), limits=limits, shape=shape)

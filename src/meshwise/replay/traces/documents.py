@@ -56,7 +56,9 @@ def _vllm(table: Table, name: str) -> Iterator[Row]:
     """Yield the requests of vLLM's own results."""
     columns = [table.get(key) for key in VLLM_KEYS]
     if not all(isinstance(column, list) for column in columns):
-        raise UserError(f"{name}: vLLM's results without start_times; run 'vllm bench serve --save-detailed' of a version that has them")
+        raise UserError(
+            f"{name}: vLLM's results without start_times; run 'vllm bench serve --save-detailed' of a version that has them"
+        )
     for number, (start, prompt, output) in enumerate(zip(*cast(list[list[object]], columns), strict=False), 1):
         where = f"{name}, request {number}"
         yield Row(number, seconds_of(start, where), tokens_of(prompt, "prompt", where), tokens_of(output, "output", where))

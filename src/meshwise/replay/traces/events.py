@@ -71,9 +71,9 @@ def request(table: Table, number: int, where: str) -> Row:
     if not scale:
         scale = 1e-3 if isinstance(value, int) else 1.0
     prompt, output = (next((flat[name] for name in names if name in flat), None) for names in (PROMPTS, OUTPUTS))
-    ids = next((flat[name] for name in BLOCKS if flat.get(name)), ())
-    if not isinstance(ids, list | tuple) or not all(isinstance(one, int) for one in cast(list[object], ids)):
-        raise UserError(f"{where}: blocks {quoted(ids)}; expected a list of whole numbers")
+    ids: object = next((flat[name] for name in BLOCKS if flat.get(name)), list[int]())
+    if not isinstance(ids, list) or not all(isinstance(one, int) for one in cast(list[object], ids)):
+        raise UserError(f"{where}: blocks {quoted(cast(object, ids))}; expected a list of whole numbers")
     return Row(
         number, seconds_of(value, where, scale), tokens_of(_value(prompt), "prompt", where),
         tokens_of(_value(output), "output", where), tuple(cast(list[int], ids)),
@@ -106,9 +106,7 @@ def spans(table: Table, number: int, where: str) -> Iterator[Row]:
         if prompt is None or output is None:
             continue
         start, scale = (span["startTimeUnixNano"], 1e-9) if "startTimeUnixNano" in span else (span.get("start_time"), 1.0)
-        yield Row(
-            number, seconds_of(start, where, scale), tokens_of(prompt, "prompt", where), tokens_of(output, "output", where)
-        )
+        yield Row(number, seconds_of(start, where, scale), tokens_of(prompt, "prompt", where), tokens_of(output, "output", where))
 
 
 def _spans(table: Table) -> Iterator[Table]:

@@ -28,7 +28,9 @@ def pattern_of(words: str) -> "re.Pattern[str]":
     missing = [name for name in NEEDED if name not in found.groupindex]
     if missing:
         known = ", ".join(PATTERNS)
-        raise UserError(f"--read {quoted(words)}: no group (?P<{missing[0]}>...); expected time, prompt and output, or one of {known}")
+        raise UserError(
+            f"--read {quoted(words)}: no group (?P<{missing[0]}>...); expected time, prompt and output, or one of {known}"
+        )
     return found
 
 

@@ -63,11 +63,9 @@ def _requests(kind: Kind, rate: float, seconds: float, day: float, burst: float,
     """Yield the requests of all sessions in order of time. Turns wait in a heap until no earlier one can come."""
     rng, blocks = random.Random(seed), _Blocks(kind.system)
     waiting: list[tuple[float, int, Request, int, int]] = []
-    number = 0
-    for begin in _starts(rng, rate / kind.turns, seconds, day, burst):
+    for number, begin in enumerate(_starts(rng, rate / kind.turns, seconds, day, burst), 1):
         while waiting and waiting[0][0] <= begin:
             yield from _sent(waiting, kind, rng, blocks, seconds)
-        number += 1
         turns = 1 + int(math.log(1 - rng.random()) / math.log(1 - 1 / kind.turns)) if kind.turns > 1 else 1
         prompt = kind.system + _tokens(rng, kind.first)
         first = Request(begin, prompt, _tokens(rng, kind.output), blocks.of(number, prompt))

@@ -80,8 +80,8 @@ def tokens_of(cell: object, what: str, where: str) -> int:
 def checked(rows: Iterable[Row], name: str) -> Iterator[Request]:
     """Yield the rows of a trace as requests whose times begin with 0. UserError, with the number of the row, for times that are not in
     order, gaps, and too many rows."""
-    first, before, count = None, 0.0, 0
-    for number, seconds, prompt, output, blocks in rows:
+    first, before = None, 0.0
+    for count, (number, seconds, prompt, output, blocks) in enumerate(rows, 1):
         if first is None:
             first = before = seconds
         if seconds < before:
@@ -92,7 +92,6 @@ def checked(rows: Iterable[Row], name: str) -> Iterator[Request]:
             raise UserError(
                 f"{name}, row {number}: {(seconds - before) / 86400:,.0f} days after the row before; is the unit of its time right?"
             )
-        count += 1
         if count > MAX_REQUESTS:
             raise UserError(f"{name}, row {number}: more than {MAX_REQUESTS:,} requests; cut the file")
         before = seconds

@@ -23,7 +23,7 @@ MILLISECONDS = ("timestamp_ms", "arrival_ms", "milliseconds", "ms")
 
 def looks_like(head: str) -> bool:
     """Return whether the first line of a file is the header of such a table."""
-    names = [name.strip().lower() for name in next(csv.reader([head]), [])]
+    names = [name.strip().lower() for name in next(csv.reader([head]), list[str]())]
     return _index(names, PROMPT_COLUMNS) is not None and _index(names, OUTPUT_COLUMNS) is not None
 
 
@@ -62,7 +62,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 def _cells(path: Path, number: int, line: str) -> list[str]:
     try:
-        return next(csv.reader([line], strict=True), [])
+        return next(csv.reader([line], strict=True), list[str]())
     except csv.Error as error:
         raise UserError(f"{path.name}, row {number}: not valid CSV: {error}") from None
 

@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from meshwise.catalogue import files
 from meshwise.errors import UserError
@@ -25,7 +25,7 @@ def opened(path: Path) -> IO[bytes]:
     if size > MAX_TRACE_BYTES:
         raise UserError(f"{path.name} has {size / 1e9:.1f} GB; expected at most {MAX_TRACE_BYTES >> 30} GiB: cut it into parts")
     file = files.open_file(path)
-    return gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file
+    return cast(IO[bytes], gzip.GzipFile(fileobj=file)) if file.peek(2)[:2] == GZIP else file
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

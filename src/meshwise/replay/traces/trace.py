@@ -47,7 +47,9 @@ class Trace:
     def words(self) -> str:
         """What was changed, in words; '' where nothing was."""
         begin, end = self.window
-        cut = f"from {begin:g} s" + (f" to {end:g} s" if end != float("inf") else "") if self.window != (0.0, float("inf")) else ""
+        cut = (
+            f"from {begin:g} s" + (f" to {end:g} s" if end != float("inf") else "") if self.window != (0.0, float("inf")) else ""
+        )
         more = f"{self.users:g} times the users" if self.users != 1 else ""
         fast = f"{self.speed:g} times as fast" if self.speed != 1 else ""
         return ", ".join(filter(None, (cut, more, fast)))

@@ -16,7 +16,8 @@ VIEWS = {
     "RolloutPlan": "rollout.rollout_view", "ServeCalibrationResult": "scores.calibration_view",
     "ServePlan": "serve.plan_view", "ServePoints": "serve_points.points_view", "ServeValidation": "scores.validation_view",
     "Shapes": "shapes.shapes_view", "SweepResult": "run.report.result_view",
-    "TraceFacts": "replay.trace_view", "TrainCalibrationResult": "scores.calibration_view", "TrainPlan": "plan.plan_view", "TrainPoints": "vary.points_view",
+    "TraceFacts": "replay.trace_view",
+    "TrainCalibrationResult": "scores.calibration_view", "TrainPlan": "plan.plan_view", "TrainPoints": "vary.points_view",
     "TrainResult": "run.report.result_view", "TrainValidation": "scores.validation_view", "Tuned": "tune.tune_view",
     "Verdict": "launch_files.verdict_view", "str": "tables.sentences_view",
 }  # fmt: skip

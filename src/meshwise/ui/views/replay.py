@@ -91,7 +91,9 @@ def sentences(result: Replayed) -> list[str]:
     if result.trace.block:
         lines.append(f"Cache: {share(f.hits)} ({share(hits[0])}-{share(hits[1])}) of prompt tokens are found in it.")
     if f.preempted or f.retried:
-        lines.append(f"{share(f.preempted)} of requests lose their place in the cache; {f.retried:,} are sent again after failures.")
+        lines.append(
+            f"{share(f.preempted)} of requests lose their place in the cache; {f.retried:,} are sent again after failures."
+        )
     return [*lines, cost_line(f)]
 
 

@@ -30,7 +30,9 @@ def courses(title: str, drawn: Sequence[Course], seconds: float) -> str:
     for i in range(5):
         x = LEFT + (WIDTH - LEFT - RIGHT) * i / 4
         at = seconds * i / 4 / (HOURS if hours else 60)
-        lines.append(f'<text x="{x:.1f}" y="{height - 12}" text-anchor="middle" font-size="11">{at:.3g} {"h" if hours else "min"}</text>')
+        lines.append(
+            f'<text x="{x:.1f}" y="{height - 12}" text-anchor="middle" font-size="11">{at:.3g} {"h" if hours else "min"}</text>'
+        )
     return document(WIDTH, height, lines)
 
 
