@@ -48,7 +48,7 @@ class _WatchedEngine(Engine):
 
 
 @dataclass
-class _Users:
+class Users:
     """Users who each wait for an answer before they ask again, or requests at a rate; and when the steady state began and ended."""
 
     lengths: list[tuple[int, int]]
@@ -95,16 +95,24 @@ def simulate(cost: PassCost, load: Load, limits: Limits, *, requests: int = 2000
 
 def run(cost: PassCost, load: Load, limits: Limits, lengths: list[tuple[int, int]], times: list[float], warm: int) -> Report:
     """Run requests of these lengths through one copy: at these times, or as its users ask."""
-    shape = Shape(gained=load.gained, draft=load.draft, depth=load.depth, prefix=load.prefix)
-    engine = _WatchedEngine(times=PassTimes(cost, load.draft), limits=limits, shape=shape)
-    users, record = _Users(lengths, 0 if load.rate else load.users, warm), Record(1.0)
-    clock = Clock(Fleet(engine=engine, copies=1), record, users.followed)
-    users.copy = engine.made[0]
-    clock.run(_sent(users, times, load))
+    users, record = serve(cost, load, limits, lengths, times, warm)
     return _report(users, record, load)
 
 
-def _sent(users: _Users, times: list[float], load: Load) -> Iterator[Request]:
+def serve(
+    cost: PassCost, load: Load, limits: Limits, lengths: list[tuple[int, int]], times: list[float], warm: int = 0
+) -> tuple[Users, Record]:
+    """Run requests through one copy, and return what was seen of it."""
+    shape = Shape(gained=load.gained, draft=load.draft, depth=load.depth, prefix=load.prefix)
+    engine = _WatchedEngine(times=PassTimes(cost, load.draft), limits=limits, shape=shape)
+    users, record = Users(lengths, 0 if load.rate else load.users, warm), Record(1.0)
+    clock = Clock(Fleet(engine=engine, copies=1), record, users.followed)
+    users.copy = engine.made[0]
+    clock.run(_sent(users, times, load))
+    return users, record
+
+
+def _sent(users: Users, times: list[float], load: Load) -> Iterator[Request]:
     """Yield requests at their times, or the first one of each user."""
     for at in times if load.rate else [0.0] * load.users:
         request = users.next(at)
@@ -112,7 +120,7 @@ def _sent(users: _Users, times: list[float], load: Load) -> Iterator[Request]:
             yield request
 
 
-def _report(users: _Users, record: Record, load: Load) -> Report:
+def _report(users: Users, record: Record, load: Load) -> Report:
     """Return the rates after the warm-up, and the percentiles of the requests that ended after it."""
     copy, warm = users.copy, users.warm
     assert copy

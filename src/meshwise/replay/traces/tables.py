@@ -18,6 +18,8 @@ OUTPUT_COLUMNS = (
     "num_decode_tokens", "generated_tokens", "gen_len", "osl",
 )  # fmt: skip
 BLOCK_COLUMNS = ("blocks", "hash_ids", "block_hash_ids")
+MAX_BLOCKS = 2**20
+"""Blocks of a range, at most."""
 MILLISECONDS = ("timestamp_ms", "arrival_ms", "milliseconds", "ms")
 
 
@@ -68,11 +70,22 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
 
 
 def _ids(cell: str, where: str) -> tuple[int, ...]:
-    """Return block ids of '0 1 2' or '[0, 1, 2]'."""
+    """Return block ids of '0 1 2', '[0, 1, 2]' or '0 14-27'."""
+    words = cell.strip("[] ").replace(",", " ").split()
     try:
-        return tuple(map(int, cell.strip("[] ").replace(",", " ").split()))
+        if "-" not in cell:
+            return tuple(map(int, words))
+        ids: list[int] = []
+        for word in words:
+            first, dash, last = word[1:].partition("-")
+            low = int(word[0] + first)
+            high = int(last) if dash else low
+            if not 0 <= high - low < MAX_BLOCKS:
+                raise ValueError
+            ids += range(low, high + 1)
     except ValueError:
-        raise UserError(f"{where}: blocks {quoted(cell)}; expected whole numbers") from None
+        raise UserError(f"{where}: blocks {quoted(cell)}; expected whole numbers such as 0 14-27") from None
+    return tuple(ids)
 
 
 def _index(names: Sequence[str], known: Sequence[str]) -> int | None:

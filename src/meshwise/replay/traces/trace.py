@@ -7,7 +7,8 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from meshwise.errors import UserError, quoted
+from meshwise.catalogue import files
+from meshwise.errors import UserError, nearest, quoted
 from meshwise.replay.traces import documents, events, logs, tables, text
 from meshwise.replay.traces.request import Request, Row, checked
 
@@ -15,6 +16,8 @@ BLOCK_TOKENS = 512
 """Tokens of a block of a trace that does not state them: Mooncake's."""
 OFFSET_SECONDS = 61.0
 """Seconds by which the requests of further users follow those of the first. A choice: a minute keeps the course of a day."""
+SUFFIX = ".csv.gz"
+"""Of traces that are found by name."""
 DOCUMENT_WORDS = ('"input_lens"', '"benchmarks"')
 """Keys that only whole documents have, although they may stand on one line."""
 
@@ -78,12 +81,22 @@ def open_trace(
     path: str | Path, *, read: str = "", block: int = 0, speed: float = 1.0, users: float = 1.0, window: str = ""
 ) -> Trace:
     """Return the trace of a file. `read`: the pattern of an access log, or its name; other formats are known by their content."""
-    file = Path(path)
+    file = find_trace(str(path))
     kind, source = _source(file, read)
     trace = Trace(file.name, kind, source, block or BLOCK_TOKENS, speed, users, window_of(window))
     if next(iter(trace), None) is None:
         raise UserError(f"{file.name} has no requests" + (f" {trace.words}" if trace.words else ""))
     return trace
+
+
+def find_trace(text: str) -> Path:
+    """Find a file by its path, or a trace by its name: built in, or in the user's folder."""
+    known = files.files("traces", SUFFIX)
+    if text in known:
+        return known[text]
+    if not Path(text).exists() and not Path(text).suffix:
+        raise UserError(f"unknown trace {quoted(text)}{nearest(text, known)}; give a file or one of {', '.join(known)}")
+    return Path(text)
 
 
 def _source(path: Path, read: str) -> tuple[str, Callable[[], Iterable[Request]]]:
