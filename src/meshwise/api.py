@@ -196,7 +196,7 @@ def _replay_ask(what: Any, trace: Any, words: dict[str, Any]) -> "tuple[ReplayAs
         ReplayAsk,
         {
             "model": "plan.json" if plan else str(what),
-            "trace": ("" if words.get("make") else str(trace)) if named else "trace",
+            "trace": str(trace) if named else "trace",
             **words,
         },
     )

@@ -147,6 +147,7 @@ def traffic(ask: ReplayAsk) -> Trace:
 
 def setting(ask: ReplayAsk, plan: ServePlan | None = None, trace: Trace | None = None) -> Setting:
     """Look up what a question names. `plan` stands for a plan.json, `trace` for a file."""
+    ask.check()
     if plan is None and ask.model.endswith(".json") and Path(ask.model).name != "config.json":
         plan = read(Path(ask.model))
     if plan is not None and ask.on:

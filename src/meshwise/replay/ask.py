@@ -72,8 +72,8 @@ class ReplayAsk(ServeAsk):
     by: str = asked(default="money", converter=choice("money", "energy"), help="What --cheapest saves.", group=FLEET)
     # fmt: on
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        """Raise UserError where the question has no traffic, or words that contradict each other."""
         if bool(self.trace) == bool(self.make):
             raise UserError("give either --trace FILE or --make KIND: the traffic to replay")
         for flag, value in (("--rate", self.rate), ("--hours", self.hours), ("--day", self.day)):

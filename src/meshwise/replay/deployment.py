@@ -86,17 +86,16 @@ def of_plan(plan: ServePlan) -> Deployment:
 
 def of_words(ask: ReplayAsk, facts: TraceFacts) -> Deployment:
     """Return the best layout for the mean of a trace: its lengths and its rate."""
-    words = {name: getattr(ask, name) for name in spec(ServeAsk)}
-    prompt, output = facts.prompt, facts.output
-    words |= {
-        "rate": facts.rate if math.isfinite(facts.rate) else 1.0, "users": 1, "burst": max(0.1, min(10.0, ask.burst)), "lengths": "",
-        "prompt": round(prompt.mean), "prompt_spread": min(MAX_SPREAD, prompt.spread), "output": max(1, round(output.mean)),
-        "output_spread": min(MAX_SPREAD, output.spread), "cheapest": False, "measured": 0.0,
-    }  # fmt: skip
     if not ask.model:
         raise UserError("missing PLAN or MODEL: a plan.json of 'meshwise serve --out plan.json', or a model with --on")
     model = find.find_model(split_model_name(ask.model)[0])
-    words["context"] = ask.context or min(facts.longest, model.decoder.context or facts.longest)
+    context = ask.context or min(facts.longest, model.decoder.context or facts.longest)
+    output = max(1, min(round(facts.output.mean), context - 1))
+    words = {name: getattr(ask, name) for name in spec(ServeAsk)} | {
+        "rate": facts.rate if math.isfinite(facts.rate) else 1.0, "users": 1, "lengths": "", "context": context,
+        "prompt": max(1, min(round(facts.prompt.mean), context - output)), "prompt_spread": min(MAX_SPREAD, facts.prompt.spread),
+        "output": output, "output_spread": min(MAX_SPREAD, facts.output.spread), "cheapest": False, "measured": 0.0,
+    }  # fmt: skip
     return deployed(ServeAsk(**words))
 
 

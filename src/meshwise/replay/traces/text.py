@@ -4,7 +4,8 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
@@ -19,13 +20,14 @@ MAX_DOCUMENT_BYTES = 512 * 2**20
 GZIP = b"\x1f\x8b"
 
 
-def opened(path: Path) -> IO[bytes]:
-    """Open a trace, decompressed where it is compressed."""
+@contextmanager
+def opened(path: Path) -> Generator[IO[bytes]]:
+    """Open a trace, decompressed where it is compressed, and close it."""
     size = path.stat().st_size if path.is_file() else 0
     if size > MAX_TRACE_BYTES:
         raise UserError(f"{path.name} has {size / 1e9:.1f} GB; expected at most {MAX_TRACE_BYTES >> 30} GiB: cut it into parts")
-    file = files.open_file(path)
-    return cast(IO[bytes], gzip.GzipFile(fileobj=file)) if file.peek(2)[:2] == GZIP else file
+    with files.open_file(path) as file:
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if file.peek(2)[:2] == GZIP else file
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
