@@ -204,6 +204,19 @@ def _replay_ask(what: Any, trace: Any, words: dict[str, Any]) -> "tuple[ReplayAs
     return ask, plan, rows
 
 
+def save_trace(path: str | Path, *, trace: str | Path = "", **words: Any) -> "TraceFacts":
+    """Write the traffic that a replay would see as CSV: save_trace("day.csv", make="conversation", rate="5/s", hours=24)."""
+    from meshwise.replay.answer import traffic
+    from meshwise.replay.traces.facts import facts
+    from meshwise.replay.traces.trace import as_csv
+
+    ask, _, _ = _replay_ask("", trace, words)
+    ask.check()
+    found = traffic(ask)
+    write(path, "\n".join(as_csv(found)) + "\n")
+    return facts(found)
+
+
 def trace(path: str | Path, **words: Any) -> "TraceFacts":
     """Say what a trace of timed requests is: rates, bursts, lengths, reuse of prefixes, and how much cache is worth having.
 

@@ -146,6 +146,17 @@ def adjusted(trace: Trace, *, speed: float = 1.0, users: float = 1.0, window: st
     return replace(trace, speed=speed, users=users, window=window_of(window))
 
 
+def as_csv(trace: Trace) -> Iterator[str]:
+    """Yield the lines of a trace as CSV, which `open_trace` reads."""
+    blocks = False
+    for number, request in enumerate(trace):
+        if not number:
+            blocks = bool(request.blocks)
+            yield "seconds,prompt,output" + (",blocks" if blocks else "")
+        ids = "," + " ".join(map(str, request.blocks)) if blocks else ""
+        yield f"{request.at:.6f},{request.prompt},{request.output}{ids}"
+
+
 def window_of(words: str) -> tuple[float, float]:
     """Read '10min..40min', '2h..' or '..1h'."""
     if not words:

@@ -25,6 +25,8 @@ def replay(
     given: Given,
     what_if: Annotated[bool, Option("--what-if", help="Replay what the deployment could be instead, one change at a time.")] = False,
     vary: Annotated[list[str] | None, Option(metavar="AXIS=VALUES", help="Changes for --what-if: chip=h200,b200.")] = None,
+    out: Annotated[Path | None, Option(help="Write the traffic as CSV; without a model, that is all.", metavar="FILE",
+        rich_help_panel=OUTPUT)] = None,
     svg: Annotated[Path | None, Option(help="Write its course as a drawing.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     html: Html = None,
     json: Json = False,
@@ -37,6 +39,11 @@ def replay(
     if several and (svg or html):
         raise UserError("--svg and --html need a single replay; drop --cheapest, --what-if and --vary")
     what = words.pop("model", "")
+    if out is not None:
+        made = api.save_trace(out, **words)
+        if not what:
+            output.show(made, json=json, csv=csv)
+            return
     if words.get("cheapest"):
         if what_if or vary:
             raise UserError("--cheapest and --what-if are different questions; give one of them")
