@@ -185,6 +185,13 @@ def replay_what_if(
     return what_if.answer(answer.setting(ask, plan, rows), vary)
 
 
+def manifest(result: "Replayed", kind: str = "keda") -> str:
+    """Return the policy of a replay as YAML of Kubernetes: KEDA's ScaledObject, or a HorizontalPodAutoscaler ("hpa")."""
+    from meshwise.replay import manifests
+
+    return manifests.manifest(result, kind)
+
+
 def _replay_ask(what: Any, trace: Any, words: dict[str, Any]) -> "tuple[ReplayAsk, ServePlan | None, Trace | None]":
     """Return the question of a replay, with a plan and a trace that are objects."""
     from meshwise.replay.ask import ReplayAsk

@@ -93,6 +93,7 @@ class Replayed:
     ask: ReplayAsk
     plan: str
     """The deployment in words."""
+    engine: str
     layout: str
     copies: int
     policy: str
@@ -171,7 +172,8 @@ def answer(at: Setting) -> Replayed:
         simulated(at, deployments.fleet(at.deployment, at.ask, at.facts, scale=factor))[0] for factor in (1 / stretch, stretch)
     ]
     return Replayed(
-        ask=at.ask, plan=deployments.described(at.deployment), layout=at.deployment.name, copies=fleet.copies,
+        ask=at.ask, plan=deployments.described(at.deployment), engine=at.deployment.question.engine.name,
+        layout=at.deployment.name, copies=fleet.copies,
         policy=fleet.policy.words if fleet.policy else "", trace=at.facts, targets=targets_of(at), figures=figures, low=edges[0],
         high=edges[1], slices=slices, notes=(*_notes(at, fleet, figures), *at.deployment.notes),
     )  # fmt: skip

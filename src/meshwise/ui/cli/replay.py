@@ -7,7 +7,7 @@ import typer
 from typer import Option
 
 from meshwise import api
-from meshwise.errors import DoesNotFit, UserError
+from meshwise.errors import DoesNotFit, UserError, one_of
 from meshwise.replay.ask import ReplayAsk
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
@@ -28,6 +28,10 @@ def replay(
     out: Annotated[Path | None, Option(help="Write the traffic as CSV; without a model, that is all.", metavar="FILE",
         rich_help_panel=OUTPUT)] = None,
     svg: Annotated[Path | None, Option(help="Write its course as a drawing.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
+    manifest: Annotated[Path | None, Option(help="Write the policy as YAML of Kubernetes.", metavar="FILE",
+        rich_help_panel=OUTPUT)] = None,
+    manifest_of: Annotated[str, Option(help="Of KEDA, or a HorizontalPodAutoscaler. [keda]", metavar="keda|hpa",
+        rich_help_panel=OUTPUT, show_default=False)] = "keda",
     html: Html = None,
     json: Json = False,
     csv: Csv = False,
@@ -36,8 +40,9 @@ def replay(
     over time. Exit code 1: the targets do not hold."""
     words = given.of(ReplayAsk)
     several = bool(words.get("cheapest")) or what_if or bool(vary)
-    if several and (svg or html):
-        raise UserError("--svg and --html need a single replay; drop --cheapest, --what-if and --vary")
+    if several and (svg or html or manifest):
+        raise UserError("--svg, --html and --manifest need a single replay; drop --cheapest, --what-if and --vary")
+    one_of("--manifest-of", manifest_of, ("keda", "hpa"))
     what = words.pop("model", "")
     if out is not None:
         made = api.save_trace(out, **words)
@@ -60,6 +65,8 @@ def replay(
         from meshwise.ui.views import replay as drawn
 
         output.save_to(svg, lambda path: api.write(path, drawn.svg(result)))
+    if manifest is not None:
+        api.write(manifest, api.manifest(result, manifest_of))
     output.save_report(html, lambda report: report.of_replay(result))
     output.show(result, json=json, csv=csv)
     if result.targets and not result.figures.holds:
