@@ -96,6 +96,8 @@ def find_trace(text: str) -> Path:
         return known[text]
     if not Path(text).exists() and not Path(text).suffix:
         raise UserError(f"unknown trace {quoted(text)}{nearest(text, known)}; give a file or one of {', '.join(known)}")
+    if Path(text).is_fifo():
+        raise UserError(f"{text} is a pipe, and a trace is read more than once; write it to a file")
     return Path(text)
 
 

@@ -54,8 +54,7 @@ def count(
 
 
 @plain_verb(app, "show",
-    "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json",
-    "meshwise show trace traffic.csv",
+    "meshwise show models qwen3", "meshwise show clusters 48x8xa100-80gb --json", "meshwise show trace traffic.csv",
 )  # fmt: skip
 def show(
     catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks|trace", help="Catalogue to list, or 'trace'.",

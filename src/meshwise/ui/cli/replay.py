@@ -14,6 +14,7 @@ from meshwise.ui.cli.help import OUTPUT
 from meshwise.ui.cli.options import Csv, Given, Html, Json, verb
 
 app = typer.Typer()
+WHAT_IF = "What if"
 
 
 @verb(app, "replay", ReplayAsk, argument="PLAN|MODEL", examples=(
@@ -23,8 +24,10 @@ app = typer.Typer()
 ))  # fmt: skip
 def replay(
     given: Given,
-    what_if: Annotated[bool, Option("--what-if", help="Replay what the deployment could be instead, one change at a time.")] = False,
-    vary: Annotated[list[str] | None, Option(metavar="AXIS=VALUES", help="Changes for --what-if: chip=h200,b200.")] = None,
+    what_if: Annotated[bool, Option("--what-if", help="Replay what the deployment could be instead, one change at a time.",
+        rich_help_panel=WHAT_IF)] = False,
+    vary: Annotated[list[str] | None, Option(metavar="AXIS=VALUES", help="Changes for --what-if: chip=h200,b200.",
+        rich_help_panel=WHAT_IF)] = None,
     out: Annotated[Path | None, Option(help="Write the traffic as CSV; without a model, that is all.", metavar="FILE",
         rich_help_panel=OUTPUT)] = None,
     svg: Annotated[Path | None, Option(help="Write its course as a drawing.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
