@@ -26,7 +26,8 @@ def timed(trace: Trace, seconds: float, router: str) -> str:
     record = Clock(Fleet(engine=engine, copies=8, router=router), Record(seconds)).run(trace)
     took = process_time() - begun
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return f"{trace.name}, {router}: {len(record.at):,} requests in {took:.2f} s of CPU, {1e6 * took / len(record.at):.0f} us each; {most:.0f} MiB"
+    done = len(record.at)
+    return f"{trace.name}, {router}: {done:,} requests in {took:.2f} s of CPU, {1e6 * took / done:.0f} us each; {most:.0f} MiB"
 
 
 def main() -> None:

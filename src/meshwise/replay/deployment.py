@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwise import units
 from meshwise.catalogue.calibrations import choose_serve
@@ -91,7 +92,7 @@ def of_words(ask: ReplayAsk, facts: TraceFacts) -> Deployment:
     model = find.find_model(split_model_name(ask.model)[0])
     context = ask.context or min(facts.longest, model.decoder.context or facts.longest)
     output = max(1, min(round(facts.output.mean), context - 1))
-    words = {name: getattr(ask, name) for name in spec(ServeAsk)} | {
+    words: dict[str, Any] = {name: getattr(ask, name) for name in spec(ServeAsk)} | {
         "rate": facts.rate if math.isfinite(facts.rate) else 1.0, "users": 1, "lengths": "", "context": context,
         "prompt": max(1, min(round(facts.prompt.mean), context - output)), "prompt_spread": min(MAX_SPREAD, facts.prompt.spread),
         "output": output, "output_spread": min(MAX_SPREAD, facts.output.spread), "cheapest": False, "measured": 0.0,

@@ -1,16 +1,16 @@
 """Trace: timed requests that can be read as often as needed, cut to a window, sped up, and sent by more users."""
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from meshwise.catalogue import files
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.replay.traces import documents, events, logs, tables, text
-from meshwise.replay.traces.request import Request, Row, checked
+from meshwise.replay.traces.request import Request, Row, checked, seconds_of, tokens_of
 
 BLOCK_TOKENS = 512
 """Tokens of a block of a trace that does not state them: Mooncake's."""
@@ -134,13 +134,20 @@ def _held(rows: list[Row], name: str) -> Callable[[], Iterable[Request]]:
     return lambda: requests
 
 
-def of_requests(requests: Iterable[Request], name: str = "requests", kind: str = "requests", block: int = BLOCK_TOKENS) -> Trace:
-    """Return a trace of requests that are at hand, in order of time."""
-    held = [Request(*one) for one in requests]
-    for number, (one, other) in enumerate(pairwise(held), 2):
-        if other.at < one.at:
-            raise UserError(f"{name}, row {number}: it is earlier than the row before; expected rows in order of time")
+def of_requests(
+    requests: Iterable[Sequence[Any]], name: str = "requests", kind: str = "requests", block: int = BLOCK_TOKENS
+) -> Trace:
+    """Return a trace of rows that are at hand: seconds, prompt, output and perhaps blocks, in order of time."""
+    held = list(checked((_row(number, one, name) for number, one in enumerate(requests, 1)), name))
     return Trace(name, kind, lambda: held, block)
+
+
+def _row(number: int, one: Sequence[Any], name: str) -> Row:
+    where = f"{name}, row {number}"
+    if not 3 <= len(one) <= 4:
+        raise UserError(f"{where}: {quoted(one)}; expected seconds, prompt, output and perhaps blocks")
+    blocks = tuple(map(int, one[3])) if len(one) == 4 else ()
+    return Row(number, seconds_of(one[0], where), tokens_of(one[1], "prompt", where), tokens_of(one[2], "output", where), blocks)
 
 
 def adjusted(trace: Trace, *, speed: float = 1.0, users: float = 1.0, window: str = "") -> Trace:
