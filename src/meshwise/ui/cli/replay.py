@@ -19,8 +19,8 @@ WHAT_IF = "What if"
 
 @verb(app, "replay", ReplayAsk, argument="PLAN|MODEL", examples=(
     "meshwise replay plan.json --trace traffic.csv --ttft 1s@p95",
-    "meshwise replay llama-3.1-8b:fp8 --on 4xh100-sxm --trace traffic.jsonl --autoscale busy:32 --copies 1..4",
-    "meshwise replay llama-3.1-8b --on h200 --make conversation --rate 2/s --hours 24 --day 60% --ttft 1s --cheapest",
+    "meshwise replay llama-3.1-8b --on h200 --trace log.jsonl --autoscale busy:32 --copies 1..4",
+    "meshwise replay llama-3.1-8b --on h200 --make agent --rate 2/s --hours 1 --ttft 1s --cheapest",
 ))  # fmt: skip
 def replay(
     given: Given,
