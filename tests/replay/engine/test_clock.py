@@ -81,6 +81,14 @@ def test_a_larger_cache_never_finds_less() -> None:
     assert p95(fast.ttft) < p95(slow.ttft), "blocks must be loaded"
 
 
+def test_an_engine_without_pages_keeps_what_its_slots_hold() -> None:
+    requests = list(make("conversation", 0.5, 300))
+    few, many = (
+        run(requests, replace(ENGINE, limits=Limits(sequences=slots, tokens=2048), longest=16384))[0].reused for slots in (1, 8)
+    )
+    assert 0 < few < many
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 99), rate=st.floats(1.0, 60.0), cache=st.sampled_from((1.2e4, 5e4, 1e6)), reserves=st.booleans(),

@@ -39,7 +39,9 @@ class Engine:
     """Tokens of a request at most; 0: any."""
 
     def copy(self) -> Copy:
-        return Copy(self.times, self.limits, self.shape, PrefixCache(self.block, self.tiers) if self.block else None)
+        return Copy(
+            self.times, self.limits, self.shape, PrefixCache(self.block, self.tiers) if self.block else None, self.longest
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

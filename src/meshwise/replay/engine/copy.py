@@ -34,8 +34,12 @@ class Shape:
 class Copy:
     """One engine. `begin` starts its next pass or steps and returns when they end; `end` then returns the requests that are done."""
 
-    def __init__(self, times: PassTimes, limits: Limits, shape: Shape, cache: PrefixCache | None = None) -> None:
+    def __init__(
+        self, times: PassTimes, limits: Limits, shape: Shape, cache: PrefixCache | None = None, longest: int = 0
+    ) -> None:
         self.times, self.limits, self.shape, self.cache = times, limits, shape, cache
+        self.keeps = limits.cache if math.isfinite(limits.cache) else float(limits.sequences * (longest or 2**20))
+        """Tokens that fit; of an engine without pages, those of all its slots."""
         self.waiting: deque[Job] = deque()
         self.partial: Job | None = None
         """A prompt that is computed in part."""
@@ -113,7 +117,7 @@ class Copy:
         shape, seconds, shared = self.shape, 0.0, 0
         job.ready = job.have + shape.depth
         if self.cache is not None and job.blocks:
-            self.cache.trim(self.limits.cache - self.used)
+            self.cache.trim(self.keeps - self.used)
             found = self.cache.take(job.blocks, job.prompt)
             if not job.have:
                 job.ready, seconds = found.tokens + shape.depth, found.seconds
@@ -125,7 +129,7 @@ class Copy:
         self.used += job.own
         self.pledged += job.own + job.output
         if self.cache is not None and job.blocks:
-            self.cache.trim(self.limits.cache - self.used)
+            self.cache.trim(self.keeps - self.used)
         job.done = job.ready
         if job.admitted < 0:
             job.admitted = now

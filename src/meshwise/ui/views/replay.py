@@ -86,7 +86,7 @@ def sentences(result: Replayed) -> list[str]:
         if result.targets
         else f"Throughput: {served} served, {f.output_rate:,.0f} output tokens/s."
     )
-    queue = f"Queue: {f.waiting:.2g} requests wait on average, {f.most_waiting:.3g} in the worst of {len(result.slices)} windows."
+    queue = f"Queue: {f.waiting:.3g} requests wait on average, {f.most_waiting:.3g} in the worst of {len(result.slices)} windows."
     lines = [goodput, queue]
     if result.trace.block:
         lines.append(f"Cache: {share(f.hits)} ({share(hits[0])}-{share(hits[1])}) of prompt tokens are found in it.")
