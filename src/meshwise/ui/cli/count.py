@@ -57,7 +57,8 @@ def count(
     "meshwise show models qwen3", "meshwise show clusters 48x8xa100-80gb --json", "meshwise show trace traffic.csv",
 )  # fmt: skip
 def show(
-    catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks|trace", help="Catalogue to list, or 'trace'.",
+    catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks|calibrations|trace",
+        help="Catalogue to list, or 'trace'.",
         autocompletion=among((*api.CATALOGUES, "trace")))],
     name: Annotated[str, Argument(metavar="[NAME]", help="One entry, part of a name, any cluster, or the file of a trace.",
         autocompletion=_names)] = "",
