@@ -31,7 +31,7 @@ UNITS_OF_FORMAT = {"fp8": "fp8", "nvfp4": "fp4"}
 """Formats whose products need units of their own, and the rate that a chip with these units states."""
 KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
-WEIGHTS_SHARE = 0.85
+WEIGHTS_SHARE = 0.8
 """Share of all devices' memory that weights may take so that a cache fits beside them. A choice."""
 SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts", "prefill")
 
