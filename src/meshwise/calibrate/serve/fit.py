@@ -54,7 +54,9 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
         return cast(Any, least_squares(residuals, first, bounds=(-np.inf, most), x_scale=width, diff_step=1e-3, max_nfev=15))
 
     floors = np.array([math.log(FLOORS.get(name, 1.0)) for name in names])
-    tries = [solved(start + more) for more in (0.0 * floors, floors)[: 2 if floors.any() and any(case.load for case in timed) else 1]]
+    tries = [
+        solved(start + more) for more in (0.0 * floors, floors)[: 2 if floors.any() and any(case.load for case in timed) else 1]
+    ]
     return _with(prior, names, cast(Floats, min(tries, key=lambda one: one.cost).x))
 
 
