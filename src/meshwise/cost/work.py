@@ -204,6 +204,8 @@ class Serve:
     """Rank of the adapters."""
     sampled: bool = True
     """Whether tokens are chosen from their logits; programs that time products alone take any."""
+    eager: bool = False
+    """Whether no graph launches its steps (vLLM's --enforce-eager)."""
 
     def __post_init__(self) -> None:
         if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:

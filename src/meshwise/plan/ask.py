@@ -401,6 +401,10 @@ class ServeAsk(Ask):
         group=MACHINE,
     )  # fmt: skip
     price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
+    ram: float = asked(
+        default=0.0, converter=quantity("bytes", positive=True), help="Memory of each host, for layers that stay there: 64GB.",
+        shown="not limited", group=MACHINE,
+    )  # fmt: skip
     link: float = asked(
         default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,
         vary="2GB/s,16GB/s,450GB/s",
