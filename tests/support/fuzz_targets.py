@@ -14,7 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from meshwise import api, units
-from meshwise.audit.profile import trace
+from meshwise.audit.doctor import timeline
+from meshwise.audit.profile.parts import traced_parts
 from meshwise.catalogue import clusters, records
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.files import table_of
@@ -186,7 +187,7 @@ def _audit(path: Path) -> None:
 
 
 def _trace(path: Path) -> None:
-    trace.parts(trace.spans(path))
+    traced_parts(timeline.read(path))
 
 
 def _traces() -> list[bytes]:

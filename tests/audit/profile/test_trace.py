@@ -2,13 +2,14 @@
 
 import pytest
 
-from meshwise.audit.profile import trace
+from meshwise.audit.doctor import timeline
+from meshwise.audit.profile.parts import traced_parts
 from meshwise.errors import UserError
 from support.traces import GPU, write_trace
 
 
 def test_kernels_are_split_by_part_and_gaps_are_idle(tmp_path):
-    found = trace.parts(trace.spans(write_trace(tmp_path / "t.json", GPU)))
+    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", GPU)))
     assert {part: round(1e6 * seconds) for part, seconds in found.items()} == {
         "matmul": 100,
         "attention": 50,
@@ -20,14 +21,14 @@ def test_kernels_are_split_by_part_and_gaps_are_idle(tmp_path):
 
 
 def test_the_parts_sum_to_the_length_of_the_trace(tmp_path):
-    found = trace.parts(trace.spans(write_trace(tmp_path / "t.json", GPU)))
+    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", GPU)))
     assert sum(found.values()) == pytest.approx(260e-6)
 
 
 def test_on_a_cpu_an_operator_counts_without_those_it_calls(tmp_path):
     ops = [("aten::linear", 0, 100), ("aten::addmm", 10, 80), ("aten::gelu", 110, 30), ("Optimizer.step", 150, 50)]
     events = [{"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur} for name, ts, dur in ops]
-    found = trace.parts(trace.spans(write_trace(tmp_path / "t.json", events)))
+    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", events)))
     assert {part: round(1e6 * seconds) for part, seconds in found.items()} == {
         "matmul": 100,
         "attention": 0,
@@ -48,7 +49,7 @@ def test_kernels_inside_the_optimizers_step_count_as_optimizer(tmp_path):
         "ts": 140,
         "dur": 60,
     }
-    found = trace.parts(trace.spans(write_trace(tmp_path / "t.json", [*GPU, note])))
+    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", [*GPU, note])))
     assert round(1e6 * found["optimizer"]) == 50  # its own 20, and the 30 of the elementwise kernel inside
     assert found["elementwise"] == 0
 
@@ -58,18 +59,18 @@ def test_a_trace_that_torch_writes_is_read(tmp_path):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         _ = torch.randn(64, 64) @ torch.randn(64, 64)
     profile.export_chrome_trace(str(tmp_path / "t.json"))
-    spans = trace.spans(tmp_path / "t.json")
-    assert "aten::mm" in {span.name for span in spans}
-    assert trace.parts(spans)["matmul"] > 0
+    found = timeline.read(tmp_path / "t.json")
+    assert "aten::mm" in found.names
+    assert traced_parts(found)["matmul"] > 0
 
 
 def test_a_trace_cut_off_is_read_as_far_as_it_goes(tmp_path):
     path = write_trace(tmp_path / "t.json", GPU)
     path.write_text(path.read_text()[:-400])
-    assert 0 < len(trace.spans(path)) < len(GPU)
+    assert 0 < len(timeline.read(path).gpu) < len(GPU) - 2
 
 
 def test_a_file_that_is_not_a_trace_is_refused(tmp_path):
     (tmp_path / "t.json").write_text("[1, 2, 3]")
     with pytest.raises(UserError, match="not a trace"):
-        trace.spans(tmp_path / "t.json")
+        timeline.read(tmp_path / "t.json")
