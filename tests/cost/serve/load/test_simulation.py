@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from meshwise.cost.serve.load.estimate import estimate, highest_rate
 from meshwise.cost.serve.load.requests import Lengths, Limits, Load
 from meshwise.cost.serve.passes.speed import Batch
-from meshwise.replay.engine.steady import serve, simulate
 from support.loads import random_settings, replica
+from support.steady import serve, simulate
 
 ROOMY = Limits(sequences=256, tokens=8192, cache=1e6)
 

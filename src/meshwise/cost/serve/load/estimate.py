@@ -1,4 +1,4 @@
-"""Throughput and latency of a replica at a load, by formula. replay/engine/steady.py is the referee.
+"""Throughput and latency of a replica at a load, by formula. tests/support/steady.py is the referee.
 
 In a steady state every finished request is followed by another one: for each decode token of a pass, prompt tokens pass in proportion to
 their length. Passes with a piece of a prompt take longer than those without, and every request's token waits for either. Little's law
