@@ -18,7 +18,7 @@ from meshwise.plan.fields import Ask, given, parameters
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
     from meshwise.audit.doctor.diagnosis import Diagnosis
-    from meshwise.audit.profile.parts import PartComparison
+    from meshwise.audit.doctor.parts import PartComparison
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
     from meshwise.calibrate.serve.validate import ServeValidation
@@ -422,7 +422,7 @@ def is_trace(file: str | Path) -> bool:
 
 def compare(folder: str | Path) -> "PartComparison":
     """Compare the predicted and measured time of a run of our trainer, part by part, from its folder."""
-    from meshwise.audit.profile import parts
+    from meshwise.audit.doctor import parts
 
     return parts.compare(Path(folder))
 

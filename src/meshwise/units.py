@@ -12,15 +12,12 @@ from typing import Annotated
 from meshwise.errors import UserError, quoted
 
 Count = Annotated[float, "count"]
-Length = Annotated[float, "length"]
 Bytes = Annotated[float, "bytes"]
 BytesPerSecond = Annotated[float, "bytes/s"]
 Seconds = Annotated[float, "seconds"]
 FlopsPerSecond = Annotated[float, "FLOP/s"]
 Watts = Annotated[float, "watts"]
 Hertz = Annotated[float, "hertz"]
-Dollars = Annotated[float, "dollars"]
-DollarsPerSecond = Annotated[float, "dollars/s"]
 
 GIB = 2.0**30
 MIB = 2.0**20

@@ -15,7 +15,7 @@ from typing import Any
 
 from meshwise import api, units
 from meshwise.audit.doctor import timeline
-from meshwise.audit.profile.parts import traced_parts
+from meshwise.audit.doctor.parts import traced_parts
 from meshwise.catalogue import clusters, records
 from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.files import table_of

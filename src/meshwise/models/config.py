@@ -24,10 +24,6 @@ class Config:
         self.nested = nested
         """Whether it is a table within another config, where files rely on the defaults of transformers for every key."""
 
-    def with_defaults(self, **values: object) -> "Config":
-        """Return the config with `values` for the keys that it omits; an explicit null stays a null."""
-        return Config(values | dict(self.values), self.where, nested=self.nested)
-
     @property
     def model_type(self) -> str:
         """HF's name for the architecture."""

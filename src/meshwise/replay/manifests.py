@@ -6,7 +6,6 @@ from meshwise.replay.ask import copies_of
 from meshwise.replay.engine import policy as policies
 from meshwise.replay.engine.policy import Policy
 
-KINDS = ("keda", "hpa")
 METRICS = {
     "vllm": {"waiting": "vllm:num_requests_waiting", "running": "vllm:num_requests_running", "kv": "vllm:kv_cache_usage_perc",
              "ttft": "vllm:time_to_first_token_seconds_bucket", "done": "vllm:request_success_total"},

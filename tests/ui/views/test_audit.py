@@ -2,7 +2,7 @@
 
 from rich.console import Console, RenderableType
 
-from meshwise.audit.profile.parts import PartComparison, Row
+from meshwise.audit.doctor.parts import PartComparison, Row
 from meshwise.ui.views.audit import audit_view, parts_view
 from support.audits import audit_of
 

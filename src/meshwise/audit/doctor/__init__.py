@@ -7,5 +7,6 @@ kinds.py      parts of kernels and operators by name; steps.py where steps begin
 profile.py    Profile: parts, products by shape, messages by size; Evidence: what rules read
 fault.py      Fault: what costs time, how sure that is, and what to change; rules/ finds them
 predicted.py  what each part should take: from a plan, a run's folder, launch files and flags, or the trace alone
+parts.py      the folder of a `meshwise run`: predicted and measured seconds of each part, with step time and memory
 diagnosis.py  Diagnosis: everything together, with a verdict
 """

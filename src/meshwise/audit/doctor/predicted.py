@@ -80,7 +80,7 @@ def of_folder(folder: Path) -> Predicted | None:
     """Return the prediction of a run of our trainer by the config.json beside its trace; None if there is none."""
     if not (folder / "config.json").is_file() or not (folder / "steps.jsonl").is_file():
         return None
-    from meshwise.audit.profile.parts import predicted_of
+    from meshwise.audit.doctor.parts import predicted_of
 
     choice, notes = predicted_of(folder / "config.json")
     return of_choice(choice.time, f"the run in {folder.name}", tuple(notes)) if choice else None

@@ -28,7 +28,14 @@ def _names(value: Any) -> tuple[str, ...] | None:
     return (ALL_LINEAR,) if set(names) & {"all", "all-linear"} else names or None
 
 
+def _last_names(value: object) -> tuple[str, ...] | None:
+    """Return names of modules without what is before them: 'self_attn.q_proj' and '*.q_proj' are q_proj."""
+    names = _names(value)
+    return tuple(name.rpartition(".")[2] for name in names) if names else None
+
+
 NAMES = Kind(_names, lambda value: list(value), "names of modules", takes=-1)
+LAST_NAMES = Kind(_last_names, list, "names of modules", takes=-1)
 TRL_KEYS = (
     Key("use_peft", "use_peft", BOOL),
     Key("rank", "lora_r", INT),

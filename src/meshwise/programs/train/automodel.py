@@ -29,13 +29,6 @@ def _word_of(table: dict[str, str]) -> Kind:
     return Kind(lambda value: names.get(str(value).rpartition(".")[2].lower()), table.get, "a class")
 
 
-def _globs(value: object) -> tuple[str, ...] | None:
-    """Return names of modules without the star that stands for what is before them: '*.q_proj' is q_proj."""
-    names = adapters.NAMES.read(value)
-    return tuple(str(name).rpartition(".")[2] for name in names) if isinstance(names, tuple) else None
-
-
-GLOBS = Kind(_globs, list, "names of modules", takes=-1)
 ADAM = Kind(lambda value: True if str(value).endswith(("optim.Adam", "FusedAdam")) else None, lambda _: None, "a class")
 KEYS = (
     Key("batch", "step_scheduler.global_batch_size", INT, write="always"),
@@ -45,7 +38,7 @@ KEYS = (
     Key("dtype", "model.torch_dtype", TEXT, write="never"),
     Key("peft_class", "peft._target_", TEXT),
     Key("every", "peft.match_all_linear", BOOL),
-    Key("targets", "peft.target_modules", GLOBS),
+    Key("targets", "peft.target_modules", adapters.LAST_NAMES),
     Key("rank", "peft.dim", INT),
     Key("alpha", "peft.alpha", INT),
     Key("dora", "peft.use_dora", BOOL),

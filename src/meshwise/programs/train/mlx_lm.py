@@ -19,12 +19,6 @@ SCRIPTS = ("mlx_lm.lora", "mlx_lm")
 OPTIMIZERS = word({"adamw": "adamw", "muon": "muon", "sgd": "sgd", "adafactor": "adafactor"}, {"adam": "adamw"})
 
 
-def _keys(value: object) -> tuple[str, ...] | None:
-    """Return names of modules without the module that holds them: 'self_attn.q_proj' is q_proj."""
-    names = adapters.NAMES.read(value)
-    return tuple(str(name).rpartition(".")[2] for name in names) if isinstance(names, tuple) else None
-
-
 KEYS = (
     Key("model", "model", TEXT, write="never"),
     Key("method", "fine_tune_type", word({"lora": "lora", "dora": "dora", "full": "full"}), default="lora", write="always"),
@@ -38,7 +32,7 @@ KEYS = (
     Key("rank", "lora_parameters.rank", INT, default=8),
     Key("scale", "lora_parameters.scale", Kind(float, float, "a number")),
     Key("dropout", "lora_parameters.dropout", Kind(float, float, "a number")),
-    Key("targets", "lora_parameters.keys", Kind(_keys, list, "names of modules", takes=-1)),
+    Key("targets", "lora_parameters.keys", adapters.LAST_NAMES),
     Key("seed", "seed", INT, write="never"),
 )
 LIMITS: Limits = {

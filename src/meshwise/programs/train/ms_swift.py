@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
@@ -95,13 +94,9 @@ def write(setup: Setup) -> Written:
         ("dataset", "${DATASET:?set DATASET: a data set or a file of rows}"),
         ("output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: a folder}"),
     ]
-    words = [text for key, value in [*pairs, *variables] for text in (f"--{key.removeprefix('--')}", *_words(value))]
+    words = [text for key, value in [*pairs, *variables] for text in (f"--{key.removeprefix('--')}", *trainer.words_of(value))]
     environment = {"NNODES": str(setup.whole("nodes")), "NPROC_PER_NODE": str(setup.whole("devices_per_node"))}
     return Written({}, ("swift", "sft" if objective == "sft" else "rlhf", *words), starter="node", environment=environment)
-
-
-def _words(value: Any) -> list[str]:
-    return [str(item) for item in cast(list[object], value)] if isinstance(value, list) else [forms.number(value)]
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:

@@ -130,7 +130,7 @@ def write(setup: Setup) -> Written:
     script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
     pairs = [(f"--{key}", value) for key, value in PROGRAM.settings(values)]
     pairs += [("--model_name_or_path", setup.model), ("--output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: the folder of checkpoints}")]
-    words = [word for key, value in pairs for word in (key, *_words(value))]
+    words = [word for key, value in pairs for word in (key, *words_of(value))]
     return Written(files, (script, *words))
 
 
@@ -139,7 +139,7 @@ def by_fsdp(setup: Setup) -> bool:
     return bool(setup.whole("zero", 0)) and setup.text("sharded_by") == "fsdp" and setup.text("offload", "none") == "none"
 
 
-def _words(value: Any) -> list[str]:
+def words_of(value: Any) -> list[str]:
     """Return a value as the words after a flag: a list is several."""
     return [str(item) for item in cast(list[object], value)] if isinstance(value, list) else [forms.number(value)]
 

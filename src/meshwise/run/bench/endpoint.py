@@ -3,10 +3,10 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.run.bench import client
@@ -14,6 +14,7 @@ from meshwise.run.bench.client import Address
 from meshwise.run.bench.speeds import Measured, Run, Setting, run_of
 from meshwise.run.bench.stream import Reply
 
+Result = TypeVar("Result")
 EXTRAS: dict[str, Any] = {"ignore_eos": True, "cache_prompt": False}
 """Fields of llama.cpp, vLLM and SGLang beyond OpenAI's protocol: generate to the requested length, use no cached prompt."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -157,6 +158,17 @@ class Stopped(Exception):
         self.kept = kept
 
 
+def until_stopped(measuring: Coroutine[Any, Any, None], up: list[Endpoint], found: list[Result]) -> tuple[Endpoint, list[Result]]:
+    """Run what probes an endpoint and measures it, and return both. Stopped, with what was measured, where a signal ends it."""
+    try:
+        asyncio.run(measuring)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        raise Stopped((up[0], found)) from None
+    return up[0], found
+
+
 def bench(
     where: Address, settings: Sequence[Setting], *, model: str, repeats: int, patience: float, seed: int, progress: AfterRepeat,
     kept: AfterSetting,
@@ -168,10 +180,4 @@ def bench(
         found.append(await probe(where, model, patience, rng))
         await measure(found[0], settings, repeats, rng, progress, results, kept)
 
-    try:
-        asyncio.run(probe_and_measure())
-    except KeyboardInterrupt:
-        if not results:
-            raise
-        raise Stopped((found[0], results)) from None
-    return found[0], results
+    return until_stopped(probe_and_measure(), found, results)

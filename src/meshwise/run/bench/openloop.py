@@ -9,7 +9,7 @@ from time import perf_counter
 
 from meshwise.cost.serve.load.requests import Load, Percentiles, Targets, gaps, percentiles
 from meshwise.run.bench import client
-from meshwise.run.bench.endpoint import LETTERS, Endpoint, Stopped, describe_fault, probe
+from meshwise.run.bench.endpoint import LETTERS, Endpoint, describe_fault, probe, until_stopped
 from meshwise.run.bench.speeds import MIN_SECONDS, Measured, Setting, run_of, tokens_of
 from meshwise.run.bench.stream import Reply
 
@@ -123,10 +123,4 @@ def bench(
         while ramp and not found[-1].saturated and found[-1].finished and len(found) < MAX_RAMP_STEPS:
             await drive(up[0], replace(load, rate=2 * found[-1].offered), targets, requests, rng, found)
 
-    try:
-        asyncio.run(probe_and_drive())
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        raise Stopped((up[0], found)) from None
-    return up[0], found
+    return until_stopped(probe_and_drive(), up, found)

@@ -9,7 +9,7 @@ from time import perf_counter
 from meshwise.cost.serve.load.requests import Lengths, Load, Targets
 from meshwise.replay.traces.request import Request
 from meshwise.run.bench import client, openloop
-from meshwise.run.bench.endpoint import LETTERS, Endpoint, Stopped, probe
+from meshwise.run.bench.endpoint import LETTERS, Endpoint, probe, until_stopped
 from meshwise.run.bench.openloop import Outcome
 from meshwise.run.bench.speeds import tokens_of
 from meshwise.run.bench.stream import Reply
@@ -139,10 +139,4 @@ def bench(
         up.append(await probe(where, model, patience, random.Random(seed)))
         await drive(up[0], requests, Prompts(up[0], block, seed), bounds, targets, found)
 
-    try:
-        asyncio.run(probe_and_drive())
-    except KeyboardInterrupt:
-        if not found:
-            raise
-        raise Stopped((up[0], found)) from None
-    return up[0], found
+    return until_stopped(probe_and_drive(), up, found)

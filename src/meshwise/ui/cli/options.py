@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -16,8 +16,6 @@ from meshwise import api
 from meshwise.errors import UserError
 from meshwise.plan.fields import About, Ask, defaults, field_of, flag_of, spec
 from meshwise.ui.cli.help import ALL_VERBS, OUTPUT, Verb
-
-Asked = TypeVar("Asked", bound=Ask)
 
 Json = Annotated[bool, Option("--json", help="Print JSON.", rich_help_panel=OUTPUT)]
 Csv = Annotated[bool, Option("--csv", help="Print CSV.", rich_help_panel=OUTPUT)]

@@ -13,8 +13,8 @@ from meshwise.audit.report import Audit, File
 from meshwise.ui.views.tables import Column, Table, wrapped
 
 if TYPE_CHECKING:
-    from meshwise.audit.profile.parts import PartComparison
-    from meshwise.audit.profile.parts import Row as PartRow
+    from meshwise.audit.doctor.parts import PartComparison
+    from meshwise.audit.doctor.parts import Row as PartRow
 
 MAX_RUNS = 12
 """Runs in the table, at most; --json has all."""

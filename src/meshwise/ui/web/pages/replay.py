@@ -4,7 +4,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from meshwise import api, units
+from meshwise import api
 from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 from meshwise.replay.answer import Replayed
@@ -82,7 +82,11 @@ def tiles(result: Replayed) -> list[Tile]:
     def time(name: str, words: str) -> Tile:
         low, high = result.interval(name, "p95")
         value = getattr(result.figures, name)
-        return Tile(words, _seconds(value.p95), f"p95, 90%: {_seconds(low)} to {_seconds(high)}; p50 {_seconds(value.p50)}")
+        return Tile(
+            words,
+            views.seconds(value.p95),
+            f"p95, 90%: {views.seconds(low)} to {views.seconds(high)}; p50 {views.seconds(value.p50)}",
+        )
 
     f = result.figures
     shown = [time("ttft", "first token"), time("tpot", "next tokens"), time("e2e", "whole request")]
@@ -98,10 +102,6 @@ def tiles(result: Replayed) -> list[Tile]:
     if result.trace.block:
         shown.append(Tile("hits", views.share(f.hits), "of prompt tokens found in caches"))
     return shown
-
-
-def _seconds(value: float) -> str:
-    return units.show(value, "seconds", digits=3)
 
 
 def form(query: Pairs) -> list[Group]:

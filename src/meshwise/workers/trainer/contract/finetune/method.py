@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-METHODS = ("full", "lora", "dora", "qlora", "freeze")
 ADAPTERS = ("lora", "dora", "qlora")
 NF4_BLOCK = 64
 """Weights that share a scale in nf4."""

@@ -9,7 +9,6 @@ from typing import Any
 
 EMBEDDING = "model.embed_tokens.weight"
 """The model's own name of the token embedding, which a tied head shares."""
-NORMS = ("before", "after", "both")
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 """HF's names of activation functions, and ours."""
 SCALINGS: dict[str, tuple[str, ...]] = {

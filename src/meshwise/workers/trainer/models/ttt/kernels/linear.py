@@ -14,7 +14,6 @@ from torch import Tensor
 
 from meshwise.workers.trainer.models.ttt.kernels import linear_backward, linear_decode, linear_forward
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 PADDING = int(linear_backward.PADDING.value)
 KEPT, TILES = int(linear_backward.KEPT.value), int(linear_backward.TILES.value)
 READY, LINES = int(linear_forward.READY.value), int(linear_forward.LINES.value)

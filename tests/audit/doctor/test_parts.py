@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from meshwise.audit.profile import parts
+from meshwise.audit.doctor import parts
 from meshwise.errors import UserError
 from meshwise.run.train import launch
 from meshwise.run.train.ask import TrainRun

@@ -3,7 +3,7 @@
 import pytest
 
 from meshwise.audit.doctor import timeline
-from meshwise.audit.profile.parts import traced_parts
+from meshwise.audit.doctor.parts import traced_parts
 from meshwise.errors import UserError
 from support.traces import GPU, write_trace
 
