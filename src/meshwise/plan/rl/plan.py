@@ -1,54 +1,17 @@
 """RolloutPlan: how to train on answers that the model generates: every split of the devices, the fastest first."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from meshwise.catalogue import records
-from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
-from meshwise.cost.train.question import Question
+from meshwise.catalogue.rl_programs import USUAL, RlProgram, Trainer, find_rl_program, overheads_of, rl_programs
 from meshwise.cost.work import OBJECTIVES
-from meshwise.errors import DoesNotFit, UserError
+from meshwise.errors import DoesNotFit, UserError, nearest, quoted
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.rl.roles import Training, part_of, trainings
-from meshwise.plan.rl.rollout import Rollout, generate
-from meshwise.plan.train import fallback, lookup, remedies
-
-COLOCATED = "all devices in turn"
-PHASES = ("rollout", "training", "sync")
-UNLINKED_RATE = 16e9
-"""Bytes per second between devices of which no link is known: PCIe 3.0 x16."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Devices that train and devices that generate; all do both in turn where they are the same."""
-
-    name: str
-    train_devices: int
-    rollout_devices: int
-    step: float
-    """Seconds per step."""
-    phases: dict[str, float]
-    """Seconds by phase: rollout, training, sync."""
-    answers_per_second: float
-    tokens_per_second: float
-    """Tokens of answers."""
-    memory: dict[str, float]
-    """Bytes of the fullest training device by role, and of the engine on a generating device."""
-    peaks: dict[str, float]
-    """Bytes of the fullest device while it trains and while it generates; devices that do both free the engine's memory while they train,
-    and activations and gradients while they generate."""
-    train_layout: str
-    rollout_layout: str
-    at_once: int
-    """Answers that are generated at once."""
-    dollars_per_hour: float | None
-
-    @property
-    def together(self) -> bool:
-        """Whether the same devices train and generate, in turn."""
-        return self.name == COLOCATED
+from meshwise.plan.rl import lengths
+from meshwise.plan.rl.lengths import Answers
+from meshwise.plan.rl.splits import Setting, Split, splits
+from meshwise.plan.train import lookup, remedies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +21,14 @@ class RolloutPlan:
     kind: ClassVar[str] = "rollout"
     ask: TrainAsk
     splits: tuple[Split, ...]
+    program: str
+    """Key of the program."""
     framework: str
+    """Its name, and that of the training framework of the fastest split."""
     answers: int
     """Answers per step."""
+    mean_answer: float
+    longest_answer: float
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -81,8 +49,26 @@ class RolloutPlan:
         return [flat(records.plain(split)) for split in self.splits]
 
 
-def make(ask: TrainAsk) -> RolloutPlan:
-    """Evaluate every split. DoesNotFit where none does."""
+def make(ask: TrainAsk, coefficients: str = "all") -> RolloutPlan:
+    """Evaluate every split. DoesNotFit where none does. `coefficients`: overheads by name, such as those without the steps of a program."""
+    s = setting(ask, coefficients)
+    found = sorted(splits(s), key=lambda split: split.step)
+    if not found:
+        helps = remedies.needed_changes(ask, lambda other: next(splits(setting(other, coefficients)), None) is not None)
+        told = f"; {' and '.join(helps)} would fit" if helps else ""
+        raise DoesNotFit(
+            f"{s.q.model.name} with {ask.objective} does not fit on {s.q.cluster.name} with {s.program.name}, "
+            f"{_tried(s)}{told}"
+        )
+    best = found[0]
+    return RolloutPlan(
+        ask=ask, splits=tuple(found[: ask.top]), program=s.program.key, framework=f"{s.program.name} {s.program.release}, {best.framework}",
+        answers=s.answers.number, mean_answer=s.answers.mean, longest_answer=s.answers.longest, notes=_notes(s, best),
+    )  # fmt: skip
+
+
+def setting(ask: TrainAsk, coefficients: str = "all") -> Setting:
+    """Look up everything that a question names. UserError for what cannot be asked together."""
     if not ask.model:
         raise UserError("missing MODEL: a preset, HF id, config.json or .gguf")
     if not OBJECTIVES[ask.objective].generates:
@@ -92,97 +78,93 @@ def make(ask: TrainAsk) -> RolloutPlan:
         raise UserError(f"--prompt {ask.prompt:,}: expected fewer tokens than --seq {ask.seq:,}, which holds prompt and answer")
     if lookup.mixed(ask):
         raise UserError(f"{ask.objective} is planned on one kind of device")
-    usual, number = lookup.question(ask), ask.batch * ask.answers
-    q, splits = _first_that_fits(ask, usual, number)
-    if not splits:
-        helps = remedies.needed_changes(ask, lambda other: bool(_some_split(other)))
-        told = f"; {' and '.join(helps)} would fit" if helps else ""
-        raise DoesNotFit(
-            f"{q.model.name} with {ask.objective} does not fit on {q.cluster.name} with {q.work.framework.name}, neither with training and "
-            f"generation on the same devices nor apart{told}"
-        )
-    notes = (
-        f"every answer is assumed to have {ask.seq - ask.prompt:,} tokens; devices that generate are one step behind those that train",
-        *(["devices in turn: the engine's memory is freed while they train"] if splits[0].together else []),
-        *fallback.usual_note(usual, q),
-        *q.cluster.notes,
+    program, trainers = program_of(ask)
+    _check(ask, program)
+    questions = tuple((one, lookup.question(replace(ask, framework=one.framework))) for one in trainers)
+    if ask.rollout_devices:
+        _check_devices(ask, questions[0][1].cluster.devices, questions[0][1].cluster.node.devices)
+    return Setting(ask, program, questions, answers_of(ask), overheads_of(coefficients))
+
+
+def program_of(ask: TrainAsk) -> tuple[RlProgram, tuple[Trainer, ...]]:
+    """Return the program that a question names and the frameworks that it may train with. A training framework stands for the first program
+    that runs it."""
+    known = rl_programs()
+    if not ask.framework:
+        usual = known[USUAL]
+        if ask.objective in usual.objectives:
+            return usual, usual.trainers
+    if program := find_rl_program(ask.framework):
+        return program, program.trainers
+    for program in sorted(known.values(), key=lambda one: one.key != USUAL):
+        chosen = tuple(one for one in program.trainers if one.framework == ask.framework.lower())
+        if chosen:
+            return program, chosen
+    names = ", ".join(known)
+    raise UserError(
+        f"--framework {quoted(ask.framework)} trains on no generated answers; expected {names}{nearest(ask.framework, known)}"
     )
-    return RolloutPlan(ask=ask, splits=tuple(splits[: ask.top]), framework=q.work.framework.name, answers=number, notes=notes)
 
 
-def _first_that_fits(ask: TrainAsk, usual: Question, number: int) -> tuple[Question, list[Split]]:
-    """Return the splits of the first framework with any, the fastest first; none with the usual framework where all have none."""
-    for name in lookup.candidates(ask, usual.cluster, usual.model):
-        q = usual if name == usual.work.framework.key else lookup.question(replace(ask, framework=name), usual.model)
-        splits = sorted(_splits(ask, q, number), key=lambda split: split.step)
-        if splits:
-            return q, splits
-    return usual, []
+def _check(ask: TrainAsk, program: RlProgram) -> None:
+    """Refuse what the program cannot do, with the nearest that works."""
+    if ask.objective not in program.objectives:
+        others = [one.key for one in rl_programs().values() if ask.objective in one.objectives]
+        raise UserError(f"{program.name} has no {ask.objective}; expected --framework {' or '.join(others)}, or --objective {' or '.join(program.objectives)}")
+    if ask.mode and ask.mode not in program.modes:
+        raise UserError(f"--mode {ask.mode}: {program.name} {program.release} has {' and '.join(program.modes)}")
+    if ask.rollout_devices and ask.mode == "colocated":
+        raise UserError("--rollout-devices only generate, and with --mode colocated all devices do both: drop one of them")
+    if ask.partial and not program.partial:
+        raise UserError(f"--partial: {program.name} {program.release} ends a step with its longest answer")
+    if ask.finetune and lookup.parse(ask.finetune).adapts and not program.adapters:
+        raise UserError(f"--finetune {ask.finetune}: {program.name} {program.release} trains no adapters; expected --finetune full")
+    if ask.objective == "gkd" and not ask.teacher:
+        raise UserError("--objective gkd needs --teacher MODEL: the model whose probabilities are learnt")
+    for name, objectives in (("teacher", ("gkd",)), ("critic", ("ppo",))):
+        if getattr(ask, name) and ask.objective not in objectives:
+            raise UserError(f"--{name} takes part in --objective {' or '.join(objectives)}, not in {ask.objective}")
+    if ask.reward and ask.objective == "gkd":
+        raise UserError("--reward: gkd learns from a teacher and has no reward")
+    if ask.answer and ask.lengths:
+        raise UserError("--answer and --lengths both state the tokens of answers; give one of them")
 
 
-def _some_split(ask: TrainAsk) -> Split | None:
-    """Return any split that fits a question; None where none does."""
-    if not 0 < ask.prompt < ask.seq:
-        return None
-    q = lookup.question(ask)
-    return next(_splits(ask, q, ask.batch * ask.answers), None)
+def _check_devices(ask: TrainAsk, total: int, inside: int) -> None:
+    if ask.rollout_devices >= total or (total > inside and ask.rollout_devices % inside):
+        parts = f"whole nodes of {inside}" if total > inside else "fewer"
+        raise UserError(f"--rollout-devices {ask.rollout_devices} of {total}: expected {parts}, so that some devices train")
 
 
-def _splits(ask: TrainAsk, q: Question, number: int) -> Iterator[Split]:
-    total = q.cluster.devices
-    together = _together(ask, q, number)
-    if together:
-        yield together
-    for devices in _shares(q):
-        part = part_of(q, total - devices)
-        training = next(iter(trainings(ask, part)), None) if part else None
-        rollout = generate(ask, q.cluster, devices, number) if training else None
-        if training and rollout:
-            yield _split(ask, q, training, rollout, (total - devices, devices), number)
+def answers_of(ask: TrainAsk) -> Answers:
+    """Return the lengths of the answers of a step: measured ones, a mean with the longest, or all as long as --seq allows."""
+    number, limit = ask.batch * ask.answers, ask.seq - ask.prompt
+    if ask.lengths:
+        return lengths.read(ask.lengths, number, limit)
+    mean, _, longest = ask.answer.partition(":")
+    most = int(longest or limit)
+    if ask.answer and max(int(mean), most) > limit:
+        raise UserError(
+            f"--answer {ask.answer}: a prompt of {ask.prompt:,} leaves {limit:,} of --seq {ask.seq:,}; expected no longer answers, or a longer --seq"
+        )
+    return Answers(number, float(mean or limit), float(most))
 
 
-def _together(ask: TrainAsk, q: Question, number: int) -> Split | None:
-    """Return the fastest way for all devices to train and generate in turn: a slower training phase may leave the engine more memory."""
-    best: Split | None = None
-    for training in trainings(ask, q):
-        if best and training.seconds >= best.step:
-            break
-        rollout = generate(ask, q.cluster, q.cluster.devices, number, taken=training.resident)
-        if rollout:
-            split = _split(ask, q, training, rollout, (q.cluster.devices, q.cluster.devices), number)
-            best = split if best is None or split.step < best.step else best
-    return best
+def _tried(s: Setting) -> str:
+    if s.ask.mode == "colocated" or s.program.modes == ("colocated",):
+        return "with training and generation on the same devices"
+    return "neither with training and generation on the same devices nor apart" if not s.ask.mode else "with some devices that generate"
 
 
-def _shares(q: Question) -> Iterator[int]:
-    """Yield how many devices may generate: any number in one node, whole nodes of several."""
-    step = 1 if q.cluster.node_count == 1 else q.cluster.node.devices
-    yield from range(step, q.cluster.devices, step)
-
-
-def _split(ask: TrainAsk, q: Question, training: Training, rollout: Rollout, devices: tuple[int, int], number: int) -> Split:
-    together = devices[0] == devices[1] == q.cluster.devices
-    sync = _sync(q, together)
-    phases = {"rollout": rollout.seconds, "training": training.seconds, "sync": sync}
-    step = sum(phases.values()) if together else max(rollout.seconds, training.seconds) + sync
-    rent = q.cluster.rent
-    return Split(
-        name=COLOCATED if together else f"{devices[0]} train, {devices[1]} generate", train_devices=devices[0],
-        rollout_devices=devices[1], step=step, phases=phases, answers_per_second=number / step,
-        tokens_per_second=number * (ask.seq - ask.prompt) / step,
-        memory={**training.roles, "engine weights": rollout.weights, "engine cache": rollout.cache},
-        peaks={"training": training.peak, "rollout": rollout.weights + rollout.cache + (training.resident if together else 0.0)},
-        train_layout=training.layout, rollout_layout=rollout.layout, at_once=rollout.users,
-        dollars_per_hour=rent * 3600 if rent is not None else None,
-    )  # fmt: skip
-
-
-def _sync(q: Question, together: bool) -> float:
-    """Return seconds to bring the trained weights to the engine: adapters alone, or all weights in 16 bits, over the memory of one device,
-    the link of a node or the network between nodes."""
-    how = finetuned(q.model, q.work.finetune)
-    size = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
-    if together and q.cluster.devices == 1:
-        return 2 * size / q.chip.bandwidth
-    link = q.cluster.node.link if q.cluster.node_count == 1 else q.cluster.network
-    return size / (link.bandwidth if link else UNLINKED_RATE)
+def _notes(s: Setting, best: Split) -> tuple[str, ...]:
+    ask, o = s.ask, s.overheads
+    notes: list[str] = []
+    if not ask.answer and not ask.lengths:
+        notes.append(f"every answer is assumed to have {s.answers.longest:,.0f} tokens: state their mean and the longest with --answer MEAN:LONGEST")
+    if not ask.framework:
+        notes.append(f"{s.program.name} is assumed; --framework {', '.join(key for key in rl_programs() if key != s.program.key)} are others")
+    if best.together:
+        where = "moved to host memory while it generates" if s.program.offloads else "kept while it generates"
+        notes.append(f"devices in turn: the engine has {best.engine_share:.0%} of the memory, and the state of training is {where}")
+    notes.append(f"coefficients of {o.fitted_on}; intervals are those of programs that were left out")
+    return (*notes, *s.q.cluster.notes)
