@@ -81,14 +81,15 @@ class Overheads:
     date: str = ""
     programs: tuple[str, ...] = ()
     """Programs whose steps were fitted."""
-    generation: Count = 1.0
-    """Seconds of decoding over those of a server with the same batch."""
+    engine_layer: Seconds = 0.0
+    """Seconds of every step of decoding in which devices wait for the host, per layer (a layer with experts counts twice): an engine
+    inside such a program is a library that its workers call, without the overlap of a server's processes."""
     training: Count = 1.0
-    """Seconds of the update over those of training on packed rows of one length (pretraining)."""
-    reading: Count = 1.0
-    """Seconds of a pass for log-probabilities over those of a forward pass in training."""
+    """Seconds of the update and of passes for log-probabilities over those of training on packed rows of one length (pretraining)."""
+    phase: Seconds = 0.0
+    """Seconds of each phase of training in which devices wait: rows are handed over, sorted into micro-batches, and moved."""
     switch: Seconds = 0.0
-    """Seconds of a step in which no device computes: engines sleep and wake, Ray hands over rows, rewards are computed."""
+    """Seconds of a step in which no device computes: engines sleep and wake, rewards are computed, metrics are gathered."""
     reload: Count = 0.1
     """Share of the bandwidth between devices at which weights reach the engines, with their names and shapes changed."""
     adapter_launch: Seconds = 5e-5

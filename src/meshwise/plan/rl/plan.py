@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from meshwise.catalogue import records
-from meshwise.catalogue.rl_programs import USUAL, RlProgram, Trainer, find_rl_program, overheads_of, rl_programs
+from meshwise.catalogue.rl_programs import USUAL, Overheads, RlProgram, Trainer, find_rl_program, overheads_of, rl_programs
 from meshwise.cost.work import OBJECTIVES
 from meshwise.errors import DoesNotFit, UserError, nearest, quoted
 from meshwise.plan.ask import TrainAsk
@@ -49,8 +49,8 @@ class RolloutPlan:
         return [flat(records.plain(split)) for split in self.splits]
 
 
-def make(ask: TrainAsk, coefficients: str = "all") -> RolloutPlan:
-    """Evaluate every split. DoesNotFit where none does. `coefficients`: overheads by name, such as those without the steps of a program."""
+def make(ask: TrainAsk, coefficients: Overheads | None = None) -> RolloutPlan:
+    """Evaluate every split. DoesNotFit where none does. `coefficients`: other overheads, such as a fit without the steps of a program."""
     s = setting(ask, coefficients)
     found = sorted(splits(s), key=lambda split: split.step)
     if not found:
@@ -67,7 +67,7 @@ def make(ask: TrainAsk, coefficients: str = "all") -> RolloutPlan:
     )  # fmt: skip
 
 
-def setting(ask: TrainAsk, coefficients: str = "all") -> Setting:
+def setting(ask: TrainAsk, coefficients: Overheads | None = None) -> Setting:
     """Look up everything that a question names. UserError for what cannot be asked together."""
     if not ask.model:
         raise UserError("missing MODEL: a preset, HF id, config.json or .gguf")
@@ -83,7 +83,7 @@ def setting(ask: TrainAsk, coefficients: str = "all") -> Setting:
     questions = tuple((one, lookup.question(replace(ask, framework=one.framework))) for one in trainers)
     if ask.rollout_devices:
         _check_devices(ask, questions[0][1].cluster.devices, questions[0][1].cluster.node.devices)
-    return Setting(ask, program, questions, answers_of(ask), overheads_of(coefficients))
+    return Setting(ask, program, questions, answers_of(ask), coefficients or overheads_of())
 
 
 def program_of(ask: TrainAsk) -> tuple[RlProgram, tuple[Trainer, ...]]:

@@ -156,8 +156,8 @@ def _fitting(ask: TrainAsk, program: RlProgram, q: Question, bounds: Bounds, o: 
     models = roles_of(ask, program, q)
     update = evaluate(_passes(q, 0), layouts)
     reading = evaluate(_passes(q, 1), layouts).step - update.step
-    phases = {"update": ask.updates * o.training * update.step}
-    forward = o.reading * ask.updates * reading
+    phases = {"update": o.phase + ask.updates * o.training * update.step}
+    forward = o.phase + o.training * ask.updates * reading
     phases["old log-probabilities"] = forward if program.old_log_prob else np.zeros(len(layouts))
     if models.reference:
         phases["reference"] = forward
@@ -166,13 +166,13 @@ def _fitting(ask: TrainAsk, program: RlProgram, q: Question, bounds: Bounds, o: 
     if models.critic:
         alone = evaluate(_passes(models.critic, 0), layouts)
         values = evaluate(_passes(models.critic, 1), layouts).step - alone.step
-        phases["critic"] = ask.updates * (o.training * alone.step + o.reading * values)
+        phases["critic"] = 2 * o.phase + ask.updates * o.training * (alone.step + values)
         memory["critic"] = sum((alone.memory[kind] for kind in STATES), np.zeros(len(layouts)))
         host = host + host_needs(models.critic, layouts)
     for name, other in (("reward", models.reward), ("teacher", models.teacher)):
         if other:
             values = evaluate(_passes(other, 1), layouts).step - evaluate(_passes(other, 0), layouts).step
-            phases[name] = ask.updates * o.reading * values
+            phases[name] = o.phase + ask.updates * o.training * values
             memory[name] = _held(other, layouts)
     extra = sum(memory.values(), np.zeros(len(layouts)))
     fits = update.peak + extra <= q.chip.memory * (1 - q.work.reserve)

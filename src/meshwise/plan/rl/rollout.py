@@ -41,8 +41,10 @@ class Engine:
     tp: int
     sequences: int
     """The most answers at once, by its settings."""
-    host: float
-    """Seconds in which the host launches a step without graphs; 0 with them."""
+    launch: float
+    """Seconds in which the host launches the kernels of a step one by one, while the device computes; 0 with CUDA graphs."""
+    between: float
+    """Seconds between two steps in which the device waits for the host."""
 
     @property
     def cost(self) -> PassCost:
@@ -62,7 +64,7 @@ class Engine:
         """Return the seconds of one step of decoding: `decodes` answers with `context` tokens each."""
         reached = self.cost.d.reached(context)
         batch = Batch(decodes, tuple(decodes * tokens for tokens in reached), groups=1)
-        return max(self.cost.seconds(batch), self.host)
+        return max(self.cost.seconds(batch), self.launch) + self.between
 
     def prompt(self, tokens: int) -> float:
         """Return the seconds of one prompt."""
@@ -153,17 +155,17 @@ def _rdma(cluster: Cluster):  # noqa: ANN202
 
 def _engine(ask: TrainAsk, program: RlProgram, q: ServeQuestion, option: Option, o: Overheads) -> Engine:
     assert option.cost
-    cost, host = option.cost, 0.0
+    cost, launch = option.cost, 0.0
     if ask.eager or program.eager:
-        host = cost.units * (cost.first.prompt_launch or EAGER_LAYER_SECONDS) + cost.first.step
+        launch = cost.units * (cost.first.prompt_launch or EAGER_LAYER_SECONDS) + cost.first.step
         if q.work.adapters:
-            host += 2 * sum(adapted_products(q.model, q.runtime.joined)) * o.adapter_launch
+            launch += 2 * sum(adapted_products(q.model, q.runtime.joined)) * o.adapter_launch
     most = min(option.limits.sequences, program.sequences or option.limits.sequences)
-    return Engine(option, option.layout.tp, most, host)
+    return Engine(option, option.layout.tp, most, launch, o.engine_layer * cost.units)
 
 
 def generate(
-    ask: TrainAsk, engine: Engine, cluster: Cluster, devices: int, answers: Answers, o: Overheads, *, steady: bool
+    ask: TrainAsk, engine: Engine, cluster: Cluster, devices: int, answers: Answers, *, steady: bool
 ) -> Rollout | None:
     """Return the generation of all answers on `devices` devices; None where no whole engine fits on them. `steady`: engines do not wait
     for the longest answer, since others are already under way."""
@@ -185,7 +187,7 @@ def generate(
     layout = replace(engine.option.layout, replicas=copies)
     return Rollout(
         layout=layout.name, tp=engine.tp, engines=copies, at_once=min(answers.number, slots * copies),
-        seconds=o.generation * (seconds + prompts), tail=o.generation * tail, weights=engine.weights,
+        seconds=seconds + prompts, tail=tail, weights=engine.weights,
         cache=min(1.0, held / engine.cache_tokens) * _cache_bytes(engine, footprint[0].compute),
     )  # fmt: skip
 

@@ -95,7 +95,7 @@ class Setting:
 
     def generated(self, choices: list[Engine], devices: int, *, steady: bool) -> Rollout | None:
         """Return the fastest generation on some devices; None where no engine fits."""
-        found = [generate(self.ask, one, self.q.cluster, devices, self.answers, self.overheads, steady=steady) for one in choices]
+        found = [generate(self.ask, one, self.q.cluster, devices, self.answers, steady=steady) for one in choices]
         return min((one for one in found if one), key=lambda one: one.seconds, default=None)
 
 
