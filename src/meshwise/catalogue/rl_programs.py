@@ -25,10 +25,14 @@ class Trainer:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    zero: tuple[str, ...] = ("3",)
+    """The least and the most stage of ZeRO that it has."""
 
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
-        return {axis: (1, getattr(self, axis)) for axis in ("tp", "pp", "cp", "ep")}
+        """The bounds on axes: no replicas of shards, and no interleaved stages, which none of these programs is configured with."""
+        most = {axis: (1, getattr(self, axis)) for axis in ("tp", "pp", "cp", "ep")}
+        return most | {"zero": (int(self.zero[0]), int(self.zero[-1])), "dp_replicate": (1, 1), "vpp": (1, 1)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -269,6 +269,9 @@ class TrainAsk(RolloutFields):
     def words(self) -> list[str]:
         """Return the command-line arguments, the batch with its sequence length, so that neither depends on a default."""
         arguments = super().words()
+        if self.model in arguments:  # what is meant comes first
+            arguments.remove(self.model)
+            arguments.insert(0, self.model)
         if not self.batch:
             return arguments
         for flag, value in (("--seq", ""), ("--batch", f"{self.batch}x{self.seq}")):

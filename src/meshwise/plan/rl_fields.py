@@ -58,6 +58,9 @@ class RolloutFields(Ask):
         default="", converter=TEXT, shown="as the policy with ppo, else a function", complete="models", group=ROLLOUT,
         help="Reward model; 'function' where a program or a rule scores answers.",
     )  # fmt: skip
+    reference: bool = asked(
+        default=True, converter=FLAG, help="Answers are compared with a frozen reference, where the objective has one.", group=ROLLOUT
+    )
     teacher: str = asked(default="", converter=TEXT, help="Teacher (gkd).", complete="models", group=ROLLOUT)
     eager: bool = asked(default=False, converter=FLAG, help="The engine runs without CUDA graphs.", group=ROLLOUT)
     engine_memory: float = asked(

@@ -1,10 +1,13 @@
 """RolloutPlan: how to train on answers that the model generates: every split of the devices, the fastest first."""
 
+import json
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
-from meshwise.catalogue import records
+from meshwise.catalogue import files, records
 from meshwise.catalogue.rl_programs import USUAL, Overheads, RlProgram, Trainer, find_rl_program, overheads_of, rl_programs
+from meshwise.cost.train.question import Question
 from meshwise.cost.work import OBJECTIVES
 from meshwise.errors import DoesNotFit, UserError, nearest, quoted
 from meshwise.plan.ask import TrainAsk
@@ -19,6 +22,8 @@ class RolloutPlan:
     """The splits of the devices for a question, the fastest first."""
 
     kind: ClassVar[str] = "rollout"
+    format: ClassVar[int] = 1
+    """Number of the file format: a plan.json with another one is refused."""
     ask: TrainAsk
     splits: tuple[Split, ...]
     program: str
@@ -40,13 +45,30 @@ class RolloutPlan:
         return self.ask.command()
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **records.plain(self)}
+        return {"format": self.format, "kind": self.kind, **records.printable(records.plain(self))}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan as JSON, which `meshwise.load` and `export` read."""
+        files.write(Path(path), json.dumps(self.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        return Path(path)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict per split, with the columns of `--csv`."""
         from meshwise.models.count import flat
 
         return [flat(records.plain(split)) for split in self.splits]
+
+
+def read(path: Path) -> RolloutPlan:
+    """Read a plan.json that `save` wrote. UserError for another format or kind, or a damaged one."""
+    table = records.plan_table(path, RolloutPlan.format, RolloutPlan.kind)
+    try:
+        made = records.restore(RolloutPlan, {key: value for key, value in table.items() if key not in ("format", "kind")})
+        if not made.splits:
+            raise ValueError("it has no splits")
+        return made
+    except (KeyError, TypeError, ValueError, OverflowError, UserError) as error:
+        raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
 
 
 def make(ask: TrainAsk, coefficients: Overheads | None = None) -> RolloutPlan:
@@ -80,10 +102,19 @@ def setting(ask: TrainAsk, coefficients: Overheads | None = None) -> Setting:
         raise UserError(f"{ask.objective} is planned on one kind of device")
     program, trainers = program_of(ask)
     _check(ask, program)
-    questions = tuple((one, lookup.question(replace(ask, framework=one.framework))) for one in trainers)
+    questions = tuple((one, _question(ask, one)) for one in trainers)
     if ask.rollout_devices:
         _check_devices(ask, questions[0][1].cluster.devices, questions[0][1].cluster.node.devices)
     return Setting(ask, program, questions, answers_of(ask), coefficients or overheads_of())
+
+
+def _question(ask: TrainAsk, trainer: Trainer) -> Question:
+    """Return the training question with one framework of the program, without a reference where none is wanted."""
+    q = lookup.question(replace(ask, framework=trainer.framework))
+    if ask.reference or not q.work.objective.reference:
+        return q
+    objective = replace(q.work.objective, reference=False, forwards=q.work.objective.forwards - 1)
+    return replace(q, work=replace(q.work, objective=objective))
 
 
 def program_of(ask: TrainAsk) -> tuple[RlProgram, tuple[Trainer, ...]]:

@@ -119,7 +119,7 @@ def trainings(ask: TrainAsk, program: RlProgram, trainer: Trainer, q: Question, 
     """Return the training phases that fit, fastest first; each slower one leaves more memory for generation. State is offloaded only if
     nothing fits otherwise; empty if that does not suffice."""
     q = with_rows(q, answers.number * row_tokens(ask, program, answers), ask.updates)
-    bounds = _meet(trainer, ask.bounds, ask.seq)
+    bounds = _meet(trainer, ask.bounds, ask.seq, q.cluster.devices)
     if bounds is None:
         return []
     found = _fitting(ask, program, q, bounds, o)
@@ -132,11 +132,13 @@ def trainings(ask: TrainAsk, program: RlProgram, trainer: Trainer, q: Question, 
     return kept
 
 
-def _meet(trainer: Trainer, asked: Bounds, seq: int) -> Bounds | None:
+def _meet(trainer: Trainer, asked: Bounds, seq: int, devices: int) -> Bounds | None:
     """Return the bounds of a question within those of a trainer; None where they exclude each other. Sequences are cut only where every
     device keeps MIN_CUT_TOKENS of them, unless the question says otherwise."""
     bounds = dict(asked)
     for axis, (least, most) in trainer.bounds.items():
+        if axis == "zero" and devices == 1:  # nothing to shard over
+            continue
         usual = min(most, max(1, seq // MIN_CUT_TOKENS)) if axis == "cp" else most
         low, high = asked.get(axis, (least, usual))
         bounds[axis] = (max(low, least), min(high, most))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from meshwise.catalogue.rl_programs import Mode, Overheads, RlProgram, Trainer
+from meshwise.catalogue.rl_programs import Overheads, RlProgram, Trainer
 from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
 from meshwise.cost.train.question import Question
 from meshwise.plan.ask import TrainAsk
@@ -27,7 +27,7 @@ class Split:
     """Devices that train and devices that generate; all do both in turn where they are the same."""
 
     name: str
-    mode: Mode
+    mode: str
     train_devices: int
     rollout_devices: int
     step: float
@@ -157,7 +157,7 @@ def _shares(s: Setting) -> Iterator[int]:
 
 
 def _split(
-    s: Setting, training: Training, rollout: Rollout, devices: tuple[int, int], mode: Mode, share: float
+    s: Setting, training: Training, rollout: Rollout, devices: tuple[int, int], mode: str, share: float
 ) -> Split:
     q, o, together = s.q, s.overheads, mode == "colocated"
     hidden = not together and not s.program.in_turn_apart

@@ -46,11 +46,11 @@ def plan(
             raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest, --out and --html")
         output.show(api.shapes(**words), json=json, csv=csv)
     elif words.get("objective") in GENERATING:
-        if texts or cheapest or out is not None or html is not None:
-            raise UserError(
-                f"--objective {words['objective']} is planned on one cluster: drop --vary, --cheapest, --out and --html"
-            )
-        output.show(api.rollouts(**words), json=json, csv=csv)
+        if texts or cheapest or html is not None:
+            raise UserError(f"--objective {words['objective']} is planned on one cluster: drop --vary, --cheapest and --html")
+        rollouts = api.rollouts(**words)
+        output.save_to(out, rollouts.save)
+        output.show(rollouts, json=json, csv=csv)
     elif cheapest or texts:
         if out is not None or html is not None or "top" in words:
             raise UserError("--out, --html and --top need a single plan; drop --vary and --cheapest")

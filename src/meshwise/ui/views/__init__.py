@@ -13,7 +13,7 @@ VIEWS = {
     "Cluster": "listing.entry_view", "Count": "count.counts_view", "DryRun": "run.dry_run.dry_run_view",
     "Explanation": "plan.explanation_view", "Framework": "listing.entry_view", "Front": "front.front_view", "Model": "listing.entry_view",
     "PartComparison": "audit.parts_view", "Probed": "probe.probed_view", "Replay": "tune.replay_view",
-    "RolloutPlan": "rollout.rollout_view", "ServeCalibrationResult": "scores.calibration_view",
+    "RlValidation": "scores.rl_view", "RolloutPlan": "rollout.rollout_view", "RolloutVerdict": "rollout.verdict_view", "ServeCalibrationResult": "scores.calibration_view",
     "ServePlan": "serve.plan_view", "ServePoints": "serve_points.points_view", "ServeValidation": "scores.validation_view",
     "Shapes": "shapes.shapes_view", "SweepResult": "run.report.result_view",
     "TrainCalibrationResult": "scores.calibration_view", "TrainPlan": "plan.plan_view", "TrainPoints": "vary.points_view",
