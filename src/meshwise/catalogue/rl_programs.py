@@ -69,6 +69,8 @@ class RlProgram:
     """Whether the trainer reads every answer once to get its probabilities before the update."""
     rows: Rows = "packed"
     """How rows of many lengths fill a micro-batch: packed, padded to the longest of a micro-batch, or to the longest of all."""
+    recomputes: bool = False
+    """Whether activations are recomputed unless its settings say otherwise."""
     adapters: bool = True
     partial: bool = False
     """Whether unfinished answers may be continued in the next step."""

@@ -79,7 +79,7 @@ def _case(row_id: str, cells: Mapping[str, str]) -> Case:
         finetune="" if cells.get("tune", "") in ("", "full") else cells["tune"], mode=mode,
         engine_tp=int(cells.get("gen_tp") or 0), rollout_devices=apart if mode != "colocated" else 0,
         eager=cells.get("eager", "") == "yes" or "eager" in note, engine_memory=float(share or 0),
-        critic=cells.get("critic", ""), reward=cells.get("reward", ""), fix=_fixed(cells.get("train_layout", "")),
+        critic=cells.get("critic", ""), reward=cells.get("reward", ""), fix=_fixed(cells.get("train_layout", ""), program),
     )  # fmt: skip
     return Case(row_id, program, ask, seconds, phases)
 
@@ -125,5 +125,8 @@ def _machine(cells: Mapping[str, str], devices: int) -> str:
     return f"{devices}x{chip}" if nodes < 2 or rest else f"{nodes}x{DEVICES_PER_NODE}x{chip}"
 
 
-def _fixed(text: str) -> tuple[str, ...]:
-    return tuple(f"{axis}={size}" for axis, size in AXIS.findall(text.lower()))
+def _fixed(text: str, program: str) -> tuple[str, ...]:
+    """Return the axes that a row states, and recomputation where the program does it unless told otherwise."""
+    plain = text.lower()
+    assumed = ("recompute=full",) if rl_programs()[program].recomputes and "recompute" not in plain else ()
+    return tuple(f"{axis}={size}" for axis, size in AXIS.findall(plain)) + assumed

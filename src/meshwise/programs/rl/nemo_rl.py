@@ -126,5 +126,5 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 PROGRAM = Program(
     name="nemo-rl", title=TITLE, version=VERSION, kind="rl", framework="nemo-rl", form="yaml", keys=KEYS, write=write, wording=wording,
-    meaning=meaning, recognises=recognises,
+    meaning=meaning, recognises=recognises, refers={"--config": "nemo-rl"},
 )  # fmt: skip

@@ -101,5 +101,5 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 PROGRAM = Program(
     name="trl", title=TITLE, version=VERSION, kind="rl", framework="trl", form="yaml", keys=KEYS, write=write, refuse=refuse,
-    wording=wording, meaning=meaning, recognises=recognises, flag_words=True,
+    wording=wording, meaning=meaning, recognises=recognises, flag_words=True, refers={"--config": "trl"},
 )  # fmt: skip
