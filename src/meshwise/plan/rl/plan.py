@@ -76,7 +76,7 @@ def make(ask: TrainAsk, coefficients: Overheads | None = None) -> RolloutPlan:
     s = setting(ask, coefficients)
     found = sorted(splits(s), key=lambda split: split.step)
     if not found:
-        helps = remedies.needed_changes(ask, lambda other: next(splits(setting(other, coefficients)), None) is not None)
+        helps = remedies.needed_changes(ask, lambda other: _fits(other, coefficients))
         told = f"; {' and '.join(helps)} would fit" if helps else ""
         raise DoesNotFit(
             f"{s.q.model.name} with {ask.objective} does not fit on {s.q.cluster.name} with {s.program.name}, "
@@ -87,6 +87,14 @@ def make(ask: TrainAsk, coefficients: Overheads | None = None) -> RolloutPlan:
         ask=ask, splits=tuple(found[: ask.top]), program=s.program.key, framework=f"{s.program.name} {s.program.release}, {best.framework}",
         answers=s.answers.number, mean_answer=s.answers.mean, longest_answer=s.answers.longest, notes=_notes(s, best),
     )  # fmt: skip
+
+
+def _fits(ask: TrainAsk, coefficients: Overheads | None) -> bool:
+    """Return whether any split of a question fits; False for one that cannot be asked."""
+    try:
+        return next(splits(setting(ask, coefficients)), None) is not None
+    except UserError:
+        return False
 
 
 def setting(ask: TrainAsk, coefficients: Overheads | None = None) -> Setting:
