@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from meshwise.catalogue.rl_programs import Overheads
+from meshwise.errors import DoesNotFit
 from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.plan.rl.plan import RolloutPlan, make, setting
 from meshwise.plan.rl.roles import row_tokens, with_rows
@@ -70,7 +71,5 @@ def test_a_reference_is_a_copy_of_the_policy_unless_adapters_are_trained(plans: 
 
 
 def test_what_would_fit_is_told_where_nothing_does() -> None:
-    from meshwise.errors import DoesNotFit
-
     with pytest.raises(DoesNotFit, match=r"nor apart; .*lora:16 would fit$"):
-        make(replace(ASK, on="1xrtx3060", batch=2))
+        make(replace(ASK, model="llama-3.1-8b", on="1xa100-40gb", batch=2, ram="16GB"))

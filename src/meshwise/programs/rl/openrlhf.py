@@ -76,7 +76,8 @@ def wording(setup: Setup) -> dict[str, Value]:
     else:
         values["kl"] = 0.0
     values |= {"together": True, "engine_sleeps": True, "state_out": True} if together else {}
-    values |= {"asynchronous": True} if setup.text("mode") in ("async", "split") else {}
+    values |= {"asynchronous": True} if not together else {}
+    values |= {"partial": True} if setup.text("mode") == "async" else {}
     values |= {"filters": True} if objective == "dapo" else {}
     for role in ("critic", "reward"):
         values |= {f"{role}_nodes": nodes, f"{role}_per_node": each} if f"{role}_model" in values else {}
@@ -115,7 +116,7 @@ def meaning(facts: Run) -> Run:
     elif isinstance(engines := facts.value("engines"), int) and engines:
         tp = facts.value("engine_tp")
         more.append(facts.meaning("rollout_devices", engines * (tp if isinstance(tp, int) else 1), "engines"))
-        more.append(facts.meaning("mode", "async" if facts.value("asynchronous") else "split", "engines"))
+        more.append(facts.meaning("mode", "async" if facts.value("asynchronous") and facts.value("partial") else "split", "engines"))
     if facts.value("kl") == 0:
         more.append(facts.meaning("reads_reference", False, "kl"))
     return facts.adding(more)

@@ -27,7 +27,6 @@ KEYS = (
     Key("engine_tp", "vllm_tensor_parallel_size", INT, default=1, write="always"),
     Key("engine_length", "vllm_max_model_length", INT),
     Key("engine_sleeps", "vllm_enable_sleep_mode", BOOL, default=False),
-    Key("shards", "accelerate_config", TEXT),
     Key("use_peft", "use_peft", BOOL),
     Key("rank", "lora_r", INT),
     Key("alpha", "lora_alpha", INT),
@@ -47,8 +46,14 @@ def wording(setup: Setup) -> dict[str, Value]:
     }  # fmt: skip
     values |= {"loss_type": "dapo" if setup.text("objective") == "dapo" else "grpo"} if setup.text("objective") != "rloo" else {}
     values |= {"use_peft": True} if "rank" in values else {}
-    values["shards"] = "single_gpu" if devices == 1 else f"zero{values['zero']}" if setup.text("strategy") == "deepspeed" else "fsdp2"
     return values
+
+
+def _shards(setup: Setup) -> str:
+    """Return the configuration of accelerate that TRL ships for these shards."""
+    if setup.whole("train_devices") == 1:
+        return "single_gpu"
+    return f"zero{setup.whole('zero')}" if setup.text("strategy") == "deepspeed" else "fsdp2"
 
 
 def write(setup: Setup) -> Written:
@@ -65,7 +70,7 @@ def write(setup: Setup) -> Written:
             "--data_parallel_size", str(copies), "--max_model_len", str(setup.whole("seq")),
         )  # fmt: skip
         files["vllm_serve.sh"] = f"#!/bin/bash\n{forms.comment(setup.header)}{' '.join(words)}\n"
-    command = ("trl", verb, "--config", FILE, "--num_processes", str(setup.whole("train_devices")))
+    command = ("trl", verb, "--config", FILE, "--accelerate_config", _shards(setup), "--num_processes", str(setup.whole("train_devices")))
     return Written(files, command, starter="node")
 
 
