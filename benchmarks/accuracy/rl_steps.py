@@ -38,11 +38,26 @@ def main() -> None:
 
 def _file(o: Overheads) -> str:
     lines = ["# Written by benchmarks/accuracy/rl_steps.py; priors and their widths are in calibrate/rl/fit.py."]
-    lines += [f'fitted_on = "{o.fitted_on}"', f"rows = {o.rows}", f'date = "{o.date}"', f"programs = {list(o.programs)}".replace("'", '"')]
+    lines += [
+        f'fitted_on = "{o.fitted_on}"',
+        f"rows = {o.rows}",
+        f'date = "{o.date}"',
+        f"programs = {list(o.programs)}".replace("'", '"'),
+    ]
     for name in PRIORS:
         value = getattr(o, name)
-        lines.append(f"{name} = {value:.3g}" if name == "training" else f'{name} = "{value:.3g}s"' if value > 0.1 else f'{name} = "{value * 1e6:.4g}us"')
-    lines += [f"reload = {o.reload:g}    # by hand: 2 to 6 s for weights in published logs, with `switch`", f"spread = {o.spread:.3g}", ""]
+        lines.append(
+            f"{name} = {value:.3g}"
+            if name == "training"
+            else f'{name} = "{value:.3g}s"'
+            if value > 0.1
+            else f'{name} = "{value * 1e6:.4g}us"'
+        )
+    lines += [
+        f"reload = {o.reload:g}    # by hand: 2 to 6 s for weights in published logs, with `switch`",
+        f"spread = {o.spread:.3g}",
+        "",
+    ]
     lines += ["[spreads]", *(f"{name} = {value}" for name, value in PHASE_SPREADS.items()), ""]
     return "\n".join(lines)
 

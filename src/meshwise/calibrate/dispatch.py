@@ -24,14 +24,18 @@ def is_served(table: str) -> bool:
     return is_serving_table(find_table(table))
 
 
-def validate(table: str, calibration: str, fit: bool, leave_out: LeaveOut | None) -> "TrainValidation | ServeValidation | RlValidation":
+def validate(
+    table: str, calibration: str, fit: bool, leave_out: LeaveOut | None
+) -> "TrainValidation | ServeValidation | RlValidation":
     """Predict and score a table of training runs or of served models."""
     left = leave_out or ("row" if fit else None)
     if left and calibration:
         raise UserError("--fit makes its own calibration; drop --calibration, or --fit and --leave-out")
     if is_rl_table(find_table(table)):
         if left:
-            raise UserError(f"{table} holds steps on generated answers, which leave out whole programs: drop --fit and --leave-out")
+            raise UserError(
+                f"{table} holds steps on generated answers, which leave out whole programs: drop --fit and --leave-out"
+            )
         from meshwise.calibrate.rl.validate import validate as validate_rl
 
         return validate_rl(table, calibration)
@@ -54,7 +58,9 @@ def calibrate(
     """Fit to tables of training runs (and a probe), or of served models."""
     for name in tables:
         if is_rl_table(find_table(name)):
-            raise UserError(f"{name} holds steps on generated answers: validate scores it, and benchmarks/accuracy/rl_steps.py fits to it")
+            raise UserError(
+                f"{name} holds steps on generated answers: validate scores it, and benchmarks/accuracy/rl_steps.py fits to it"
+            )
     keys = [chip_catalogue.find_chip(name).key for name in chips]
     probes = files.files("probes", ".jsonl")
     kinds = {is_served(name) for name in tables if name not in probes}

@@ -15,7 +15,9 @@ def _answer(value: str | int) -> str:
     mean, colon, longest = str(value).strip().partition(":")
     sizes = [units.whole_length(mean), *([units.whole_length(longest)] if colon else [])]
     if colon and sizes[1] < sizes[0]:
-        raise UserError(f"--answer {quoted(value)}: the longest answer is shorter than the mean; expected MEAN:LONGEST, such as 900:4k")
+        raise UserError(
+            f"--answer {quoted(value)}: the longest answer is shorter than the mean; expected MEAN:LONGEST, such as 900:4k"
+        )
     return ":".join(map(str, sizes))
 
 
@@ -26,7 +28,9 @@ _ANSWER: "Kind[str | int, str]" = Kind(_answer, str, "MEAN[:LONGEST]")
 class RolloutFields(Ask):
     """Prompts and answers of a step, the engine, the other models, and how devices are shared."""
 
-    answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo, ...).", group=ROLLOUT)
+    answers: int = asked(
+        default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo, ...).", group=ROLLOUT
+    )
     prompt: int = asked(
         default=512, converter=LENGTH, help="Prompt tokens; an answer has at most the rest of --seq.", group=ROLLOUT
     )
@@ -41,9 +45,7 @@ class RolloutFields(Ask):
         default="", converter=choice("colocated", "split", "async"), shown="all that the program has", group=ROLLOUT,
         help="Devices train and generate in turn, or some generate for the next step, or without waiting for the longest answer.",
     )  # fmt: skip
-    partial: bool = asked(
-        default=False, converter=FLAG, help="Unfinished answers are continued in the next step.", group=ROLLOUT
-    )
+    partial: bool = asked(default=False, converter=FLAG, help="Unfinished answers are continued in the next step.", group=ROLLOUT)
     rows: str = asked(
         default="", converter=choice("packed", "padded", "longest"), shown="as the program", group=ROLLOUT,
         help="How answers fill a micro-batch: packed, padded to its longest, or to --seq.",
@@ -59,7 +61,10 @@ class RolloutFields(Ask):
         help="Reward model; 'function' where a program or a rule scores answers.",
     )  # fmt: skip
     reference: bool = asked(
-        default=True, converter=FLAG, help="Answers are compared with a frozen reference, where the objective has one.", group=ROLLOUT
+        default=True,
+        converter=FLAG,
+        help="Answers are compared with a frozen reference, where the objective has one.",
+        group=ROLLOUT,
     )
     teacher: str = asked(default="", converter=TEXT, help="Teacher (gkd).", complete="models", group=ROLLOUT)
     eager: bool = asked(default=False, converter=FLAG, help="The engine runs without CUDA graphs.", group=ROLLOUT)

@@ -59,7 +59,13 @@ class Exported:
 
 
 def export(
-    plan: TrainPlan | ServePlan | RolloutPlan, to: str, launcher: str = "", row: int = 1, *, name: str = "", hours: float = Job.hours
+    plan: TrainPlan | ServePlan | RolloutPlan,
+    to: str,
+    launcher: str = "",
+    row: int = 1,
+    *,
+    name: str = "",
+    hours: float = Job.hours,
 ) -> Exported:
     """Return one layout of a plan as the files of a program. UserError with the nearest layout for what the program cannot say.
 

@@ -38,7 +38,11 @@ def test_the_update_takes_as_long_as_a_plan_of_training_on_as_many_rows(plans: d
     s = setting(ASK, IDEAL)
     for split in (one for one in plans["grpo"].splits if one.mode == "split"):
         q = with_rows(s.q, s.answers.number * row_tokens(ASK, s.program, s.answers), 1)
-        axes = tuple(f"{name}={value}" for name, value in split.train_axes.items() if name in ("mbs", "zero", "recompute", "tp", "pp", "cp"))
+        axes = tuple(
+            f"{name}={value}"
+            for name, value in split.train_axes.items()
+            if name in ("mbs", "zero", "recompute", "tp", "pp", "cp")
+        )
         text = TrainAsk(
             ASK.model, on=f"{split.train_devices}xh100-sxm", batch=int(q.work.batch), seq=ASK.seq, framework="fsdp", finetune="full", fix=axes,
         )  # fmt: skip

@@ -68,7 +68,9 @@ def test_an_engine_without_graphs_and_one_with_adapters_is_slower() -> None:
 
 
 def test_rows_that_are_padded_train_longer_than_packed_ones() -> None:
-    packed, padded, longest = (make(replace(ASK, mode="colocated", rows=how)).best.phases["update"] for how in ("packed", "padded", "longest"))
+    packed, padded, longest = (
+        make(replace(ASK, mode="colocated", rows=how)).best.phases["update"] for how in ("packed", "padded", "longest")
+    )
     assert packed < padded < longest
 
 
@@ -138,7 +140,10 @@ def test_a_model_that_fits_neither_together_nor_apart_is_refused() -> None:
         ({"framework": "trl", "mode": "async"}, "TRL 1.16.0 has colocated and split"),
         ({"framework": "trl", "partial": True}, "ends a step with its longest answer"),
         ({"framework": "forge", "finetune": "lora:16"}, "trains no adapters; expected --finetune full"),
-        ({"framework": "openrlhf", "objective": "gkd", "teacher": "llama-3.1-8b"}, "has no gkd; expected --framework nemo-rl or trl or verl"),
+        (
+            {"framework": "openrlhf", "objective": "gkd", "teacher": "llama-3.1-8b"},
+            "has no gkd; expected --framework nemo-rl or trl or verl",
+        ),
         ({"framework": "maxtext"}, "trains on no generated answers; expected forge, nemo-rl"),
         ({"objective": "gkd"}, "needs --teacher MODEL"),
         ({"critic": "llama-3.2-1b"}, "--critic takes part in --objective ppo, not in grpo"),

@@ -90,7 +90,9 @@ def _better(asked: TrainAsk, plan: RolloutPlan) -> tuple[str, ...]:
         return ()
     gain = 1 - best.best.step / plan.best.step
     one = best.best
-    return (f"{gain:.0%} faster: {one.name}, training {one.train_layout} ({one.framework}), generation {one.rollout_layout}: {free.command()}",)
+    return (
+        f"{gain:.0%} faster: {one.name}, training {one.train_layout} ({one.framework}), generation {one.rollout_layout}: {free.command()}",
+    )
 
 
 def _contradictions(facts: Run) -> list[Finding]:
@@ -100,7 +102,11 @@ def _contradictions(facts: Run) -> list[Finding]:
         return []
     if each.value <= prompts.value or each.how == "default":
         return []
-    return [contradiction("stops", f"an update takes {each.value:,} prompts, and a step has {prompts.value:,}", (shown(each), shown(prompts)))]
+    return [
+        contradiction(
+            "stops", f"an update takes {each.value:,} prompts, and a step has {prompts.value:,}", (shown(each), shown(prompts))
+        )
+    ]
 
 
 def _devices(facts: Run, asked: TrainAsk) -> list[Finding]:

@@ -12,7 +12,13 @@ from meshwise.catalogue.rl_programs import Overheads
 from meshwise.cost.layout import Floats
 from meshwise.plan.rl.splits import Split
 
-PRIORS = {"engine_layer": (1.6e-4, 0.4), "training": (1.8, 0.35), "phase": (1.0, 0.7), "switch": (3.0, 0.7), "adapter_launch": (5e-5, 0.7)}
+PRIORS = {
+    "engine_layer": (1.6e-4, 0.4),
+    "training": (1.8, 0.35),
+    "phase": (1.0, 0.7),
+    "switch": (3.0, 0.7),
+    "adapter_launch": (5e-5, 0.7),
+}
 """What is known of each coefficient without the steps, and the standard deviation of its logarithm: the launch of a layer by the host
 (data/serving/vllm.toml, prompt_launch, from 1,391 rows of servers); an MFU of 10 to 27% in published updates where the same layout
 pretrains at 30 to 50%; about a second between the phases of a program that is driven by Ray; 2 to 6 s in which an engine wakes and gets

@@ -49,7 +49,11 @@ def read(path: Path) -> tuple[list[Case], list[Skipped]]:
     cases: list[Case] = []
     skipped: list[Skipped] = []
     for number, row in enumerate(csv.DictReader(io.StringIO(files.text_of(path))), 1):
-        cells = {key.strip(): (value or "").strip() for key, value in row.items() if isinstance(key, str) and isinstance(value, str | None)}
+        cells = {
+            key.strip(): (value or "").strip()
+            for key, value in row.items()
+            if isinstance(key, str) and isinstance(value, str | None)
+        }
         row_id = cells.get("row_id") or f"{path.stem}-{number}"
         try:
             cases.append(_case(row_id, cells))

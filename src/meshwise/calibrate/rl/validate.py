@@ -52,12 +52,19 @@ def validate(name: str, coefficients: str = "") -> RlValidation:
         raise UserError(f"{path.name}: none of its rows can be evaluated: {failed[0].reason}")
     skipped = [*skipped, *failed]
     used = ", ".join(dict.fromkeys(left_out))
-    scores: Score = {"table": path.stem, "calibration": used, "rows": len(cases), "skipped": len(skipped), **_scored(cases, predicted)}
+    scores: Score = {
+        "table": path.stem,
+        "calibration": used,
+        "rows": len(cases),
+        "skipped": len(skipped),
+        **_scored(cases, predicted),
+    }
     if not coefficients:
         inside = predict(cases, [overheads_of("all")] * len(cases))[1]
         scores |= {"left_out": "program", "in_sample": _scored(cases, inside)}
     scores["sources"] = [
-        {"program": program} | _scored(*_only(cases, predicted, program)) for program in dict.fromkeys(case.program for case in cases)
+        {"program": program} | _scored(*_only(cases, predicted, program))
+        for program in dict.fromkeys(case.program for case in cases)
     ]
     return RlValidation(table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores)
 

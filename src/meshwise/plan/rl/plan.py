@@ -79,8 +79,7 @@ def make(ask: TrainAsk, coefficients: Overheads | None = None) -> RolloutPlan:
         helps = remedies.needed_changes(ask, lambda other: _fits(other, coefficients))
         told = f"; {' and '.join(helps)} would fit" if helps else ""
         raise DoesNotFit(
-            f"{s.q.model.name} with {ask.objective} does not fit on {s.q.cluster.name} with {s.program.name}, "
-            f"{_tried(s)}{told}"
+            f"{s.q.model.name} with {ask.objective} does not fit on {s.q.cluster.name} with {s.program.name}, {_tried(s)}{told}"
         )
     best = found[0]
     return RolloutPlan(
@@ -149,7 +148,9 @@ def _check(ask: TrainAsk, program: RlProgram) -> None:
     """Refuse what the program cannot do, with the nearest that works."""
     if ask.objective not in program.objectives:
         others = [one.key for one in rl_programs().values() if ask.objective in one.objectives]
-        raise UserError(f"{program.name} has no {ask.objective}; expected --framework {' or '.join(others)}, or --objective {' or '.join(program.objectives)}")
+        raise UserError(
+            f"{program.name} has no {ask.objective}; expected --framework {' or '.join(others)}, or --objective {' or '.join(program.objectives)}"
+        )
     if ask.mode and ask.mode not in program.modes:
         raise UserError(f"--mode {ask.mode}: {program.name} {program.release} has {' and '.join(program.modes)}")
     if ask.rollout_devices and ask.mode == "colocated":
@@ -157,7 +158,9 @@ def _check(ask: TrainAsk, program: RlProgram) -> None:
     if ask.partial and not program.partial:
         raise UserError(f"--partial: {program.name} {program.release} ends a step with its longest answer")
     if ask.finetune and lookup.parse(ask.finetune).adapts and not program.adapters:
-        raise UserError(f"--finetune {ask.finetune}: {program.name} {program.release} trains no adapters; expected --finetune full")
+        raise UserError(
+            f"--finetune {ask.finetune}: {program.name} {program.release} trains no adapters; expected --finetune full"
+        )
     if ask.objective == "gkd" and not ask.teacher:
         raise UserError("--objective gkd needs --teacher MODEL: the model whose probabilities are learnt")
     for name, objectives in (("teacher", ("gkd",)), ("critic", ("ppo",))):
@@ -192,18 +195,28 @@ def answers_of(ask: TrainAsk) -> Answers:
 def _tried(s: Setting) -> str:
     if s.ask.mode == "colocated" or s.program.modes == ("colocated",):
         return "with training and generation on the same devices"
-    return "neither with training and generation on the same devices nor apart" if not s.ask.mode else "with some devices that generate"
+    return (
+        "neither with training and generation on the same devices nor apart"
+        if not s.ask.mode
+        else "with some devices that generate"
+    )
 
 
 def _notes(s: Setting, best: Split) -> tuple[str, ...]:
     ask, o = s.ask, s.overheads
     notes: list[str] = []
     if not ask.answer and not ask.lengths:
-        notes.append(f"every answer is assumed to have {s.answers.longest:,.0f} tokens: state their mean and the longest with --answer MEAN:LONGEST")
+        notes.append(
+            f"every answer is assumed to have {s.answers.longest:,.0f} tokens: state their mean and the longest with --answer MEAN:LONGEST"
+        )
     if not ask.framework:
-        notes.append(f"{s.program.name} is assumed; --framework {', '.join(key for key in rl_programs() if key != s.program.key)} are others")
+        notes.append(
+            f"{s.program.name} is assumed; --framework {', '.join(key for key in rl_programs() if key != s.program.key)} are others"
+        )
     if best.together:
         where = "moved to host memory while it generates" if s.program.offloads else "kept while it generates"
-        notes.append(f"devices in turn: the engine has {best.engine_share:.0%} of the memory, and the state of training is {where}")
+        notes.append(
+            f"devices in turn: the engine has {best.engine_share:.0%} of the memory, and the state of training is {where}"
+        )
     notes.append(f"coefficients of {o.fitted_on}; intervals are those of programs that were left out")
     return (*notes, *s.q.cluster.notes)

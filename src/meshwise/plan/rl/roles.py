@@ -163,7 +163,9 @@ def _fitting(ask: TrainAsk, program: RlProgram, q: Question, bounds: Bounds, o: 
     phases["old log-probabilities"] = forward if program.old_log_prob else np.zeros(len(layouts))
     if models.reference:
         phases["reference"] = forward
-    memory: dict[str, Floats] = {"reference": _held(q, layouts) if models.reference and not q.work.finetune.adapts else np.zeros(len(layouts))}
+    memory: dict[str, Floats] = {
+        "reference": _held(q, layouts) if models.reference and not q.work.finetune.adapts else np.zeros(len(layouts))
+    }
     host = host_needs(q, layouts)
     if models.critic:
         alone = evaluate(_passes(models.critic, 0), layouts)

@@ -146,7 +146,7 @@ def _question(
     return replace(q, cluster=replace(cluster, nodes=((nodes, node),), network=_rdma(cluster), torus=()), runtime=runtime)
 
 
-def _rdma(cluster: Cluster):  # noqa: ANN202
+def _rdma(cluster: Cluster):
     """Return the network with the latency of RDMA, where it is as fast and states none."""
     link = cluster.network
     known = link is None or link.latency is not None or link.bandwidth < RDMA_RATE
@@ -164,9 +164,7 @@ def _engine(ask: TrainAsk, program: RlProgram, q: ServeQuestion, option: Option,
     return Engine(option, option.layout.tp, most, launch, o.engine_layer * cost.units)
 
 
-def generate(
-    ask: TrainAsk, engine: Engine, cluster: Cluster, devices: int, answers: Answers, *, steady: bool
-) -> Rollout | None:
+def generate(ask: TrainAsk, engine: Engine, cluster: Cluster, devices: int, answers: Answers, *, steady: bool) -> Rollout | None:
     """Return the generation of all answers on `devices` devices; None where no whole engine fits on them. `steady`: engines do not wait
     for the longest answer, since others are already under way."""
     inside = cluster.node.devices

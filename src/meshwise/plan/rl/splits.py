@@ -156,9 +156,7 @@ def _shares(s: Setting) -> Iterator[int]:
     yield from (number * unit for number in numbers)
 
 
-def _split(
-    s: Setting, training: Training, rollout: Rollout, devices: tuple[int, int], mode: str, share: float
-) -> Split:
+def _split(s: Setting, training: Training, rollout: Rollout, devices: tuple[int, int], mode: str, share: float) -> Split:
     q, o, together = s.q, s.overheads, mode == "colocated"
     hidden = not together and not s.program.in_turn_apart
     waits = max(0.0, rollout.seconds - training.seconds) if hidden else rollout.seconds

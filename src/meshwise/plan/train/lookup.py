@@ -110,7 +110,10 @@ def _check_options(ask: TrainAsk) -> None:
         "epochs": (bool(ask.data), "--epochs counts passes over --data ROWS.jsonl"),
         "packing": (bool(ask.data), "--no-packing pads the rows of --data ROWS.jsonl"),
         "images": (bool(ask.tower), "--images counts pictures for --tower frozen or trained"),
-        **{name: (generates, f"--{name.replace('_', '-')} needs answers that are generated: {GENERATING}") for name in ROLLOUT_FIELDS},
+        **{
+            name: (generates, f"--{name.replace('_', '-')} needs answers that are generated: {GENERATING}")
+            for name in ROLLOUT_FIELDS
+        },
     }
     for name, (given, words) in needed.items():
         if not given and getattr(ask, name) != usual[name]:

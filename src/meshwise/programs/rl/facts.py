@@ -32,7 +32,7 @@ def of_plan(plan: RolloutPlan, number: int = 1) -> Setup:
     split, ask = plan.splits[number - 1], plan.ask
     q = lookup.question(replace(ask, framework=split.framework))
     inside = q.cluster.node.devices
-    values: dict[str, Value] = {name: value for name, value in split.train_axes.items()}
+    values: dict[str, Value] = dict(split.train_axes)
     values |= {
         "policy": find.hub_id(ask.model), "objective": ask.objective, "prompts": ask.batch, "answers": ask.answers, "prompt": ask.prompt,
         "response": ask.seq - ask.prompt, "seq": ask.seq, "nodes": q.cluster.node_count, "devices_per_node": inside,

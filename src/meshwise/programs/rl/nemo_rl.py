@@ -88,7 +88,9 @@ def write(setup: Setup) -> Written:
     """Return the YAML and the command, which is started in NeMo RL's folder."""
     pairs = [("defaults", BASE), *PROGRAM.settings(wording(setup)), ("data.dataset_name", f"{forms.PLACEHOLDER}_dataset")]
     script = "examples/run_distillation.py" if setup.text("objective") == "gkd" else "examples/run_grpo.py"
-    return Written({FILE: forms.yaml_text(pairs, setup.header)}, ("uv", "run", "python", script, "--config", FILE), starter="once")
+    return Written(
+        {FILE: forms.yaml_text(pairs, setup.header)}, ("uv", "run", "python", script, "--config", FILE), starter="once"
+    )
 
 
 def meaning(facts: Run) -> Run:
@@ -100,7 +102,11 @@ def meaning(facts: Run) -> Run:
     else:
         facts = facts.without("tp", "pp", "cp", "ep")
         more.append(facts.meaning("strategy", "fsdp", "on_dtensor"))
-        more += [facts.meaning(axis, facts.value(f"dtensor_{axis}"), f"dtensor_{axis}") for axis in ("tp", "cp") if facts.value(f"dtensor_{axis}")]
+        more += [
+            facts.meaning(axis, facts.value(f"dtensor_{axis}"), f"dtensor_{axis}")
+            for axis in ("tp", "cp")
+            if facts.value(f"dtensor_{axis}")
+        ]
     total, response = facts.value("total"), facts.value("response")
     if isinstance(total, int) and isinstance(response, int) and total > response and "prompt" not in facts:
         more.append(facts.meaning("prompt", total - response, "total"))

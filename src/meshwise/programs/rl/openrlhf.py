@@ -116,7 +116,9 @@ def meaning(facts: Run) -> Run:
     elif isinstance(engines := facts.value("engines"), int) and engines:
         tp = facts.value("engine_tp")
         more.append(facts.meaning("rollout_devices", engines * (tp if isinstance(tp, int) else 1), "engines"))
-        more.append(facts.meaning("mode", "async" if facts.value("asynchronous") and facts.value("partial") else "split", "engines"))
+        more.append(
+            facts.meaning("mode", "async" if facts.value("asynchronous") and facts.value("partial") else "split", "engines")
+        )
     if facts.value("kl") == 0:
         more.append(facts.meaning("reads_reference", False, "kl"))
     return facts.adding(more)

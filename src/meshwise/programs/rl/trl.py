@@ -59,7 +59,11 @@ def _shards(setup: Setup) -> str:
 def write(setup: Setup) -> Written:
     """Return the YAML and the command; where devices only generate, also the server's, which is started first."""
     verb = "rloo" if setup.text("objective") == "rloo" else "grpo"
-    pairs = [*PROGRAM.settings(wording(setup)), ("dataset_name", f"{forms.PLACEHOLDER}_dataset"), ("output_dir", f"{forms.PLACEHOLDER}_output")]
+    pairs = [
+        *PROGRAM.settings(wording(setup)),
+        ("dataset_name", f"{forms.PLACEHOLDER}_dataset"),
+        ("output_dir", f"{forms.PLACEHOLDER}_output"),
+    ]
     pairs += [("reward_funcs", [f"{forms.PLACEHOLDER}_reward"])] if "reward_model" not in setup.values else []
     pairs += [("reward_model_name_or_path", setup.text("reward_model"))] if "reward_model" in setup.values else []
     files = {FILE: forms.yaml_text(pairs, setup.header)}
@@ -70,7 +74,16 @@ def write(setup: Setup) -> Written:
             "--data_parallel_size", str(copies), "--max_model_len", str(setup.whole("seq")),
         )  # fmt: skip
         files["vllm_serve.sh"] = f"#!/bin/bash\n{forms.comment(setup.header)}{' '.join(words)}\n"
-    command = ("trl", verb, "--config", FILE, "--accelerate_config", _shards(setup), "--num_processes", str(setup.whole("train_devices")))
+    command = (
+        "trl",
+        verb,
+        "--config",
+        FILE,
+        "--accelerate_config",
+        _shards(setup),
+        "--num_processes",
+        str(setup.whole("train_devices")),
+    )
     return Written(files, command, starter="node")
 
 

@@ -71,8 +71,16 @@ def wording(setup: Setup) -> dict[str, Value]:
     values = dict(setup.values)
     objective, megatron, inside = setup.text("objective"), setup.text("strategy") == "megatron", setup.whole("devices_per_node")
     names = rl_programs()["verl"].objectives
-    values |= {"estimator": "grpo" if objective == "gkd" else names[objective], "engine": "vllm", "dynamic": bool(values["packed"])}
-    values |= {"row_tokens": tokens_of(setup)} if values["packed"] else {"read_mbs": setup.whole("mbs"), "reference_mbs": setup.whole("mbs")}
+    values |= {
+        "estimator": "grpo" if objective == "gkd" else names[objective],
+        "engine": "vllm",
+        "dynamic": bool(values["packed"]),
+    }
+    values |= (
+        {"row_tokens": tokens_of(setup)}
+        if values["packed"]
+        else {"read_mbs": setup.whole("mbs"), "reference_mbs": setup.whole("mbs")}
+    )
     for name in ("partial", *(("mbs",) if values["packed"] else ())):
         values.pop(name)  # the asynchronous trainer alone has the first
     values |= {"clip_high": 0.28} if objective == "dapo" else {}
@@ -99,7 +107,10 @@ def _devices(setup: Setup, inside: int) -> dict[str, Value]:
     shares = {"nodes": setup.whole("train_devices"), "rollout_nodes": setup.whole("rollout_devices")}
     whole = all(devices % inside == 0 for devices in shares.values())
     found: dict[str, Value] = {name: devices // inside if whole else 1 for name, devices in shares.items()}
-    found |= {"devices_per_node": inside if whole else shares["nodes"], "rollout_per_node": inside if whole else shares["rollout_nodes"]}
+    found |= {
+        "devices_per_node": inside if whole else shares["nodes"],
+        "rollout_per_node": inside if whole else shares["rollout_nodes"],
+    }
     return found | ({"partial": True, "synced_every": 1} if setup.text("mode") == "async" else {})
 
 

@@ -29,11 +29,17 @@ def rl_view(validation: RlValidation, width: int) -> RenderableType:
     score = validation.score
     inside = score.get("in_sample")
     titles = (score["table"], *(("program left out", "in sample") if inside else ("predicted",)))
-    names = (("time error, mean", "mape", "%"), ("  median", "median", "%"), ("  bias", "bias", "+%"), ("  in their 90% interval", "coverage", "%"))
+    names = (
+        ("time error, mean", "mape", "%"),
+        ("  median", "median", "%"),
+        ("  bias", "bias", "+%"),
+        ("  in their 90% interval", "coverage", "%"),
+    )
     sides = (score, inside) if inside else (score,)
     rows = [(name, *(_cell(side["time"][key], show) for side in sides)) for name, key, show in names]
     rows += [
-        (f"{phase}, predicted / measured", *(f"{side['phases'][phase]['ratio']:.2f}" for side in sides)) for phase in score["phases"]
+        (f"{phase}, predicted / measured", *(f"{side['phases'][phase]['ratio']:.2f}" for side in sides))
+        for phase in score["phases"]
     ]
     sources = Table(
         (
