@@ -106,7 +106,7 @@ def shapes(ask: ShapeAsk) -> "Shapes":
 
 @answers(TrainAsk)
 def rollouts(ask: TrainAsk) -> "RolloutPlan":
-    """Find the fastest split of devices between training and generating answers (objective "grpo", "ppo", "rloo", ...). DoesNotFit where none fits."""
+    """Find the fastest split of devices between training and generating answers (objective "grpo", ...). DoesNotFit where none fits."""
     from meshwise.plan.rl.plan import make
 
     return make(ask)

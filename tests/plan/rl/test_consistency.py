@@ -44,7 +44,8 @@ def test_the_update_takes_as_long_as_a_plan_of_training_on_as_many_rows(plans: d
             if name in ("mbs", "zero", "recompute", "tp", "pp", "cp")
         )
         text = TrainAsk(
-            ASK.model, on=f"{split.train_devices}xh100-sxm", batch=int(q.work.batch), seq=ASK.seq, framework="fsdp", finetune="full", fix=axes,
+            ASK.model, on=f"{split.train_devices}xh100-sxm", batch=int(q.work.batch), seq=ASK.seq, framework="fsdp", finetune="full",
+            fix=axes,
         )  # fmt: skip
         if int(q.work.batch) % split.train_devices == 0 and split.train_devices in (2, 4):
             assert split.phases["update"] == pytest.approx(training.make(text).best.step, rel=0.01)

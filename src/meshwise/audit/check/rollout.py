@@ -1,4 +1,4 @@
-"""Check of a file of a program that trains on generated answers: what it says, whether it fits, how long a step takes, and what is faster."""
+"""Check of a file of a program that trains on generated answers: what it says, whether it fits, how long a step takes, what is faster."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -149,7 +149,8 @@ def _check(ask: TrainAsk, program: RlProgram) -> None:
     if ask.objective not in program.objectives:
         others = [one.key for one in rl_programs().values() if ask.objective in one.objectives]
         raise UserError(
-            f"{program.name} has no {ask.objective}; expected --framework {' or '.join(others)}, or --objective {' or '.join(program.objectives)}"
+            f"{program.name} has no {ask.objective}; expected --framework {' or '.join(others)}, "
+            f"or --objective {' or '.join(program.objectives)}"
         )
     if ask.mode and ask.mode not in program.modes:
         raise UserError(f"--mode {ask.mode}: {program.name} {program.release} has {' and '.join(program.modes)}")
@@ -187,7 +188,8 @@ def answers_of(ask: TrainAsk) -> Answers:
     most = int(longest or limit)
     if ask.answer and max(int(mean), most) > limit:
         raise UserError(
-            f"--answer {ask.answer}: a prompt of {ask.prompt:,} leaves {limit:,} of --seq {ask.seq:,}; expected no longer answers, or a longer --seq"
+            f"--answer {ask.answer}: a prompt of {ask.prompt:,} leaves {limit:,} of --seq {ask.seq:,}; "
+            "expected no longer answers, or a longer --seq"
         )
     return Answers(number, float(mean or limit), float(most))
 

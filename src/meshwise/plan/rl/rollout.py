@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 from meshwise.catalogue.chips import Cluster
 from meshwise.catalogue.rl_programs import Overheads, RlProgram
@@ -204,7 +205,7 @@ def _decoded(engine: Engine, lengths: Sequence[float], slots: int, number: int, 
     last = max(end for _, end in spans)
     edges = [last * i / MOMENTS for i in range(MOMENTS + 1)]
     seconds = tail = 0.0
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in pairwise(edges):
         middle = (begin + end) / 2
         alive = [middle - start for start, stop in spans if start <= middle < stop]
         if not alive:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshwise.catalogue.rl_programs import Overheads, RlProgram, Trainer
-from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.rl.lengths import Answers
@@ -194,7 +194,7 @@ def _reload(s: Setting, rollout: Rollout, together: bool) -> float:
     the link of a node, or the network into every node, which gets the part of the model that its engines hold."""
     q = s.q
     how = finetuned(q.model, q.work.finetune)
-    size = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
+    size = how.adapter_bytes * how.trained.total if how.adapted else 2.0 * q.model.params
     if together and q.cluster.devices == 1:
         return 2 * size / q.chip.bandwidth
     inside = q.cluster.node.devices
