@@ -1,6 +1,6 @@
 """Program and Launcher: how one training or serving program, and one way to start processes, say the facts of a run.
 
-A program is one file with `PROGRAM` in `train/`, `serve/`, `rl/`, a launcher one file with `LAUNCHER` in `launch/`, each named like its file,
+A program is one file with `PROGRAM` in `train/`, `serve/`, `rl/`, a launcher one with `LAUNCHER` in `launch/`, each named like its file,
 punctuation aside; another package registers its own under the entry-point groups `meshwise.programs` and `meshwise.launchers`. The table
 `keys` of a program serves both directions: `wording` turns the facts of a plan into the program's own facts, `keys` writes and reads them,
 `meaning` turns them back.

@@ -64,7 +64,7 @@ class Linear:
 
 def linear(cases: Sequence[Case], reload: float) -> list[Linear]:
     """Return every step as a function of the coefficients, around what is known of them."""
-    known = Overheads(fitted_on="", reload=reload, **{name: value for name, (value, _) in PRIORS.items()})
+    known = replace(Overheads(fitted_on="", reload=reload), **{name: value for name, (value, _) in PRIORS.items()})
     kept, found, _ = predict(cases, [known] * len(cases))
     slopes: list[dict[str, float]] = [{} for _ in kept]
     for name in OF_ENGINE:

@@ -48,12 +48,10 @@ def read(path: Path) -> tuple[list[Case], list[Skipped]]:
     """Return the steps of a table, and the rows that cannot be asked, with the reason."""
     cases: list[Case] = []
     skipped: list[Skipped] = []
-    for number, row in enumerate(csv.DictReader(io.StringIO(files.text_of(path))), 1):
-        cells = {
-            key.strip(): (value or "").strip()
-            for key, value in row.items()
-            if isinstance(key, str) and isinstance(value, str | None)
-        }
+    rows = csv.DictReader(io.StringIO(files.text_of(path)))
+    columns = list(rows.fieldnames or ())
+    for number, row in enumerate(rows, 1):
+        cells = {name.strip(): (row[name] or "").strip() for name in columns}
         row_id = cells.get("row_id") or f"{path.stem}-{number}"
         try:
             cases.append(_case(row_id, cells))

@@ -29,17 +29,17 @@ class RlValidation(Validation):
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per step, as --csv prints them."""
-        return [
-            {
-                "table": self.table, "row_id": case.row_id, "program": case.program, "model": case.ask.model, "on": case.ask.on,
-                "mode": case.ask.mode, "measured_seconds": case.seconds, "predicted_seconds": float(f"{split.step:.6g}"),
-                "low_seconds": float(f"{split.interval[0]:.6g}"), "high_seconds": float(f"{split.interval[1]:.6g}"),
-                "ratio": round(split.step / case.seconds, 4), "update_mfu": round(split.update_mfu, 4),
-                "training": split.train_layout, "generation": split.rollout_layout,
-            }
-            | {f"{name} seconds": float(f"{seconds:.4g}") for name, seconds in split.phases.items()}
-            for case, split in zip(self.cases, self.predicted, strict=True)
-        ]  # fmt: skip
+        return [self._row(case, split) for case, split in zip(self.cases, self.predicted, strict=True)]
+
+    def _row(self, case: Case, split: Split) -> dict[str, object]:
+        low, high = split.interval
+        row: dict[str, object] = {
+            "table": self.table, "row_id": case.row_id, "program": case.program, "model": case.ask.model, "on": case.ask.on,
+            "mode": case.ask.mode, "measured_seconds": case.seconds, "predicted_seconds": float(f"{split.step:.6g}"),
+            "low_seconds": float(f"{low:.6g}"), "high_seconds": float(f"{high:.6g}"), "ratio": round(split.step / case.seconds, 4),
+            "update_mfu": round(split.update_mfu, 4), "training": split.train_layout, "generation": split.rollout_layout,
+        }  # fmt: skip
+        return row | {f"{name} seconds": float(f"{seconds:.4g}") for name, seconds in split.phases.items()}
 
 
 def validate(name: str, coefficients: str = "") -> RlValidation:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 from meshwise.catalogue.files import text_of
 from meshwise.errors import UserError
@@ -86,8 +87,8 @@ def read(path: str, number: int, limit: int) -> Answers:
         if not text:
             continue
         try:
-            row = json.loads(text)
-            value = next(row[key] for key in KEYS if key in row) if isinstance(row, dict) else row
+            row: Any = json.loads(text)
+            value: Any = next(row[key] for key in KEYS if key in row) if isinstance(row, dict) else row
             if isinstance(value, bool) or int(value) != value:
                 raise ValueError
         except (ValueError, TypeError, StopIteration):

@@ -213,7 +213,7 @@ def _training(
     others = {name: float(values[i]) for name, values in memory.items()}
     seconds = {name: float(phases[name][i]) for name in PHASES if name in phases}
     roles = {
-        "policy": sum(kinds[name] for name in STATES), **others, "activations": kinds["activations"] + kinds["logits"],
+        "policy": sum(kinds[name] for name in STATES), **others, "activations": sum(size for name, size in kinds.items() if name not in (*STATES, "context")),
         "other": kinds["context"],
     }  # fmt: skip
     resident = sum(kinds[name] for name in RESIDENT_MEMORY_KINDS) + sum(others.values())

@@ -108,7 +108,7 @@ def question_of(program: str, facts: Run, on: str, model: str, extra: Mapping[st
         critic=str(values.get("critic_model") or "") if values.get("objective") == "ppo" else "",
         reward=str(values.get("reward_model") or "function") if values.get("objective") != "gkd" else "",
         teacher=str(values.get("teacher_model") or "") if values.get("objective") == "gkd" else "",
-        **{name: extra[name] for name in ("answer", "lengths") if name in extra},
+        answer=extra.get("answer", ""), lengths=extra.get("lengths", ""),
     )  # fmt: skip
 
 

@@ -102,11 +102,8 @@ def meaning(facts: Run) -> Run:
     else:
         facts = facts.without("tp", "pp", "cp", "ep")
         more.append(facts.meaning("strategy", "fsdp", "on_dtensor"))
-        more += [
-            facts.meaning(axis, facts.value(f"dtensor_{axis}"), f"dtensor_{axis}")
-            for axis in ("tp", "cp")
-            if facts.value(f"dtensor_{axis}")
-        ]
+        degrees = {axis: facts.value(f"dtensor_{axis}") for axis in ("tp", "cp")}
+        more += [facts.meaning(axis, degree, f"dtensor_{axis}") for axis, degree in degrees.items() if degree]
     total, response = facts.value("total"), facts.value("response")
     if isinstance(total, int) and isinstance(response, int) and total > response and "prompt" not in facts:
         more.append(facts.meaning("prompt", total - response, "total"))

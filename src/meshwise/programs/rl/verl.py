@@ -135,9 +135,9 @@ def meaning(facts: Run) -> Run:
     prompts, each = facts.value("prompts"), facts.value("update_prompts")
     if isinstance(prompts, int) and isinstance(each, int) and each:
         more.append(facts.meaning("updates", max(1, round(prompts / each)), "update_prompts"))
-    if facts.value("megatron_cp"):
+    if cp := facts.value("megatron_cp"):
         facts = facts.without("cp")
-        more.append(facts.meaning("cp", facts.value("megatron_cp"), "megatron_cp"))
+        more.append(facts.meaning("cp", cp, "megatron_cp"))
     nodes, inside = facts.value("rollout_nodes"), facts.value("rollout_per_node")
     if isinstance(nodes, int) and isinstance(inside, int) and nodes:
         more.append(facts.meaning("rollout_devices", nodes * inside, "rollout_nodes"))

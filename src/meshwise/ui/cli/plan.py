@@ -95,9 +95,14 @@ def explain(
 ) -> None:
     """Compares it with the runner-up or with a layout of your own, names the limit, and estimates the gain from twice the batch, network
     or memory."""
+    from meshwise.plan.rl.plan import RolloutPlan
     from meshwise.plan.train.plan import TrainPlan
 
     loaded = api.load(plan_file)
+    if isinstance(loaded, RolloutPlan):
+        raise UserError(
+            f"{plan_file} splits devices between training and generation: its table and phases are what 'plan' prints"
+        )
     if not isinstance(loaded, TrainPlan):
         if versus or trace or svg:
             raise UserError("--versus, --trace and --svg only apply to training; this plan is for serving")

@@ -24,6 +24,16 @@ def validation_view(validation: TrainValidation | ServeValidation, width: int) -
     return view(validation.score, width)
 
 
+PROGRAMS: tuple[Column[Score], ...] = (
+    Column("program", lambda row: row["program"], text=True),
+    Column("rows", lambda row: str(row["rows"])),
+    Column("median", lambda row: _cell(row["time"]["median"], "%")),
+    Column("bias", lambda row: _cell(row["time"]["bias"], "+%")),
+    Column("inside", lambda row: _cell(row["time"]["coverage"], "%")),
+)
+"""Scores of steps on generated answers by program."""
+
+
 def rl_view(validation: RlValidation, width: int) -> RenderableType:
     """Return everything that `validate` prints for a table of steps on generated answers."""
     score = validation.score
@@ -41,14 +51,7 @@ def rl_view(validation: RlValidation, width: int) -> RenderableType:
         (f"{phase}, predicted / measured", *(f"{side['phases'][phase]['ratio']:.2f}" for side in sides))
         for phase in score["phases"]
     ]
-    sources = Table(
-        (
-            Column("program", lambda row: row["program"], text=True), Column("rows", lambda row: str(row["rows"])),
-            Column("median", lambda row: _cell(row["time"]["median"], "%")), Column("bias", lambda row: _cell(row["time"]["bias"], "+%")),
-            Column("inside", lambda row: _cell(row["time"]["coverage"], "%")),
-        ),
-        score["sources"], edged=True,
-    ).fitted(width)  # fmt: skip
+    sources = Table(PROGRAMS, score["sources"], edged=True).fitted(width)
     notes = [f"{skip.row_id} left out: {skip.reason}" for skip in validation.skipped[:5]]
     notes.append(f"coefficients: {score['calibration']}; {score['rows']} rows used, {score['skipped']} skipped")
     return Group(grid(titles, rows, edged=True).fitted(width), sources, *_wrapped(notes, width))
