@@ -40,7 +40,7 @@ def is_rl_table(path: Path) -> bool:
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         head = file.readline(1 << 16)
-    names = next(csv.reader([head]), [])
+    names: list[str] = next(csv.reader([head]), [])
     return set(NEEDED) <= {name.strip() for name in names}
 
 

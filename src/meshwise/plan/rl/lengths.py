@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, cast
 
 from meshwise.catalogue.files import text_of
 from meshwise.errors import UserError
@@ -78,6 +78,10 @@ class Answers:
         return sum(one * one for one in lengths) / sum(lengths)
 
 
+def _stated(row: "dict[str, Any]") -> Any:
+    return next(row[key] for key in KEYS if key in row)
+
+
 def read(path: str, number: int, limit: int) -> Answers:
     """Read the lengths of answers from a file: one whole number per line, or JSONL with one of KEYS in each row."""
     file = Path(path)
@@ -88,7 +92,7 @@ def read(path: str, number: int, limit: int) -> Answers:
             continue
         try:
             row: Any = json.loads(text)
-            value: Any = next(row[key] for key in KEYS if key in row) if isinstance(row, dict) else row
+            value: Any = _stated(cast("dict[str, Any]", row)) if isinstance(row, dict) else row
             if isinstance(value, bool) or int(value) != value:
                 raise ValueError
         except (ValueError, TypeError, StopIteration):

@@ -212,10 +212,9 @@ def _training(
     kinds = {name: float(values[i]) for name, values in cost.memory.items()}
     others = {name: float(values[i]) for name, values in memory.items()}
     seconds = {name: float(phases[name][i]) for name in PHASES if name in phases}
-    roles = {
-        "policy": sum(kinds[name] for name in STATES), **others, "activations": sum(size for name, size in kinds.items() if name not in (*STATES, "context")),
-        "other": kinds["context"],
-    }  # fmt: skip
+    states = sum(kinds[name] for name in STATES)
+    passing = sum(kinds.values()) - states - kinds["context"]
+    roles = {"policy": states, **others, "activations": passing, "other": kinds["context"]}
     resident = sum(kinds[name] for name in RESIDENT_MEMORY_KINDS) + sum(others.values())
     peak = q.cluster.devices * q.chip.flops.get("bf16", max(q.chip.flops.values()))
     flops = q.model.flops(updates * float(q.work.batch_tokens), q.work.seq)
