@@ -13,6 +13,7 @@
     rl_programs.py   RlProgram: what a program that trains on generated answers does; Overheads: what its phases cost
     quality.py       Quality: what formats of weights cost in quality, with sources
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
+    origins.py       Origin: what each calibration was fitted to, and the digest of its file
     modes.py         Mode: a state in which runs of a campaign are slower, whatever the model
     levels.py        coefficients of architectures, frameworks and networks, and the calibration composed of them for a question
 A new chip or cluster is one file: data/chips/NAME.toml, data/clusters/NAME.toml.

@@ -45,7 +45,7 @@ def plan(
         if texts or cheapest or out is not None or html is not None:
             raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest, --out and --html")
         output.show(api.shapes(**words), json=json, csv=csv)
-    elif words.get("objective") in GENERATING:
+    elif words.get("objective") in GENERATING or words.get("teacher"):
         if texts or cheapest or html is not None:
             raise UserError(f"--objective {words['objective']} is planned on one cluster: drop --vary, --cheapest and --html")
         rollouts = api.rollouts(**words)
@@ -103,6 +103,8 @@ def explain(
         raise UserError(
             f"{plan_file} splits devices between training and generation: its table and phases are what 'plan' prints"
         )
+    if not json and (other := loaded.provenance()):
+        output.emit(f"{plan_file}: {other}")
     if not isinstance(loaded, TrainPlan):
         if versus or trace or svg:
             raise UserError("--versus, --trace and --svg only apply to training; this plan is for serving")
