@@ -40,8 +40,7 @@ def is_rl_table(path: Path) -> bool:
         return False
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         head = file.readline(1 << 16)
-    names: list[str] = next(csv.reader([head]), [])
-    return set(NEEDED) <= {name.strip() for name in names}
+    return set(NEEDED) <= {name.strip() for names in csv.reader([head]) for name in names}
 
 
 def read(path: Path) -> tuple[list[Case], list[Skipped]]:

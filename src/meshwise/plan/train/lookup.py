@@ -118,7 +118,7 @@ def beyond_context(ask: TrainAsk, model: Model) -> tuple[str, ...]:
 
 def _check_options(ask: TrainAsk) -> None:
     """Refuse options that have no effect without another option."""
-    generates = OBJECTIVES[ask.objective or "sft"].generates or (ask.objective == "gkd" and bool(ask.teacher))
+    generates = OBJECTIVES[ask.objective or "sft"].generates or bool(ask.teacher)
     usual = defaults(TrainAsk)
     needed = {
         "epochs": (bool(ask.data), "--epochs counts passes over --data ROWS.jsonl"),
