@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshwise.audit.profile.parts import PartComparison
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
+    from meshwise.calibrate.rl.validate import RlValidation
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
     from meshwise.models.count import Count
@@ -111,7 +112,7 @@ def shapes(ask: ShapeAsk) -> "Shapes":
 
 @answers(TrainAsk)
 def rollouts(ask: TrainAsk) -> "RolloutPlan":
-    """Find the fastest split of devices between training and generating answers (objective "ppo" or "grpo"). DoesNotFit where none fits."""
+    """Find the fastest split of devices between training and generating answers (objective "grpo", ...). DoesNotFit where none fits."""
     from meshwise.plan.rl.plan import make
 
     return make(ask)
@@ -246,14 +247,16 @@ def cheapest(ask: TrainAsk | str, *axes: str, **words: Any) -> "Cheapest":
     return answer(given(TrainAsk, {"model": ask, **words}) if isinstance(ask, str) else ask, axes)
 
 
-def load(path: str | Path) -> "TrainPlan | ServePlan":
+def load(path: str | Path) -> "TrainPlan | ServePlan | RolloutPlan":
     """Open a plan.json that `save`, `plan --out` or `serve --out` wrote."""
     from meshwise.catalogue import records
+    from meshwise.plan.rl import plan as rollouts
     from meshwise.plan.serve import plan as serving
     from meshwise.plan.train import plan as training
 
     kind = records.any_table(Path(path)).get("kind", "")
-    return serving.read(Path(path)) if kind == serving.ServePlan.kind else training.read(Path(path))
+    readers = {serving.ServePlan.kind: serving.read, rollouts.RolloutPlan.kind: rollouts.read}
+    return readers.get(str(kind), training.read)(Path(path))
 
 
 def load_bench(path: str | Path) -> "Bench":
@@ -294,7 +297,7 @@ def write(path: str | Path, content: str | bytes) -> None:
 # Launch files.
 
 
-def export(plan: "str | Path | TrainPlan | ServePlan", **words: Any) -> "Exported":
+def export(plan: "str | Path | TrainPlan | ServePlan | RolloutPlan", **words: Any) -> "Exported":
     """Write a plan as the files of another program: export(plan, to="megatron", launcher="slurm").save("job").
 
     Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
@@ -429,7 +432,7 @@ def compare(folder: str | Path) -> "PartComparison":
 
 def validate(
     table: str | Path, *, calibration: str = "", fit: bool = False, leave_out: LeaveOut | None = None
-) -> "TrainValidation | ServeValidation":
+) -> "TrainValidation | ServeValidation | RlValidation":
     """Predict every run of a table of measurements (a built-in name, .csv or .jsonl) and score the predictions. With `fit`,
     each row or group of rows is predicted by a fit that left it out."""
     from meshwise.calibrate import dispatch

@@ -10,6 +10,7 @@
     here.py          this machine: its GPUs, its memory, its name as a cluster
     frameworks.py    Framework: what a training program overlaps, stores and supports
     engines.py       Engine, Runtime: what a serving program supports, and how it allocates memory
+    rl_programs.py   RlProgram: what a program that trains on generated answers does; Overheads: what its phases cost
     quality.py       Quality: what formats of weights cost in quality, with sources
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
     origins.py       Origin: what each calibration was fitted to, and the digest of its file

@@ -2,6 +2,7 @@
 
     fields.py    Ask, asked(): each field of a question defines once how it is parsed, printed, described and grouped
     ask.py       TrainAsk, ShapeAsk, ServeAsk: the question in the words of the command line
+    rl_fields.py RolloutFields: what a question about generated answers states beside those of training
     plan.py      Plan: ask + choices + digests of the data; rows, data frame, JSON both ways
     train/       lookup -> rules -> search -> choice -> plan, over struct-of-arrays Layouts
     serve/       lookup -> search -> choice -> plan, over ServeLayouts, memory exact to the byte

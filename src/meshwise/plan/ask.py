@@ -28,6 +28,7 @@ from meshwise.plan.fields import (
     question,
     whole,
 )
+from meshwise.plan.rl_fields import RolloutFields
 
 LAYOUT = "Layout"
 RECIPE = "Recipe of the program"
@@ -143,7 +144,7 @@ ADAPTERS: Kind[str, str] = Kind(_adapters, str, "N:RANK")
 
 
 @question
-class TrainAsk(Ask):
+class TrainAsk(RolloutFields):
     """How to train a model: `meshwise plan`. Seconds, bytes/s, tokens and dollars per second."""
 
     verb: ClassVar[str] = "plan"
@@ -185,10 +186,6 @@ class TrainAsk(Ask):
         help="Count the tower for pictures beside the language model.",
     )  # fmt: skip
     images: int = asked(default=1, converter=whole(1, 10_000), help="Pictures per sequence (with --tower).", group=FINETUNE)
-    answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo).", group=FINETUNE)
-    prompt: int = asked(
-        default=512, converter=LENGTH, help="Prompt tokens; the answer is the rest of --seq (ppo, grpo).", group=FINETUNE
-    )
     data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=FINETUNE)
     epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=FINETUNE)
     packing: bool = asked(
@@ -285,6 +282,9 @@ class TrainAsk(Ask):
     def words(self) -> list[str]:
         """Return the command-line arguments, the batch with its sequence length, so that neither depends on a default."""
         arguments = super().words()
+        if self.model in arguments:  # what is meant comes first
+            arguments.remove(self.model)
+            arguments.insert(0, self.model)
         if not self.batch:
             return arguments
         for flag, value in (("--seq", ""), ("--batch", f"{self.batch}x{self.seq}")):

@@ -1,6 +1,6 @@
 """Program and Launcher: how one training or serving program, and one way to start processes, say the facts of a run.
 
-A program is one file with `PROGRAM` in `train/` or `serve/`, a launcher one file with `LAUNCHER` in `launch/`, each named like its file,
+A program is one file with `PROGRAM` in `train/`, `serve/`, `rl/`, a launcher one with `LAUNCHER` in `launch/`, each named like its file,
 punctuation aside; another package registers its own under the entry-point groups `meshwise.programs` and `meshwise.launchers`. The table
 `keys` of a program serves both directions: `wording` turns the facts of a plan into the program's own facts, `keys` writes and reads them,
 `meaning` turns them back.
@@ -20,6 +20,7 @@ from meshwise.runs.run import Run, Stated, Value
 
 PROGRAMS, LAUNCHERS = "meshwise.programs", "meshwise.launchers"
 TRAIN, SERVE, LAUNCH = "meshwise.programs.train", "meshwise.programs.serve", "meshwise.programs.launch"
+RL = "meshwise.programs.rl"
 """The folders of our own programs and launchers."""
 Form = Literal["flags", "yaml", "toml", "json", "text"]
 KERNELS = "kernels:"
@@ -132,7 +133,7 @@ class Program:
     title: str
     version: str
     """The version whose keys and defaults these are."""
-    kind: Literal["train", "serve"] = "train"
+    kind: Literal["train", "serve", "rl"] = "train"
     framework: str = ""
     """The framework of the catalogue that predicts it (training), or the engine (serving)."""
     form: Form
@@ -274,7 +275,7 @@ class Launcher:
 @cache
 def programs() -> dict[str, Program]:
     """Load every program, by name."""
-    modules = load_plugins(PROGRAMS, (TRAIN, SERVE), "PROGRAM or lines")
+    modules = load_plugins(PROGRAMS, (TRAIN, SERVE, RL), "PROGRAM or lines")
     return _by_name(module.PROGRAM for module in modules.values() if hasattr(module, "PROGRAM"))
 
 
@@ -290,7 +291,7 @@ def _by_name(known: Iterable[Any]) -> dict[str, Any]:
 
 def find_program(name: str) -> Program:
     """Return a program by name; of ours, no other is loaded. UserError with the nearest name for an unknown one."""
-    own = getattr(load_own((TRAIN, SERVE), name), "PROGRAM", None)
+    own = getattr(load_own((TRAIN, SERVE, RL), name), "PROGRAM", None)
     return own if own is not None and own.name == name else _found(name, programs(), "--to")
 
 

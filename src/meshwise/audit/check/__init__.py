@@ -6,6 +6,7 @@ contradictions.py   what cannot start as written, and what does nothing
 changes.py          a better layout as changes of the file, and the patched text
 train.py            the verdict on a training file
 serve.py            the verdict on a serving file; served.py one layout at a load
+rollout.py          the verdict on a file of a program that trains on generated answers
 judge.py            `check`: reads files and judges them
 verdict.py          Verdict
 """
