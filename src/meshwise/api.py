@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, given, parameters
+from meshwise.plan.pick.ask import PickAsk
 
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
     from meshwise.plan.cheapest import Cheapest
+    from meshwise.plan.pick.answer import Pick
+    from meshwise.plan.pick.machines import Machines
     from meshwise.plan.rl.plan import RolloutPlan
     from meshwise.plan.serve.front import Front
     from meshwise.plan.serve.plan import ServePlan
@@ -93,6 +96,15 @@ def serve(ask: ServeAsk) -> "ServePlan":
     from meshwise.programs.engines import commands
 
     return make(ask, commands)
+
+
+@answers(PickAsk)
+def pick(ask: PickAsk) -> "Pick | Machines":
+    """Find the open models that run on a machine, by published quality; with `buy` or `rent`, machines. DoesNotFit where none does."""
+    from meshwise.plan.pick import answer, machines
+    from meshwise.programs.start import start
+
+    return (machines.answer if ask.buy or ask.rent else answer.answer)(ask, start)
 
 
 @answers(ShapeAsk)

@@ -11,6 +11,7 @@
     frameworks.py    Framework: what a training program overlaps, stores and supports
     engines.py       Engine, Runtime: what a serving program supports, and how it allocates memory
     quality.py       Quality: what formats of weights cost in quality, with sources
+    releases.py      Release, Offer: open models, where their weights are, and their published scores
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
     modes.py         Mode: a state in which runs of a campaign are slower, whatever the model
     levels.py        coefficients of architectures, frameworks and networks, and the calibration composed of them for a question

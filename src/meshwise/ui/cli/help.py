@@ -12,6 +12,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Plan": {
         "count": ("count", "Count parameters, FLOPs, caches and bytes of models."),
         "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
+        "pick": ("pick", "Find which open model to run on a machine, and how to start it."),
         "serve": ("serve", "Find the best layout to serve a model, and how to start it."),
         "explain": ("plan", "Explain why a layout won, and what would change it."),
         "export": ("export", "Write a plan as the files of another program and launcher."),
