@@ -32,7 +32,7 @@ def header(picked: Picked, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values, _, _ = find.find_values(picked.preset)
     model = find.find_model(picked.preset)
     content = make_gguf.GgufFile(model, weights(model, FORMATS[picked.format]), values, architecture(model).name)
-    plain: Any = make_gguf._metadata  # noqa: SLF001
+    plain: Any = make_gguf._metadata
     monkeypatch.setattr(make_gguf, "_metadata", lambda given: plain(given) | delta_net(values))
     from gguf import GGUFWriter
 

@@ -21,9 +21,13 @@ def test_the_first_model_fits_and_serve_agrees(on: str) -> None:
     found = api.pick(on=on, top=1)
     assert isinstance(found, Pick)
     best = found.best
-    assert best.scores and best.speed >= 10 and best.memory < best.capacity and best.longest >= best.context
+    assert best.scores
+    assert best.speed >= 10
+    assert best.memory < best.capacity
+    assert best.longest >= best.context
     served = api.serve(f"{best.preset}:{best.format}", on=on, engine=best.engine, context=best.context)
-    assert served.fits and served.best.spare > 0
+    assert served.fits
+    assert served.best.spare > 0
     words = shlex.split(best.commands[-1])
     assert words[0] in ("llama-server", "vllm", "mlx_lm.server")
     assert not any("path/to" in word or word.endswith(".gguf") for word in words)
@@ -32,7 +36,8 @@ def test_the_first_model_fits_and_serve_agrees(on: str) -> None:
 def test_every_offer_is_a_model_that_can_be_counted_and_has_a_source() -> None:
     for offer in offers():
         assert find.find_model(offer.id).params > 1e8, offer.id
-        assert offer.release.url.startswith("https://") and offer.uses
+        assert offer.release.url.startswith("https://")
+        assert offer.uses
         assert all(0 < score.percent < 100 for score in offer.scores)
 
 
@@ -47,13 +52,16 @@ def test_a_larger_model_of_a_family_ranks_higher() -> None:
 def test_a_model_without_a_score_for_the_use_is_not_ranked() -> None:
     found = api.pick(on="1xrtx3090", purpose="agents")
     assert isinstance(found, Pick)
-    assert all(one.scores for one in found.models) and found.unranked and not any(one.scores for one in found.unranked)
+    assert all(one.scores for one in found.models)
+    assert found.unranked
+    assert not any(one.scores for one in found.unranked)
 
 
 @pytest.mark.parametrize("use", USES)
 def test_every_use_has_an_answer_on_one_card(use: str) -> None:
     found = api.pick(on="1xrtx4090", purpose=use, top=2)
-    assert isinstance(found, Pick) and found.models
+    assert isinstance(found, Pick)
+    assert found.models
     assert ("--embedding" in found.best.commands[-1]) == (use == "embedding")
 
 
@@ -69,8 +77,10 @@ def test_too_slow_says_the_fastest_that_fits() -> None:
 
 def test_a_longer_context_takes_a_smaller_format_or_model() -> None:
     short, long = (api.pick(on="1xrtx3060-12gb", context=context, top=1) for context in ("4k", "128k"))
-    assert isinstance(short, Pick) and isinstance(long, Pick)
-    assert long.best.context == 131072 and long.best.memory < 12 * GIB
+    assert isinstance(short, Pick)
+    assert isinstance(long, Pick)
+    assert long.best.context == 131072
+    assert long.best.memory < 12 * GIB
     assert (long.best.model, long.best.format) != (short.best.model, short.best.format) or long.best.memory > short.best.memory
 
 
