@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from meshwise.run.probe.store import Probed
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.session import ServeDryRun, Serving
+    from meshwise.run.share import Shared
     from meshwise.run.train.dry_run import DryRun
     from meshwise.run.train.folder import RunFolder
     from meshwise.run.train.generate import Generated
@@ -192,6 +193,13 @@ def is_bench(path: str | Path) -> bool:
     from meshwise.run.serve import report
 
     return records.any_table(Path(path)).get("kind", "") == report.KIND
+
+
+def share(report: str | Path, folder: str | Path = "shared-runs", *, write: bool = False) -> "Shared":
+    """Return the rows of a report of `bench --out` without anything personal; `write`: into a file that `validate` of the folder reads."""
+    from meshwise.run.share import share
+
+    return share(Path(report), Path(folder), write=write)
 
 
 def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":

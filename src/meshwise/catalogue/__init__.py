@@ -12,6 +12,7 @@
     engines.py       Engine, Runtime: what a serving program supports, and how it allocates memory
     quality.py       Quality: what formats of weights cost in quality, with sources
     releases.py      Release, Offer: open models, where their weights are, and their published scores
+    power.py         Power: what chips draw by what they do, fitted on meters; hosts and grids
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
     modes.py         Mode: a state in which runs of a campaign are slower, whatever the model
     levels.py        coefficients of architectures, frameworks and networks, and the calibration composed of them for a question

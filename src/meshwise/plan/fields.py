@@ -88,7 +88,7 @@ class Ask:
     def words(self) -> list[str]:
         """Return the command-line arguments of this question: the fields that differ from their default."""
         arguments: list[str] = []
-        for name, about in spec(type(self)).items():
+        for name, about in sorted(spec(type(self)).items(), key=lambda item: field_of(type(self), item[0]).kw_only):
             value = getattr(self, name)
             if value == defaults(type(self))[name]:
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 from meshwise import units
 from meshwise.catalogue import here, records
 from meshwise.catalogue.quality import quality_note
-from meshwise.catalogue.releases import USES, Offer, Release, Score, Weights, offers
+from meshwise.catalogue.releases import USES, Offer, Release, Score, Use, Weights, offers
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit
@@ -20,6 +20,7 @@ from meshwise.plan.pick import ranking
 from meshwise.plan.pick.ask import PickAsk
 from meshwise.plan.pick.trial import Failure, Machine, Trial, best, machine, too_large
 from meshwise.plan.serve.choice import doubts
+from meshwise.plan.serve.energy import served
 from meshwise.units import GIB
 
 Starter = Callable[[ServeQuestion, ServeLayout, Offer], tuple[str, ...]]
@@ -63,6 +64,12 @@ class Picked:
     url: str
     recalled: bool
     """Whether the scores were written down from memory of the source."""
+    watts: float
+    """At the wall while it answers; 0 where the chip states no power limit."""
+    kwh: float
+    """Of a million output tokens."""
+    grams: tuple[float, ...]
+    """Grams of CO2 of a million output tokens: at the mean of the grid, its best and its worst hour."""
     quality: str
     """What is published of the loss in this format."""
     commands: tuple[str, ...]
@@ -132,7 +139,7 @@ def answer(ask: PickAsk, start: Starter) -> Pick:
 
 def mine(name: str, ask: PickAsk) -> Offer:
     """Return a model of the user's own as an offer without scores."""
-    uses = tuple(use for use in USES if use == ask.purpose)
+    uses = tuple[Use, ...](use for use in USES if use == ask.purpose)
     return Offer(name, Weights(), Release(title="", url="", by="", uses=uses, models={}), uses, ())
 
 
@@ -163,12 +170,14 @@ def row(ask: PickAsk, trial: Trial, start: Starter) -> Picked:
     low, high = (0.0, 0.0) if ask.purpose == "embedding" else trial.interval
     known: list[Score] = ranking.scores_for(ask.purpose, offer)
     source = known[0].source if known else offer.release
+    energy = served(ask, q, option)
     return Picked(
         model=offer.id, preset=q.model.name, format=q.weights.format, engine=q.engine.name, layout=option.layout.name, speed=trial.speed,
         low=low, high=high, throughput=option.throughput, uncertain=", ".join(doubts(q, option)),
         memory=need.bytes, capacity=q.cards[card].chip.memory, spare=spare, host_bytes=option.footprints[0].bytes,
         context=q.work.context, longest=trial.longest, licence=offer.release.licence, date=offer.release.date,
         scores={one.benchmark: one.percent for one in known}, source=source.title, url=source.url, recalled=source.recalled,
+        watts=energy.wall if energy else 0.0, kwh=(energy.kwh or 0.0) if energy else 0.0, grams=energy.grams if energy else (),
         quality=quality_note(q.weights.format, q.model.model_type), commands=start(q, option.layout, offer),
     )  # fmt: skip
 

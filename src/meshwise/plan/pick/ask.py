@@ -5,7 +5,8 @@ from typing import ClassVar
 from meshwise import units
 from meshwise.catalogue.releases import USES
 from meshwise.errors import UserError, quoted
-from meshwise.plan.fields import LENGTH, PRICE, TEXT, TEXTS, Ask, Kind, asked, choice, quantity, question, whole
+from meshwise.plan.ask import EnergyAsk
+from meshwise.plan.fields import LENGTH, PRICE, TEXT, TEXTS, Kind, asked, choice, quantity, question, whole
 
 MACHINES = "Other machines"
 DEFAULT_CONTEXT = {"agents": 32768, "code": 32768, "reasoning": 16384, "embedding": 2048}
@@ -30,7 +31,7 @@ _DOLLARS: Kind[str | float, float] = Kind(_dollars, lambda value: f"{value:g}", 
 
 
 @question
-class PickAsk(Ask):
+class PickAsk(EnergyAsk):
     """Which open model to run: `meshwise pick`."""
 
     verb: ClassVar[str] = "pick"

@@ -3,6 +3,7 @@
 lookup.py    TrainAsk -> Question: cluster, model, framework, calibration; dataset.py lengths of rows of `--data`
 recipes.py   what a program does in a release, as a plan assumes it, and what another recipe would change
 rules.py     which layouts can run; floors.py bounds that spare the evaluation of slow ones; search.py evaluates the rest
+energy.py    power of a step, energy of a training
 choice.py    Choice: one layout in SI figures; plan.py TrainPlan: the best ones
 fallback.py  other frameworks, until one fits; remedies.py what would fit
 explain.py   why the best one won; vary.py one question at many points

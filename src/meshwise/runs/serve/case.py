@@ -123,7 +123,10 @@ class ServeCase:
 
 
 def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
-    """Read every row of a table of served models as a ServeCase, or the reason why it is skipped."""
+    """Read every row of a table of served models as a ServeCase, or the reason why it is skipped; of a folder, those of all its tables."""
+    if path.is_dir():
+        read = [read_cases(table) for table in sorted(path.glob("*.csv"))]
+        return [case for cases, _ in read for case in cases], [one for _, skipped in read for one in skipped]
     runs = Table(path)
     runs.check(REQUIRED_FIELDS, ())
     used, skipped = tables.cases(path, runs, lambda run, row_id: case_of(run, row_id, path.stem))

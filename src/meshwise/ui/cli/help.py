@@ -21,6 +21,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run", "Train a plan, or start the engine of a serving plan."),
         "tune": ("tune", "Find the fastest layout from a few measured runs."),
         "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
+        "share": ("share", "Share a bench as rows without anything personal."),
         "probe": ("probe", "Measure this machine in a minute: '--on here' plans for it."),
         "generate": ("generate", "Generate text, or compute a loss, with saved weights."),
         "make-gguf": ("generate", "Write a GGUF file with real shapes and random weights."),

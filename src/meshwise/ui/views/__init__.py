@@ -16,7 +16,7 @@ VIEWS = {
     "PartComparison": "audit.parts_view", "Probed": "probe.probed_view", "Replay": "tune.replay_view",
     "RolloutPlan": "rollout.rollout_view", "ServeCalibrationResult": "scores.calibration_view",
     "ServePlan": "serve.plan_view", "ServePoints": "serve_points.points_view", "ServeValidation": "scores.validation_view",
-    "Shapes": "shapes.shapes_view", "SweepResult": "run.report.result_view",
+    "Shapes": "shapes.shapes_view", "Shared": "bench.shared_view", "SweepResult": "run.report.result_view",
     "TrainCalibrationResult": "scores.calibration_view", "TrainPlan": "plan.plan_view", "TrainPoints": "vary.points_view",
     "TrainResult": "run.report.result_view", "TrainValidation": "scores.validation_view", "Tuned": "tune.tune_view",
     "Verdict": "launch_files.verdict_view", "str": "tables.sentences_view",

@@ -8,7 +8,7 @@ from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 from meshwise.units import GIB
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
     from meshwise.plan.pick.answer import Pick, Picked
     from meshwise.plan.pick.ask import PickAsk
@@ -22,7 +22,9 @@ MANY = 3
 def pick_view(pick: "Pick", width: int, *, verbose: bool = False) -> "Group":
     """Return the table of models, the commands of the first, and what the order rests on."""
     listed = (*pick.models, *pick.unranked)
-    parts = [heading([f"{pick.machine}: what to run for {pick.ask.purpose}", about(pick.ask)], width)]
+    parts: list[list[RenderableType]] = [
+        [*heading([f"{pick.machine}: what to run for {pick.ask.purpose}", about(pick.ask)], width)]
+    ]
     if pick.models:
         parts.append([table(pick).fitted(width)])
     if pick.unranked:
@@ -51,11 +53,13 @@ def table(pick: "Pick", *, ranked: bool = True) -> "Table[Picked]":
     embedding = pick.ask.purpose == "embedding"
     columns: list[Column[Picked]] = [
         Column("model", lambda one: one.model, text=True, short=lambda one: one.model.rpartition("/")[2]),
-        Column("published scores", scores, rank=2, text=True, short=lambda one: scores(one, 1)),
+        Column("published scores", scores, rank=1, text=True, short=lambda one: scores(one, 1)),
         Column("format", lambda one: one.format, text=True),
         Column("engine", lambda one: one.engine, rank=3, text=True),
         Column("layout", lambda one: one.layout, rank=7, text=True),
         Column("prompt tok/s" if embedding else "tokens/s (90%)", speed),
+        Column("W", lambda one: f"{one.watts:,.0f}" if one.watts else "", rank=2),
+        Column("kWh/1M", lambda one: f"{one.kwh:,.2f}" if one.kwh else "", rank=8),
         Column("GiB", lambda one: f"{one.memory / GIB:.1f} of {one.capacity / GIB:.0f}", rank=1),
         Column("longest", lambda one: units.show(float(one.longest), "length", digits=3), rank=4),
         Column("licence", lambda one: one.licence or "unknown", rank=6, text=True),
