@@ -88,7 +88,7 @@ class Ask:
     def words(self) -> list[str]:
         """Return the command-line arguments of this question: the fields that differ from their default."""
         arguments: list[str] = []
-        for name, about in sorted(spec(type(self)).items(), key=lambda item: field_of(type(self), item[0]).kw_only):
+        for name, about in spec(type(self)).items():
             value = getattr(self, name)
             if value == defaults(type(self))[name]:
                 continue
@@ -107,8 +107,8 @@ class Ask:
 
 
 def spec(cls: type[Any]) -> dict[str, About]:
-    """Return the fields of a question by name, in order."""
-    return {f.name: f.metadata["asked"] for f in fields(cls) if "asked" in f.metadata}
+    """Return the fields of a question by name, in order: its arguments, then its flags."""
+    return {f.name: f.metadata["asked"] for f in sorted(fields(cls), key=lambda f: f.kw_only) if "asked" in f.metadata}
 
 
 def defaults(cls: type[Any]) -> dict[str, Any]:

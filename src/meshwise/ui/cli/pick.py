@@ -17,4 +17,9 @@ app = typer.Typer()
 ))  # fmt: skip
 def pick(given: Given, verbose: Verbose = False, json: Json = False, csv: Csv = False) -> None:
     """Ranked by published scores at the speed and context asked for. Exit code 1: nothing fits."""
-    output.show(api.pick(**given.of(PickAsk)), json=json, csv=csv, verbose=verbose)
+    from meshwise.plan.pick.answer import Pick
+    from meshwise.ui.views.pick import command_lines
+
+    found = api.pick(**given.of(PickAsk))
+    commands = command_lines(found, verbose=verbose) if isinstance(found, Pick) else []
+    output.show(found, json=json, csv=csv, before=commands, verbose=verbose)

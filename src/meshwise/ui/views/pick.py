@@ -20,8 +20,7 @@ MANY = 3
 
 
 def pick_view(pick: "Pick", width: int, *, verbose: bool = False) -> "Group":
-    """Return the table of models, the commands of the first, and what the order rests on."""
-    listed = (*pick.models, *pick.unranked)
+    """Return the tables of models, and what their order rests on; the commands are printed below."""
     parts: list[list[RenderableType]] = [
         [*heading([f"{pick.machine}: what to run for {pick.ask.purpose}", about(pick.ask)], width)]
     ]
@@ -34,11 +33,17 @@ def pick_view(pick: "Pick", width: int, *, verbose: bool = False) -> "Group":
                 table(pick, ranked=False).fitted(width),
             ]
         )
+    return paragraphs(*parts, [wrapped(line, width) for line in notes(pick, verbose=verbose)])
+
+
+def command_lines(pick: "Pick", *, verbose: bool = False) -> list[str]:
+    """Return the commands of the first models, which must not be wrapped."""
+    lines: list[str] = []
+    listed = (*pick.models, *pick.unranked)
     for one in listed if verbose else listed[:MANY]:
         licence = f"; licence: {one.licence}" if one.licence else ""
-        lines = [wrapped(f"{one.model} in {one.format}, {one.engine}, {one.layout}{licence}", width, style="bold")]
-        parts.append([*lines, *(wrapped(line, 10_000, "  ") for line in one.commands)])
-    return paragraphs(*parts, [wrapped(line, width) for line in notes(pick, verbose=verbose)])
+        lines += [f"{one.model} in {one.format}, {one.engine}, {one.layout}{licence}", *(f"  {line}" for line in one.commands)]
+    return lines
 
 
 def about(ask: "PickAsk") -> str:
