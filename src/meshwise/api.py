@@ -57,7 +57,7 @@ P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
 Answer = TypeVar("Answer")
 LeaveOut = Literal["row", "group"]
-CATALOGUES = ("chips", "clusters", "models", "frameworks")
+CATALOGUES = ("chips", "clusters", "models", "frameworks", "calibrations")
 
 
 def answers(ask: Callable[P, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[P, Answer]]:
@@ -276,6 +276,10 @@ def names(catalogue: str) -> list[str]:
     known = (*CATALOGUES, "engines", "measurements")
     if catalogue not in known:
         raise UserError(f"there is no catalogue {quoted(catalogue)}{nearest(catalogue, known)} ({', '.join(known)})")
+    if catalogue == "calibrations":
+        from meshwise.catalogue import origins
+
+        return [origin.key for origin in origins.origins()]
     return files.names(catalogue)
 
 
@@ -289,7 +293,7 @@ def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:
 
 
 def look_up(catalogue: str, name: str) -> "Entry | None":
-    """Return the chip, cluster, model or framework that `name` means; None where it only matches names in part."""
+    """Return the chip, cluster, model, framework or calibration that `name` means; None where it only matches names in part."""
     from meshwise.models import listing
 
     return listing.look_up(catalogue, name)

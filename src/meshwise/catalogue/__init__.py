@@ -14,6 +14,7 @@
     releases.py      Release, Offer: open models, where their weights are, and their published scores
     power.py         Power: what chips draw by what they do, fitted on meters; hosts and grids
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
+    origins.py       Origin: what each calibration was fitted to, and the digest of its file
     modes.py         Mode: a state in which runs of a campaign are slower, whatever the model
     levels.py        coefficients of architectures, frameworks and networks, and the calibration composed of them for a question
 A new chip or cluster is one file: data/chips/NAME.toml, data/clusters/NAME.toml.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, cast
 
+from meshwise.catalogue.frameworks import find_framework
 from meshwise.catalogue.plugins import load_own, load_plugins
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.programs.kinds import INT, Kind
@@ -198,6 +199,17 @@ class Program:
     def key_of(self, fact: str) -> Key | None:
         """Return the row that writes a fact."""
         return next((row for row in self.keys if row.fact == fact and row.write != "never"), None)
+
+
+def predicted_by(program: Program, facts: Run) -> str:
+    """Return the framework that predicts a file: the program's own facts, in the way in which its files say that it shards."""
+    own, other = str(facts.value("tuner") or program.framework), str(facts.value("predicted_by") or "")
+    if not other or other == own:
+        return own
+    through = find_framework(own).through
+    if other in through:
+        return f"{own}+{other}"
+    return own if through else other
 
 
 def plain_key(key: str) -> str:

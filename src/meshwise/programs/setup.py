@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from meshwise.catalogue.frameworks import Framework
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
@@ -34,6 +35,9 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     values |= {name: stated for name in recipe.FACTS if (stated := getattr(plan.ask, name))}
     values["hides"] = recipe.hides(q.work.framework)
     values |= {"objective": plan.ask.objective} if plan.ask.objective != "sft" else {}
+    values |= {"mbs": int(choice.layout["mbs"]) // q.work.objective.sequences} if not q.work.objective.generates else {}
+    values |= {"in_backward": True} if plan.ask.in_backward else {}
+    values |= {"sharded_by": sharded_by} if (sharded_by := sharding_of(q.work.framework)) else {}
     values |= adapters.facts_of(q.model, q.work.finetune)
     if plan.ask.tokens:
         steps = -(-int(plan.ask.tokens) // (plan.ask.batch * plan.ask.seq))
@@ -42,6 +46,11 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     config, _, _ = find.find_values(plan.ask.model)
     values |= _numbers(config)
     return Setup(values, config, find.hub_id(plan.ask.model), header(plan, choice), plan)
+
+
+def sharding_of(framework: Framework) -> str:
+    """Return through what a program that has several ways shards in a plan: deepspeed, or fsdp; '' for programs with one way."""
+    return "fsdp" if framework.through else "deepspeed" if "+deepspeed" in framework.program else ""
 
 
 def model_facts(model: Model) -> dict[str, Value]:

@@ -11,7 +11,7 @@ from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
 from meshwise.programs.bash.budget import TooLong, limited
 from meshwise.programs.program import Program, launchers, programs
-from meshwise.programs.read import command, companions, flags, tables, tree
+from meshwise.programs.read import command, companions, flags, python, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
 from meshwise.programs.source import Command, Setting, Source
@@ -49,10 +49,10 @@ def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = No
 
 
 def _text(path: Path) -> str:
-    if path.suffix == ".py":
-        why = "Python is not read, since only running it would tell its values"
-        raise UserError(f"{path}: {why}; give its launch script or a YAML")
     text = catalogue.text_of(path)
+    if path.suffix == ".py" and python.UNSLOTH not in text:
+        why = "Python is not read, since only running it would tell its values"
+        raise UserError(f"{path}: {why}; give its launch script or a YAML, or a script that calls Unsloth's {python.UNSLOTH}")
     if len(text) > MAX_FILE_BYTES:
         raise UserError(f"{path}: {len(text):,} characters; expected a launch file of at most {MAX_FILE_BYTES:,}")
     return text
@@ -103,8 +103,10 @@ def _answer(text: str) -> int | float | str | bool:
 
 
 def kind_of(source: Source) -> str:
-    """Return how a file is written: shell, tree (YAML, JSON) or toml."""
+    """Return how a file is written: shell, tree (YAML, JSON), toml or python."""
     suffix, text = Path(source.name or source.file).suffix.lower(), source.text
+    if suffix == ".py":
+        return "python"
     if suffix == ".toml":
         return "toml"
     if suffix in TREES:
@@ -136,6 +138,8 @@ def _of_source(source: Source, given: Mapping[str, str], beside: Sequence[Source
     kind = kind_of(source)
     if kind == "shell":
         return _of_script(source, given, beside)
+    if kind == "python":
+        return Found(_candidates(python.settings(source), source), (), (), (), ())
     if kind == "toml":
         return Found(_candidates(tables.settings(source), source), (), (), (), ())
     found = _of_launchers(source, given, beside)

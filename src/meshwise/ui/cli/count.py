@@ -57,7 +57,7 @@ def count(
     "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json",
 )  # fmt: skip
 def show(
-    catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks", help="Catalogue to list.",
+    catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks|calibrations", help="Catalogue to list.",
         autocompletion=among(api.CATALOGUES))],
     name: Annotated[str, Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.",
         autocompletion=_names)] = "",

@@ -13,6 +13,7 @@ VIEWS = {
     "Cluster": "listing.entry_view", "Count": "count.counts_view", "DryRun": "run.dry_run.dry_run_view",
     "Explanation": "plan.explanation_view", "Framework": "listing.entry_view", "Front": "front.front_view", "Model": "listing.entry_view",
     "Machines": "pick.machines_view", "Pick": "pick.pick_view",
+    "Origin": "listing.entry_view",
     "PartComparison": "audit.parts_view", "Probed": "probe.probed_view", "Replay": "tune.replay_view",
     "RolloutPlan": "rollout.rollout_view", "ServeCalibrationResult": "scores.calibration_view",
     "ServePlan": "serve.plan_view", "ServePoints": "serve_points.points_view", "ServeValidation": "scores.validation_view",
