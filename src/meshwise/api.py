@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, given, parameters
+from meshwise.plan.pick.ask import PickAsk
 
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
     from meshwise.plan.cheapest import Cheapest
+    from meshwise.plan.pick.answer import Pick
+    from meshwise.plan.pick.machines import Machines
     from meshwise.plan.rl.plan import RolloutPlan
     from meshwise.plan.serve.front import Front
     from meshwise.plan.serve.plan import ServePlan
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from meshwise.run.probe.store import Probed
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.session import ServeDryRun, Serving
+    from meshwise.run.share import Shared
     from meshwise.run.train.dry_run import DryRun
     from meshwise.run.train.folder import RunFolder
     from meshwise.run.train.generate import Generated
@@ -100,6 +104,15 @@ def serve(ask: ServeAsk) -> "ServePlan":
     from meshwise.programs.engines import commands
 
     return make(ask, commands)
+
+
+@answers(PickAsk)
+def pick(ask: PickAsk) -> "Pick | Machines":
+    """Find the open models that run on a machine, by published quality; with `buy` or `rent`, machines. DoesNotFit where none does."""
+    from meshwise.plan.pick import answer, machines
+    from meshwise.programs.start import start
+
+    return (machines.answer if ask.buy or ask.rent else answer.answer)(ask, start)
 
 
 @answers(ShapeAsk)
@@ -280,6 +293,13 @@ def is_bench(path: str | Path) -> bool:
     from meshwise.run.serve import report
 
     return records.any_table(Path(path)).get("kind", "") == report.KIND
+
+
+def share(report: str | Path, folder: str | Path = "shared-runs", *, write: bool = False) -> "Shared":
+    """Return the rows of a report of `bench --out` without anything personal; `write`: into a file that `validate` of the folder reads."""
+    from meshwise.run.share import share
+
+    return share(Path(report), Path(folder), write=write)
 
 
 def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def is_served(table: str) -> bool:
     """Return whether a table is of served models; otherwise it is of training runs."""
-    return is_serving_table(find_table(table))
+    path = find_table(table)
+    return is_serving_table(min(path.glob("*.csv")) if path.is_dir() else path)
 
 
 def validate(
