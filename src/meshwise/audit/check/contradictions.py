@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.programs.program import Program
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.run import ENVIRONMENT, Run, Stated
+from meshwise.runs.run import ENVIRONMENT, Run, Stated, in_words
 
 CONNECTIONS = f"{ENVIRONMENT}CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -224,13 +224,10 @@ def _twice(program: Program, facts: Run) -> Iterator[Finding]:
 
 
 def shown(stated: Stated) -> str:
-    """Return a value for people."""
-    value = stated.value
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):
-        return " ".join(str(item) for item in value)
-    return f"{value:,}" if isinstance(value, int) and value > 99_999 else "unknown" if value is None else str(value)
+    """Return the value of a fact for people; of an unknown one, the values that it may have."""
+    if stated.value is None and " or " in stated.note and ", by " in stated.note:
+        return stated.note.partition(", by ")[0]
+    return in_words(stated.value)
 
 
 def _unreadable(program: Program, facts: Run) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from meshwise.audit.check.layout import row_of
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import known_chip
+from meshwise.cost.axes import NAMES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.train.question import Question
@@ -80,7 +81,7 @@ def judge(program: Program, facts: Run, on: str, model: str = "", price: float =
     """Predict the layout of a training file on a cluster, and search the best one for the same question."""
     found, why = model_of_file(facts, model)
     row, missing = row_of(program, facts)
-    open_axes = [str(one) for one in missing]
+    open_axes = [str(one) for one in [one for one in missing if one.why != "not stated"] or missing]
     unknown = [f"model: {why}"] if found is None else []
     unknown += [f"{name}: {_why(facts, name)}" for name in ("batch", "seq") if not facts.whole(name)]
     precision = str(facts.value("precision") or "")
@@ -114,9 +115,16 @@ def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
         return None, str(error)
 
 
+def unsure(facts: Run) -> list[str]:
+    """Return the axes that only running the file would tell."""
+    return [name for name in NAMES if (one := facts.get(name)) is not None and one.how == "unknown"]
+
+
 def _why(facts: Run, name: str) -> str:
     stated = facts.get(name)
-    return f"{stated.note} ({stated.where})" if stated and stated.note else "not stated"
+    if stated is None or not stated.note:
+        return "not stated"
+    return stated.note if not stated.where or stated.where in stated.note else f"{stated.note} ({stated.where})"
 
 
 def _predicted(
@@ -140,7 +148,7 @@ def _predicted(
         if TP_IN_NODE in rules:
             notes.append(f"tp {row['tp']} spans nodes of {q.cluster.node.devices}: its all-reduces go over the network")
         own = own_choice(q, layouts)
-    best, better = _best(program, facts, q)
+    best, better = _best(program, facts, q) if own is not None or not unsure(facts) else (None, None)
     usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
     if best is not None and own is not None and usable and best.step > own.step * (1 - TIE_SHARE):
         best, better = None, None

@@ -66,6 +66,8 @@ class Started:
     `launcher_words`."""
     launcher_words: tuple[Word, ...] = ()
     certain: bool = True
+    by: tuple[tuple[str, int], ...] = ()
+    """What decides whether, or how, it starts, where that is not known, with the way that it goes here."""
 
 
 @dataclass
@@ -106,7 +108,7 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
         return []
     program, arguments = _program(words, found.launcher)
     facts = [*found.facts, *_environment(environment, program, {one.fact for one in found.facts})]
-    started = Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain)
+    started = Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain, command.by)
     return [started] if program else []
 
 

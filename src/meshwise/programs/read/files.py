@@ -16,7 +16,7 @@ from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
 from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.run import Run, Stated
+from meshwise.runs.run import Run, Stated, in_words
 
 MAX_FILE_BYTES = 500_000
 """Bytes of a launch file."""
@@ -75,10 +75,11 @@ def read_sources(sources: Sequence[Source], given: Mapping[str, str]) -> Reading
 def _read(sources: Sequence[Source], given: Mapping[str, str]) -> Reading:
     found = _found(sources, given)
     chosen = _chosen(found, sources)
-    same = [one for one in found.candidates if one.program.name == chosen.program.name and one.started is not None]
+    same = [one for one in found.candidates if one.program.name == chosen.program.name and not one.certain]
     variants = [chosen, *(one for one in same if one is not chosen)] if not chosen.certain else [chosen]
     readings = [companions.facts_of(one, found) for one in variants]
-    facts = _agreed([reading.facts for reading in readings])
+    ways = [dict(one.started.by) if one.started is not None else {} for one in variants]
+    facts = _agreed([reading.facts for reading in readings], ways)
     answers = [Stated(name, _answer(value), "said", None, "--set") for name, value in given.items() if name in BY_NAME]
     facts = facts.without(*(one.fact for one in answers)).adding(answers)
     texts = {source.file: source.text for source in sources}
@@ -187,7 +188,7 @@ def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source
 
 def _started(line: Command, given: Mapping[str, str], beside: Sequence[Source]) -> list[Started]:
     if line.words and line.words[0].text.startswith("--"):  # a file of arguments alone
-        return [Started("", line.words, (), certain=line.certain)]
+        return [Started("", line.words, (), certain=line.certain, by=line.by)]
     return command.unwrap(line, given, beside)
 
 
@@ -216,11 +217,37 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
     return equal[0] if not best.certain else equal[-1]
 
 
-def _agreed(variants: Sequence[Run]) -> Run:
-    """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known."""
+MAX_CHOICES = 4
+"""Values of a fact that are named where an undecided test chooses between them."""
+
+
+def _agreed(variants: Sequence[Run], ways: Sequence[Mapping[str, int]]) -> Run:
+    """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known. `ways`: for each
+    variant, how the undecided tests go."""
     first = variants[0]
     said = {name for other in variants for name in other.values}
     differing = {name for name in said if any(first.value(name) != other.value(name) for other in variants)}
     places = {name: next(one for other in variants if (one := other.get(name))) for name in sorted(differing)}
-    why = "depends on a branch that is not known; --set answers"
-    return first.without(*differing).adding(Stated(name, None, "unknown", one.span, one.key, why) for name, one in places.items())
+    unknown = (
+        Stated(name, None, "unknown", one.span, one.key, _choices([other.get(name) for other in variants], ways))
+        for name, one in places.items()
+    )
+    return first.without(*differing).adding(unknown)
+
+
+def _choices(stated: Sequence[Stated | None], ways: Sequence[Mapping[str, int]]) -> str:
+    """Return the values that a fact may have, and what decides: 'fp16 or bf16, by $1 (train.sh:3)'."""
+    values = ["not set" if one is None else in_words(one.value) for one in stated]
+    texts = dict.fromkeys(values)
+    listed = " or ".join([*texts][:MAX_CHOICES]) + (" or others" if len(texts) > MAX_CHOICES else "")
+    tests = dict.fromkeys(text for way in ways for text in way)
+    deciding = [text for text in tests if _decides(text, values, ways)] or [*tests]
+    return f"{listed}, by {', '.join(deciding) or 'a branch that is not known'}"
+
+
+def _decides(test: str, values: Sequence[str], ways: Sequence[Mapping[str, int]]) -> bool:
+    """Return whether variants that differ in this test alone have different values."""
+    groups: dict[tuple[tuple[str, int], ...], set[str]] = {}
+    for value, way in zip(values, ways, strict=True):
+        groups.setdefault(tuple(pair for pair in way.items() if pair[0] != test), set()).add(value)
+    return any(len(group) > 1 for group in groups.values())

@@ -18,6 +18,7 @@ from meshwise.programs.bash.flow import Leave, Started
 from meshwise.programs.bash.interpreter import Interpreter
 from meshwise.programs.bash.state import Array, State
 from meshwise.programs.bash.statements import parse
+from meshwise.programs.bash.variants import variants
 from meshwise.programs.source import Command, Setting, Source, Unknown, Word
 from meshwise.runs.run import Span
 
@@ -93,7 +94,7 @@ def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()
 
 
 def _script(source: Source, shell: Interpreter) -> Script:
-    commands = tuple(_command(one, source.file) for one in shell.started)
+    commands = tuple(_command(one, source.file) for whole in shell.started for one in variants(whole, shell.expander))
     variables = {name: value for name, value in shell.state.variables.items() if name not in ("IFS",)}
     plain = {name: bash.joined(value.values, " ") if isinstance(value, Array) else value for name, value in variables.items()}
     unknown = {piece.text: piece.unknown for value in plain.values() for piece in value.pieces if piece.unknown}
@@ -140,7 +141,7 @@ def word(value: bash.Value, file: str, line: int) -> Word:
 def _command(one: Started, file: str) -> Command:
     line = one.place.line if one.place else 1
     words = tuple(word(value, one.place.file if one.place else file, line) for value in one.words)
-    return Command(words, {name: word(value, file, line) for name, value in one.environment.items()}, one.certain)
+    return Command(words, {name: word(value, file, line) for name, value in one.environment.items()}, one.certain, one.by)
 
 
 def _setting(one: sbatch.Directive, file: str) -> Setting:
