@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
+from meshwise.catalogue.files import BUILT_IN
 from meshwise.programs.program import Program, Setup, Written, programs
 from meshwise.programs.read.flags import settings
 from meshwise.programs.read.tables import settings as toml_settings
@@ -13,7 +13,7 @@ from meshwise.runs.run import Span
 from support.launch_files import base
 from support.launch_layouts import samples
 
-LISTS = Path(__file__).parents[1] / "fixtures" / "referees"
+LISTS = BUILT_IN / "programs" / "keys"
 
 
 def listed(name: str) -> set[str]:

@@ -2,12 +2,12 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from meshwise.catalogue.files import BUILT_IN
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.judge import check
 from meshwise.audit.check.verdict import Verdict
@@ -212,7 +212,7 @@ def test_sglang_with_data_parallel_attention_has_one_copy() -> None:
 
 def test_flags_of_vllm_and_sglang_exist() -> None:
     """Every flag that is written, or whose value is read, is one that the program itself lists (abbreviations are only read)."""
-    folder = Path(__file__).parents[2] / "fixtures" / "referees"
+    folder = BUILT_IN / "programs" / "keys"
 
     def flags(name: str) -> None:
         listed = set(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))

@@ -7,5 +7,6 @@ changes.py          a better layout as changes of the file, and the patched text
 train.py            the verdict on a training file
 serve.py            the verdict on a serving file; served.py one layout at a load
 judge.py            `check`: reads files and judges them
+shape.py            the model of a file in one line
 verdict.py          Verdict
 """

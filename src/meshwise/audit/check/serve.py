@@ -7,6 +7,7 @@ from dataclasses import replace
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.changes import Change, applied, changes
 from meshwise.audit.check.contradictions import places
+from meshwise.audit.check.shape import described
 from meshwise.audit.check.served import Served, served, with_settings
 from meshwise.audit.check.train import cluster_of, model_of_file
 from meshwise.audit.check.verdict import Verdict
@@ -30,6 +31,10 @@ AXES = ("tp", "pp", "replicas", "attention_dp")
 GGUF = ("llama.cpp", "ollama")
 ENGINES_WITHOUT_REPLICAS = (*GGUF, "tensorrt-llm", "mlx")
 """Engines whose command starts one copy."""
+INPUTS = (
+    "tp", "pp", "replicas", "attention_dp", "ep", "context", "kv", "weights", "memory_share", "draft", "adapters", "adapter_rank", "users",
+)  # fmt: skip
+"""Facts beside the model that a prediction depends on: none is guessed where the file leaves it open."""
 SET = "--set"
 """The key of a fact that the user answered."""
 TIE_SHARE = 0.01
@@ -46,6 +51,8 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     reading = replace(reading, facts=facts)
     found, why = _model(facts, ask.model)
     unknown = [f"model: {why}"] if found is None else []
+    unknown += [f"{one.fact}: {one.note}" for name in INPUTS if (one := facts.get(name)) is not None and one.how == "unknown"]
+    unknown += reading.withheld
     findings = list(_contradictions(facts, found))
     on, command = "", ""
     own = best = None
@@ -69,7 +76,7 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     return Verdict(
         program=program.name,
         title=program.title,
-        version=program.version,
+        version=program.version_of(facts),
         kind=program.kind,
         files=reading.files,
         facts=facts,
@@ -84,6 +91,8 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
         changes=tuple(words),
         patched=done,
         plan_command=command,
+        model=described(found, facts) if found is not None else "",
+        unread=reading.unread,
     )
 
 

@@ -1,12 +1,13 @@
 """The verdict on a training file: whether its layout fits and how fast it is, and the best layout of the same question."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwise.audit.check.contradictions import places
 from meshwise.audit.check.layout import row_of
+from meshwise.audit.check.shape import described
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import known_chip
@@ -22,13 +23,13 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.recipes import FACTS, assumed
 from meshwise.plan.train.rules import TP_IN_NODE, broken
-from meshwise.programs.program import Program, Setup
+from meshwise.programs.program import KERNELS, Program, Setup
 from meshwise.programs.setup import model_facts
 from meshwise.programs.train import adapters
 from meshwise.runs.compare import layouts as layouts_of
 from meshwise.runs.compare import own_choice
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.model import REQUIRED_SIZES, model_of
+from meshwise.runs.model import REQUIRED_SIZES, SIZES, model_of
 from meshwise.runs.run import Run
 from meshwise.runs.train.machine import part_of
 
@@ -59,6 +60,8 @@ class Judged:
     """The part of the cluster that is used."""
     command: str = ""
     """The command that plans the same question."""
+    model: str = ""
+    """The model in one line."""
 
 
 def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
@@ -77,8 +80,24 @@ def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
     return part_of(on, devices), []
 
 
-def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0) -> Judged:
-    """Predict the layout of a training file on a cluster, and search the best one for the same question."""
+INPUTS = (
+    "optimizer", "adapter", "rank", "targets", "frozen", "frozen_layers", "attention", "loss", "overlap", "graphs", "gradients", "capacity",
+    "compile", *SIZES, "experts", "top_k", "expert_ffn", "shared_ffn", "gated", "tied",
+)  # fmt: skip
+"""Facts beside the layout, the batch and the precision that a prediction depends on: none is guessed where the file leaves it open."""
+
+
+def judge(
+    program: Program, facts: Run, on: str, model: str = "", price: float = 0.0, *, withheld: Sequence[str] = ()
+) -> Judged:
+    """Predict the layout of a training file on a cluster, and search the best one for the same question. `withheld`: what decides the
+    verdict and was not read, so that there is none."""
+    judged = _judge(program, facts, on, model, price, withheld)
+    found, _ = model_of_file(facts, model)
+    return replace(judged, model=described(found, facts) if found is not None else "")
+
+
+def _judge(program: Program, facts: Run, on: str, model: str, price: float, withheld: Sequence[str]) -> Judged:
     found, why = model_of_file(facts, model)
     row, missing = row_of(program, facts)
     open_axes = [str(one) for one in [one for one in missing if one.why != "not stated"] or missing]
@@ -87,6 +106,9 @@ def judge(program: Program, facts: Run, on: str, model: str = "", price: float =
     precision = str(facts.value("precision") or "")
     if precision not in PRECISIONS:
         unknown.append(f"precision: {precision + ' is not predicted' if precision else _why(facts, 'precision')}")
+    open_facts = [name for name in INPUTS if (one := facts.get(name)) is not None and one.how == "unknown"]
+    unknown += [f"{name}: {_why(facts, name)}" for name in open_facts if not (found is not None and name in SIZES and model)]
+    unknown += withheld
     if not on:
         return Judged(unknown=(*unknown, *open_axes, "cluster: --on names it"))
     part, findings = cluster_of(facts, on)
@@ -141,19 +163,32 @@ def _predicted(
         layouts = Layouts.from_row({**row, "etp": row["tp"]} if whole else row)
         rules = broken(q, layouts)
         notes += [
-            f"the planner does not know this choice of {program.title}: {rule}"
+            f"{program.title} is not planned like this ({rule.removeprefix('the framework must ')}): predicted all the same"
             for rule in rules
             if rule.startswith("the framework")
         ]
         if TP_IN_NODE in rules:
             notes.append(f"tp {row['tp']} spans nodes of {q.cluster.node.devices}: its all-reduces go over the network")
         own = own_choice(q, layouts)
+        notes += _uncounted(facts, own)
     best, better = _best(program, facts, q) if own is not None or not unsure(facts) else (None, None)
     usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
     if best is not None and own is not None and usable and best.step > own.step * (1 - TIE_SHARE):
         best, better = None, None
     mine = setup_of(facts, q, own) if own is not None else None
     return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())
+
+
+def _uncounted(facts: Run, own: Choice) -> list[str]:
+    """Return what a file says and the prediction does not count."""
+    notes: list[str] = []
+    if facts.whole("mtp_layers"):
+        notes.append(f"{facts.whole('mtp_layers')} layer of multi-token prediction is not counted: about "
+                     f"{facts.whole('mtp_layers') / max(1, facts.whole('layers', 1)):.1%} more work")  # fmt: skip
+    dispatcher = facts.value(f"{KERNELS}dispatcher")
+    if facts.whole("ep", 1) > 1 and "overlap_ep" in facts and dispatcher != "flex":
+        notes.append(f"tokens are predicted as sent by DeepEP (flex), not by the dispatcher {dispatcher or 'allgather'} of the file")
+    return notes
 
 
 def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.0) -> TrainAsk:

@@ -14,6 +14,7 @@ from meshwise.programs.program import Program, launchers, programs
 from meshwise.programs.read import command, companions, flags, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
+from meshwise.programs.read.unread import Unread
 from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import Run, Stated, in_words
@@ -41,6 +42,13 @@ class Reading:
     missing: tuple[str, ...] = ()
     """Files that are referred to but were not given, one sentence each."""
     notes: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    """Keys that no fact comes from."""
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Why there is no verdict on these files: keys that decide it and are not read."""
+        return tuple(one.withholds for one in self.unread if one.withholds)
 
 
 def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = None) -> Reading:
@@ -85,7 +93,7 @@ def _read(sources: Sequence[Source], given: Mapping[str, str]) -> Reading:
     texts = {source.file: source.text for source in sources}
     first = readings[0]
     used = (chosen.program, *first.programs)
-    return Reading(chosen.program, facts, tuple(texts), texts, used, first.missing, (*found.notes, *first.notes))
+    return Reading(chosen.program, facts, tuple(texts), texts, used, first.missing, (*found.notes, *first.notes), first.unread)
 
 
 def _answer(text: str) -> int | float | str | bool:

@@ -1,6 +1,6 @@
 """Show what `check` says about a launch file, and the programs that `export` writes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -10,6 +10,7 @@ from meshwise import units
 from meshwise.audit.check.contradictions import Finding, shown
 from meshwise.plan.serve.words import tokens
 from meshwise.programs.program import Launcher, Program, launchers, programs
+from meshwise.programs.read.unread import Unread
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import VARIABLES, Stated
 from meshwise.ui.views.tables import Column, Table, wrapped
@@ -35,12 +36,41 @@ def verdict_view(verdict: "Verdict", width: int, *, verbose: bool) -> Renderable
     facts = [one for one in _ordered(verdict) if verbose or _matters(one)]
     parts: list[RenderableType] = [wrapped(head, width, style="bold"), Text(""), Table(COLUMNS, facts).fitted(width), Text("")]
     parts += [line for finding in verdict.findings for line in _finding(finding, width)]
+    if verdict.model:
+        parts.insert(1, wrapped(f"model: {verdict.model}", width))
+    parts += [wrapped(line, width, indent="  ", style=style) for line, style in _unread(verdict, verbose=verbose)]
     parts += [wrapped(f"not given: {text}", width, indent="  ", style="yellow") for text in verdict.missing]
     parts += [wrapped(f"note: {text}", width, indent="  ") for text in verdict.notes]
     parts += [wrapped(line, width, indent="  ") for line in _prediction(verdict)]
     parts += [Text(line) for line in _changes(verdict)]
     parts.append(wrapped(_last(verdict), width, style="bold"))
     return Group(*parts)
+
+
+MAX_UNREAD = 8
+"""Keys that are named in a line of those that are not read."""
+
+
+def _unread(verdict: "Verdict", *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield the keys that the answer does not use, with a style: misspelt ones, those that change memory or speed, and the others."""
+    for one in verdict.unread:
+        if one.like:
+            place = f"not read: {one.key} ({one.span}) is no key of {verdict.title} {verdict.version}"
+            yield f"{place}; did you mean {one.like}?", "yellow"
+    left = [one for one in verdict.unread if not one.like]
+    for kind, words in (("memory", "which may change memory"), ("speed", "which may change speed")):
+        keys = [one for one in left if one.changes == kind]
+        if keys:
+            yield f"not read, {words}: {_named(keys, verbose=verbose)}", "yellow"
+    others = [one for one in left if one.changes not in ("memory", "speed")]
+    if others:
+        yield f"not read, others: {_named(others, verbose=verbose)}", ""
+
+
+def _named(keys: Sequence[Unread], *, verbose: bool) -> str:
+    most = len(keys) if verbose else MAX_UNREAD
+    more = f" and {len(keys) - most} more (--verbose)" if len(keys) > most else ""
+    return ", ".join(f"{one.key} ({one.span})" if verbose else one.key for one in keys[:most]) + more
 
 
 def _ordered(verdict: "Verdict") -> list[Stated]:
