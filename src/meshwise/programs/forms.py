@@ -69,6 +69,8 @@ def _scalar(value: Any) -> str:
     """Return a value in JSON, which YAML reads in the same way; plain words without quotes."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in _RESERVED_WORDS:
         return value
+    if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:
+        return text.replace("e", ".0e")  # YAML 1.1 takes 1e-05 for text
     return quoted(value)
 
 

@@ -33,16 +33,17 @@ def _count(number: float) -> str:
 
 def same_shape(model: Model) -> str:
     """Return the known model with the same layers, width and heads, and about as many parameters; '' where there is none."""
-    d = model.decoder
-    for name in _shapes().get((d.hidden, d.layers, d.heads), ()):
+    d, found = model.decoder, dict[str, tuple[bool, float, int, int]]()
+    for number, name in enumerate(_shapes().get((d.hidden, d.layers, d.heads), ())):
         try:
             known = find.find_model(name)
         except UserError:
             continue
         same = (known.decoder.ffn, known.decoder.kv_heads) == (d.ffn, d.kv_heads) or any(op.expert for op in model.ops)
-        if same and abs(known.params / model.params - 1) < MAX_DIFFERENCE:
-            return name
-    return ""
+        away = abs(known.params / model.params - 1)
+        if same and away < MAX_DIFFERENCE:
+            found[name] = (known.decoder.vocab != d.vocab, round(away, 3), len(name), number)
+    return min(found, key=lambda name: found[name], default="")
 
 
 @cache

@@ -151,6 +151,9 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     found = (*findings(program, facts), *judged.findings)
     own, best = judged.own, judged.best
     words, done = _better(reading, facts, judged, ask)
+    fits = own.peak <= own.capacity if own is not None else None
+    saved = reading.lessened if fits is False else ()
+    fits = None if saved else fits
     return Verdict(
         program=program.name,
         title=program.title,
@@ -159,13 +162,13 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
         files=reading.files,
         facts=facts,
         findings=tuple(found),
-        unknown=judged.unknown,
+        unknown=(*judged.unknown, *(f"it needs less with {text}, which is not counted" for text in saved)),
         missing=reading.missing,
         notes=(*reading.notes, *judged.notes),
         on=judged.on,
         own=own,
         best=best,
-        fits=own.peak <= own.capacity if own is not None else None,
+        fits=fits,
         changes=tuple(words),
         patched=done,
         plan_command=judged.command,

@@ -12,12 +12,12 @@ WRAPPERS = frozenset([
     "srun", "sbatch", "salloc", "env", "nohup", "time", "exec", "sudo", "stdbuf", "timeout", "numactl", "nice", "ionice",
     "taskset", "setsid", "xvfb-run", "nsys", "ncu", "uv", "uvx", "conda", "mamba", "poetry", "pipenv", "singularity",
     "apptainer", "docker", "podman", "enroot", "ssh", "pdsh", "clush", "kubectl", "ray", "mpirun", "mpiexec", "orterun",
-    "jsrun", "aprun", "flux", "command", "torch-run", "unbuffer", "script", "catchsegv", "strace", "gdb", "pixi",
+    "mlx.launch", "jsrun", "aprun", "flux", "command", "torch-run", "unbuffer", "script", "catchsegv", "strace", "gdb", "pixi",
 ])  # fmt: skip
 """Commands that start another one, which is found behind their options."""
 PROGRAMS = frozenset([
     "torchrun", "deepspeed", "accelerate", "vllm", "axolotl", "llamafactory-cli", "llama-server", "llama-cli", "ollama",
-    "trtllm-serve", "trtllm-bench", "meshwise", "tune", "swift", "xtuner", "sglang", "dynamo", "lmdeploy",
+    "mlx_lm.server", "trtllm-serve", "trtllm-bench", "meshwise", "tune", "swift", "xtuner", "sglang", "dynamo", "lmdeploy",
     "text-generation-launcher", "maxtext", "torchtitan", "composer", "colossalai",
 ])  # fmt: skip
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy3?)$")

@@ -172,6 +172,9 @@ def _launched(one: Candidate, found: Found, said: _Said) -> list[Run]:
     own = flags.settings(started.launcher_words, {})
     file = next((setting for setting in own if plain_key(setting.key) == "--config-file"), None)
     source = _source(file, program, found, said) if file is not None else None
+    if file is not None and source is None:
+        why = f"in {file.value}, which was not given"
+        return [Run.of(Stated(name, None, "unknown", file.span, file.key, why) for name in ("zero", "precision"))]
     settings = [*(settings_of(source) if source is not None else []), *(_as_key(setting) for setting in own)]
     if not any(setting.key == "distributed_type" for setting in settings):
         return [program.read(settings).without("zero", "fsdp_version")]

@@ -50,6 +50,11 @@ class Reading:
         """Why there is no verdict on these files: keys that decide it and are not read."""
         return tuple(one.withholds for one in self.unread if one.withholds)
 
+    @property
+    def lessened(self) -> tuple[str, ...]:
+        """What saves memory that no prediction counts."""
+        return tuple(f"{one.key} ({one.span}): {one.lessens}" for one in self.unread if one.lessens)
+
 
 def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = None) -> Reading:
     """Read launch files together. `given` are `--set` values: variables of scripts, and facts by name. UserError where nothing is found."""

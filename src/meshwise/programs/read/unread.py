@@ -35,6 +35,8 @@ class Unread:
     """What it changes, by its words: memory, speed, nothing of both, or '' where they do not tell."""
     decides: str = ""
     """What of the verdict it decides; '' where it decides nothing, or that is not known."""
+    lessens: str = ""
+    """The memory that it saves and that is not counted; '' where it saves none, or that is not known."""
     like: str = ""
     """The key that it is most like, where the program lists no such key."""
     used: bool = False
@@ -49,19 +51,22 @@ class Unread:
         return f"{place}; did you mean {self.like}?" if self.like and self.used else ""
 
 
-def unread(program: Program, settings: Iterable[Setting], used: Iterable[str] = ()) -> list[Unread]:
+def unread(program: Program, settings: Sequence[Setting], used: Iterable[str] = ()) -> list[Unread]:
     """Return the keys that a program's facts do not come from. `used`: keys that something else reads, such as a launcher."""
     table = {*program.table(), *(plain_key(key) for key in program.refers), *(plain_key(key) for key in used)}
     known, found = listed(program.name), dict[str, Unread]()
     sections = {row.key.rpartition(".")[0] for row in program.keys if "." in row.key}
-    decides = {plain_key(key): text for key, text in _rules()["decides"].get(program.name, {}).items()}
+    decides, lessens = (
+        {plain_key(key): text for key, text in _rules()[kind].get(program.name, {}).items()} for kind in ("decides", "lessens")
+    )
+    given = {setting.key for setting in settings}
     for setting in settings:
         key, plain = setting.key, plain_key(setting.key)
-        if not _names_a_setting(key) or plain in table or _read_as_list(plain, table) or _unset(setting):
+        if not _names_a_setting(key) or plain in table or _read_as_list(plain, {*table, *given}) or _unset(setting):
             continue
         like = "" if not known and program.flag_words else _like(plain, table, known, program, sections)
         shown = next((row.key for row in program.keys if plain_key(row.key) == like), like) if like else ""
-        found.setdefault(plain, Unread(key, setting.span, changes_of(key), decides.get(plain, ""), shown, like in table))
+        found.setdefault(plain, Unread(key, setting.span, changes_of(key), decides.get(plain, ""), lessens.get(plain, ""), shown, like in table))
     order = ("memory", "speed", "", "nothing")
     return sorted(found.values(), key=lambda one: (not one.withholds, not one.like, order.index(one.changes)))
 
@@ -119,8 +124,13 @@ def _like(key: str, table: set[str], known: frozenset[str], program: Program, se
         return ""
     candidates: Sequence[str] = [*table, *(known if program.name not in OPEN else ())]
     same_form = [one for one in candidates if one.startswith("-") == key.startswith("-") and abs(len(one) - len(key)) < 5]
-    close = get_close_matches(key, same_form, n=1, cutoff=LIKENESS)
-    return close[0] if close else ""
+    close = get_close_matches(key, same_form, n=3, cutoff=LIKENESS)
+    return next((one for one in close if _alike(one.rpartition("."), key.rpartition("."))), "")
+
+
+def _alike(one: tuple[str, str, str], other: tuple[str, str, str]) -> bool:
+    """Return whether the last parts of two dotted keys are alike too, and not only the section that they share."""
+    return one[2] == other[2] or bool(get_close_matches(one[2], [other[2]], cutoff=LIKENESS))
 
 
 def _is_listed(key: str, known: frozenset[str], sections: set[str]) -> bool:

@@ -129,7 +129,7 @@ def write(setup: Setup) -> Written:
     compiled = bool(values.pop("compile", False)) or setup.text("precision") != "bf16"  # its 8-bit products need it
     pairs = [("--module", registered()[config]["module"]), ("--config", config), *PROGRAM.settings(values)]
     pairs.append(("--compile.enable" if compiled else "--compile.no_enable", True))
-    pairs += UNKNOWN_FLAGS
+    pairs += [("--checkpoint.enable", True), ("--checkpoint.interval", setup.whole("save_every", 1000)), *UNKNOWN_FLAGS]
     if not setup.values.get("steps"):
         pairs.append(("--training.steps", "${STEPS:?set STEPS: the number of steps}"))
     words = forms.flag_words(pairs)

@@ -116,7 +116,7 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
     if verdict.kind == "serve":
         yield from own.sentences()
         return
-    word = "fits" if verdict.fits else "does not fit"
+    word = "fits" if verdict.fits else "does not fit" if verdict.fits is False else "whether it fits is not known"
     margin = ", so that it may not fit" if verdict.fits and own.may_not_fit else ""
     yield (
         f"{word}: {own.peak / GIB:.1f} GiB of {own.capacity / GIB:.1f} on the fullest device (90%: {own.peak_low / GIB:.0f} to "
@@ -124,8 +124,9 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
     )
     yield (
         f"speed: {own.step:.4g} s/step (90%: {own.low:.3g} to {own.high:.3g}), {own.tokens_per_second:,.0f} tokens/s, MFU {own.mfu:.1%}"
-        + (", if it fitted" if not verdict.fits else "")
+        + (", if it fitted" if verdict.fits is False else "")
     )
+    yield from (f"not judged: {text}" for text in verdict.unknown)
     if own.total_days is not None:
         cost = f", ${units.show(own.total_dollars, 'count')}" if own.total_dollars else ""
         yield f"{units.show(float(verdict.facts.whole('tokens')), 'count')} tokens: {own.total_days:,.1f} days{cost}"
