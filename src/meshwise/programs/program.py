@@ -243,6 +243,13 @@ class Launch:
 
     facts: tuple[Stated, ...]
     scripts: tuple[Source, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables that it sets for its scripts."""
+    files: tuple[Source, ...] = ()
+    """Files that it lays beside its scripts, such as those of a ConfigMap."""
+    pools: "tuple[Launch, ...]" = ()
+    """Servers of several kinds that it starts, such as one pool for prompts and one for outputs; each has its scripts and its machines."""
+    name: str = ""
 
 
 def _no_launch(_: Source) -> Launch | None:

@@ -4,14 +4,14 @@ Several files are read together: a script, the configuration that it names, and 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
 from meshwise.programs.bash.budget import TooLong, limited
-from meshwise.programs.program import Program, launchers, programs
-from meshwise.programs.read import command, companions, flags, tables, tree
+from meshwise.programs.program import Launch, Program, launchers, programs
+from meshwise.programs.read import command, companions, containers, flags, pages, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
 from meshwise.programs.read.unread import Unread
@@ -117,8 +117,13 @@ def _answer(text: str) -> int | float | str | bool:
 
 
 def kind_of(source: Source) -> str:
-    """Return how a file is written: shell, tree (YAML, JSON) or toml."""
-    suffix, text = Path(source.name or source.file).suffix.lower(), source.text
+    """Return how a file is written: shell, tree (YAML, JSON), toml, page (Markdown with commands) or modelfile."""
+    name = Path(source.name or source.file)
+    suffix, text = name.suffix.lower(), source.text
+    if name.name.startswith("Modelfile") or suffix == ".modelfile":
+        return "modelfile"
+    if suffix in (".md", ".markdown", ".rst"):
+        return "page"
     if suffix == ".toml":
         return "toml"
     if suffix in TREES:
@@ -150,6 +155,10 @@ def _of_source(source: Source, given: Mapping[str, str], beside: Sequence[Source
     kind = kind_of(source)
     if kind == "shell":
         return _of_script(source, given, beside)
+    if kind == "page":
+        return _of_script(pages.commands(source), given, beside)
+    if kind == "modelfile":
+        return Found(_candidates(pages.modelfile(source), source), (), (), (), ())
     if kind == "toml":
         return Found(_candidates(tables.settings(source), source), (), (), (), ())
     found = _of_launchers(source, given, beside)
@@ -171,21 +180,62 @@ def _candidates(settings: Sequence[Setting], source: Source) -> tuple[Candidate,
 
 def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found | None:
     """Return what a manifest of a launcher says; None for a file of no launcher."""
-    for launcher in launchers().values():
-        launch = launcher.read(source)
-        if launch is not None:
-            found = Found((), launch.facts, (), (), ())
-            for script in launch.scripts:
-                found = _joined(found, _of_script(script, given, beside))
-            return found
-    return None
+    readers = [*(launcher.read for launcher in launchers().values()), containers.read]
+    launch = next((found for read in readers if (found := read(source)) is not None), None)
+    if launch is None:
+        return None
+    if len(launch.pools) > 1:
+        return _of_pools(launch, given, beside)
+    return _of_launch(launch.pools[0] if launch.pools else launch, given, beside)
 
 
-def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+def _of_launch(launch: Launch, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+    """Return what a launcher's file says: machines, and what its scripts start with its variables and files."""
+    found = Found((), launch.facts, (), launch.files, ())
+    for file in launch.files:
+        if kind_of(file) not in ("shell", "page"):
+            found = _joined(found, replace(_of_source(file, given, ()), started=()))
+    for script in launch.scripts:
+        found = _joined(found, _of_script(script, given, [*beside, *launch.files], launch.variables))
+    return found
+
+
+def _of_pools(launch: Launch, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+    """Return what several pools of servers say together: the devices of all, and a sentence on each."""
+    founds = [_of_launch(pool, given, beside) for pool in launch.pools]
+    kept = [(pool, found) for pool, found in zip(launch.pools, founds, strict=True) if found.candidates]
+    notes: list[str] = []
+    total = 0
+    for pool, found in kept:
+        best = max(found.candidates, key=lambda one: one.score)
+        facts = companions.facts_of(best, found).facts
+        copies = facts.whole("replicas", 1)
+        devices = facts.whole("devices") or facts.whole("tp", 1) * facts.whole("pp", 1) * copies
+        notes.append(f"pool {pool.name or best.program.title}: {_pool_words(facts)}, {devices} devices")
+        total += devices
+    if len(kept) < 2:
+        return kept[0][1] if kept else _joined(founds[0], Found((), (), (), (), ()))
+    joined = founds[0]
+    for found in founds[1:]:
+        joined = _joined(joined, found)
+    facts = [one for one in joined.launch if one.fact not in ("devices", "replicas", "nodes", "devices_per_node")]
+    more = [Stated("pools", len(kept), "derived", None, "", "; ".join(notes)), Stated("all_devices", total, "derived", None, "", "of all pools")]
+    return replace(joined, launch=(*facts, *more), notes=(*joined.notes, *notes))
+
+
+def _pool_words(facts: Run) -> str:
+    names = ("tp", "pp", "ep", "replicas")
+    words = [f"{name} {in_words(facts.value(name))}" for name in names if name in facts and facts.value(name) != 1]
+    return ", ".join(words) or "tp 1"
+
+
+def _of_script(
+    source: Source, given: Mapping[str, str], beside: Sequence[Source], variables: Mapping[str, str] | None = None
+) -> Found:
     """Read a script: its directives, the programs that it starts, and the files that it writes."""
     from meshwise.programs.read import shell  # bash is loaded for scripts alone
 
-    script = shell.read(source, given, beside)
+    script = shell.read(source, given, beside, variables)
     started = [one for line in script.commands for one in _started(line, given, [*beside, *script.files])]
     candidates = [one for program in started for one in _of_started(program, source)]
     written = Found((), (), (), (), ())
@@ -223,6 +273,9 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
         names = ", ".join(source.file for source in sources)
         known = ", ".join(program.title for program in programs().values())
         started = ", ".join(dict.fromkeys(quoted(one.program) for one in found.started if one.program))
+        scripts = [one.program for one in found.started if one.program.endswith((".sh", ".sbatch", ".slurm", ".bash"))]
+        if scripts:
+            raise UserError(f"{names}: it starts {', '.join(dict.fromkeys(scripts))}, which was not given: give that file too")
         what = f"it starts {started}" if started else "no command with flags of a known program, and no known keys"
         raise UserError(f"{names}: no program that meshwise reads: {what}; expected one of {known}")
     best = max(ranked, key=lambda one: (one.program.name not in COMPANIONS, one.score))

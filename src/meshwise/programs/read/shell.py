@@ -62,9 +62,11 @@ class WrittenFile(Source):
         return place.line if place else self.line
 
 
-def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()) -> Script:
+def read(
+    source: Source, given: Mapping[str, str], beside: Sequence[Source] = (), variables: Mapping[str, str] | None = None
+) -> Script:
     """Return what a script would do. `given` answers unknown variables (`--set`), before what the script assigns; `beside` are files
-    that it may source, start or copy."""
+    that it may source, start or copy; `variables` are set before it starts, as a launcher does."""
     if len(source.text) > MAX_SCRIPT_CHARS:
         raise UserError(
             f"{source.file} has {len(source.text)} characters; a launch script of at most {MAX_SCRIPT_CHARS} is expected"
@@ -73,6 +75,8 @@ def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()
     found = sbatch.directives(text)
     fixed = {name: bash.Value((bash.Piece(value, None, exact=False),)) for name, value in given.items()}
     state = State(source.file, dict(sbatch.variables(found)))
+    state.variables |= {name: bash.Value((bash.Piece(value, None, exact=False),)) for name, value in (variables or {}).items()}
+    state.exported |= set(variables or {})
     state.variables |= fixed
     numbers = sorted(int(name) for name in given if name.isdigit() and 0 < int(name) < 1000)
     if numbers:

@@ -19,6 +19,8 @@ from meshwise.runs.run import Span
 Changes = Literal["memory", "speed", "", "nothing"]
 LIKENESS = 0.87
 """Ratio of difflib from which a key that nobody lists is a misspelt one."""
+MIN_LETTERS = 7
+"""Letters of a key that can be told from another by its likeness."""
 SHARED = {"trainer": ("trainer", "trl"), "llama-factory": ("llama-factory", "trainer"), "megatron-deepspeed": ("megatron",)}
 """Lists of keys of programs that take those of another; a program without a list is compared with what is read of it."""
 OPEN = ("trainer", "accelerate", "deepspeed", "megatron-deepspeed", "neox", "megatron-bridge")
@@ -120,7 +122,7 @@ def changes_of(key: str) -> Changes:
 
 def _like(key: str, table: set[str], known: frozenset[str], program: Program, sections: set[str]) -> str:
     """Return the key that a misspelt one is like; '' for a key that the program lists, or that is like none."""
-    if _is_listed(key, known, sections):
+    if _is_listed(key, known, sections) or len(key.rpartition(".")[2].lstrip("-")) < MIN_LETTERS:
         return ""
     candidates: Sequence[str] = [*table, *(known if program.name not in OPEN else ())]
     same_form = [one for one in candidates if one.startswith("-") == key.startswith("-") and abs(len(one) - len(key)) < 5]
