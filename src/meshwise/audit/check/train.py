@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshwise.audit.check import difference
 from meshwise.audit.check.contradictions import places
 from meshwise.audit.check.layout import row_of
 from meshwise.audit.check.shape import described
@@ -34,7 +35,7 @@ from meshwise.runs.run import Run
 from meshwise.runs.train.machine import part_of
 
 TIE_SHARE = 0.01
-"""A layout within this share of the best needs no change."""
+"""A layout within this share of the best is not worth a word."""
 MAX_TRIED = 40
 """Layouts to look through for one that the program can say."""
 
@@ -109,12 +110,31 @@ def _judge(program: Program, facts: Run, on: str, model: str, price: float, with
     open_facts = [name for name in INPUTS if (one := facts.get(name)) is not None and one.how == "unknown"]
     unknown += [f"{name}: {_why(facts, name)}" for name in open_facts if not (found is not None and name in SIZES and model)]
     unknown += withheld
+    given, on = on, on or chip_of(facts)
     if not on:
         return Judged(unknown=(*unknown, *open_axes, "cluster: --on names it"))
     part, findings = cluster_of(facts, on)
+    notes = machine_notes(facts, given, part)
     if unknown or found is None or findings:
-        return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part)
-    return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
+        return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part, notes=notes)
+    judged = _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
+    return replace(judged, notes=(*notes, *judged.notes))
+
+
+def chip_of(facts: Run) -> str:
+    """Return the chip that a file names (H100:8, mi250), where it is a known one; '' otherwise."""
+    name = facts.text("chip")
+    found = known_chip(name) if name else None
+    return found.key if found is not None else ""
+
+
+def machine_notes(facts: Run, on: str, part: str) -> tuple[str, ...]:
+    """Return what is assumed of the machine: the file's own chip, or a part of what the user names."""
+    if not on:
+        return (f"--on is not given: the {facts.text('chip')} that the file names",)
+    if part == on or known_chip(on) is not None:
+        return ()
+    return (f"the file starts {facts.whole('devices'):,} of the {clusters.find_cluster(on).devices:,} devices of {on}: the others are idle",)
 
 
 def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
@@ -173,7 +193,11 @@ def _predicted(
         notes += _uncounted(facts, own)
     best, better = _best(program, facts, q) if own is not None or not unsure(facts) else (None, None)
     usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
-    if best is not None and own is not None and usable and best.step > own.step * (1 - TIE_SHARE):
+    if best is not None and own is not None and usable and not difference.is_faster(own.step / best.step):
+        if best.step < own.step * (1 - TIE_SHARE):
+            low, high = difference.interval(1.0)
+            sure = f"the uncertainty of a difference, {low - 1:.0%} to {high - 1:+.0%}"
+            notes.append(f"{best.name} is predicted {own.step / best.step - 1:.0%} faster, which is within {sure}")
         best, better = None, None
     mine = setup_of(facts, q, own) if own is not None else None
     return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())

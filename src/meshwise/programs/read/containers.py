@@ -1,6 +1,7 @@
 """Containers: docker compose, the Helm values of vLLM's production stack, and Ray Serve's LLM configuration."""
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -39,36 +40,33 @@ def _compose(source: Source, services: Any) -> Launch | None:
     for key, service in services.value if services.id == "mapping" else ():
         image, command = manifests.value(manifests.at(service, ("image",))), manifests.at(service, ("command",))
         entry = manifests.at(service, ("entrypoint",))
-        words = [*_words(entry), *_words(command)]
         first = () if entry is not None else entry_of(image)
-        if not words and not first:
+        if entry is None and command is None and not first:
             continue
         variables = _variables(service)
         facts = [*_devices(source, service), *(Stated(f"env:{name}", value, "said", None, name) for name, value in variables.items())]
-        pools.append(Launch(tuple(facts), (_script(source, first, words, command),), variables, name=str(key.value)))
+        pools.append(Launch(tuple(facts), (_script(source, first, entry, command),), variables, name=str(key.value)))
     return Launch((), pools=tuple(pools)) if pools else None
 
 
 def _words(node: Any) -> list[Any]:
-    """Return the words of a command: a list of scalars, or one text, which a shell splits."""
+    """Return the scalars of a command: the items of a list, or one text."""
     if node is None:
         return []
     return [node] if node.id == "scalar" else [item for item in node.value if item.id == "scalar"]
 
 
-def _script(source: Source, first: Sequence[str], words: Sequence[Any], command: Any) -> Source:
-    """Return a command as a script; a command that is one text is a script itself."""
-    front = " ".join(first)
-    if command is not None and command.id == "scalar" and len(words) == 1:
-        body = manifests.block(source, command)
-        text = re.sub(r"\s*\n\s*", " ", body.text.strip()) if command.style in (">", "|") else body.text
-        return Source(source.file, f"{front} {text}".strip(), "", body.line, (-1,))
-    if not words:
-        return Source(source.file, front, "", 1, (-1,))
-    body = manifests.of_words(source, words)
-    if not front:
-        return body
-    return Source(source.file, f"{front} \\\n{body.text}", "", max(1, body.line - 1), (-1, *(body.starts or ())))
+def _script(source: Source, first: Sequence[str], entry: Any, command: Any) -> Source:
+    """Return what a service starts as a script: lists are words, a text is split as a shell does."""
+    parts = [(node, _words(node)) for node in (entry, command) if node is not None]
+    if len(parts) == 1 and parts[0][0].id == "sequence" and parts[0][1]:
+        return manifests.of_words(source, parts[0][1], first)
+    texts = [*first]
+    for node, words in parts:
+        plain = [re.sub(r"\s*\n\s*", " ", str(word.value).strip()) for word in words]
+        texts += plain if node.id == "scalar" else [shlex.quote(text) for text in plain]
+    line = source.line + int(parts[-1][0].start_mark.line) if parts else 1
+    return Source(source.file, " ".join(texts), "", line, (-1,))
 
 
 def _variables(service: Any) -> dict[str, str]:
@@ -113,8 +111,6 @@ def _flags(node: Any) -> list[str]:
 
 
 def _engine(source: Source, node: Any, model: str, settings: Any, facts: list[Stated], name: str) -> Launch:
-    import shlex
-
     line = source.line + int(node.start_mark.line)
     words = ["vllm", "serve", model, *_flags(settings)]
     return Launch(tuple(facts), (Source(source.file, shlex.join(words), "", line, (-1,)),), name=name)

@@ -3,6 +3,7 @@
 Several files are read together: a script, the configuration that it names, and what the script itself writes by heredocs.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import Run, Stated, in_words
 
+SECRET = re.compile(r"env:.*(TOKEN|KEY|SECRET|PASSWORD)", re.IGNORECASE)
+"""Variables whose values nobody should see in a report."""
 MAX_FILE_BYTES = 500_000
 """Bytes of a launch file."""
 SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
@@ -95,6 +98,7 @@ def _read(sources: Sequence[Source], given: Mapping[str, str]) -> Reading:
     facts = _agreed([reading.facts for reading in readings], ways)
     answers = [Stated(name, _answer(value), "said", None, "--set") for name, value in given.items() if name in BY_NAME]
     facts = facts.without(*(one.fact for one in answers)).adding(answers)
+    facts = facts.adding(one._replace(value="(set)") for one in facts if SECRET.match(one.fact) and one.value)
     texts = {source.file: source.text for source in sources}
     first = readings[0]
     used = (chosen.program, *first.programs)
@@ -210,7 +214,7 @@ def _of_pools(launch: Launch, given: Mapping[str, str], beside: Sequence[Source]
         best = max(found.candidates, key=lambda one: one.score)
         facts = companions.facts_of(best, found).facts
         copies = facts.whole("replicas", 1)
-        devices = facts.whole("devices") or facts.whole("tp", 1) * facts.whole("pp", 1) * copies
+        devices = facts.whole("tp", 1) * facts.whole("pp", 1) * copies
         notes.append(f"pool {pool.name or best.program.title}: {_pool_words(facts)}, {devices} devices")
         total += devices
     if len(kept) < 2:

@@ -106,7 +106,20 @@ def _script(source: Source, shell: Interpreter) -> Script:
     directives = tuple(_setting(one, source.file) for one in shell.directives)
     files = tuple(_file(name, value, source.file) for name, value in shell.state.files.items())
     words = {name: word(value, source.file, 1) for name, value in plain.items()}
-    return Script(commands, directives, files, words, unknown, tuple(dict.fromkeys(shell.notes)))
+    return Script(commands, directives, files, words, unknown, _once(shell.notes))
+
+
+def _once(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return notes without repeats: of one text at several lines the first, with the number of the others."""
+    places: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        place, _, text = note.partition(": ")
+        places.setdefault(text or place, []).append(place)
+    found: list[str] = []
+    for text, where in places.items():
+        more = f" (and {len(where) - 1} more lines)" if len(where) > 1 else ""
+        found.append(f"{where[0]}: {text}{more}" if where[0] != text else text)
+    return tuple(found)
 
 
 def _pieces(source: Source) -> bash.Source:

@@ -122,7 +122,7 @@ def changes_of(key: str) -> Changes:
 
 def _like(key: str, table: set[str], known: frozenset[str], program: Program, sections: set[str]) -> str:
     """Return the key that a misspelt one is like; '' for a key that the program lists, or that is like none."""
-    if _is_listed(key, known, sections) or len(key.rpartition(".")[2].lstrip("-")) < MIN_LETTERS:
+    if _is_listed(key, known, sections) or len(key.lstrip("-")) < MIN_LETTERS:
         return ""
     candidates: Sequence[str] = [*table, *(known if program.name not in OPEN else ())]
     same_form = [one for one in candidates if one.startswith("-") == key.startswith("-") and abs(len(one) - len(key)) < 5]

@@ -184,7 +184,7 @@ def write(setup: Setup) -> Written:
     todo |= {"dataset_path": "DATASET_PATH: the folder of the data"}
     todo |= {} if setup.values.get("steps") else {"steps": "STEPS: the number of steps"}
     pairs += [(key, f"${{{text.partition(':')[0]}:?set {text}}}") for key, text in todo.items()]
-    base = "${BASE_YML:?set BASE_YML: the path of MaxText's configs/base.yml}"
+    base = "${BASE_YML:?set BASE_YML: the path of configs/base.yml of MaxText}"
     command = ("python", "-m", "maxtext.trainers.pre_train.train", base, *forms.pair_words(pairs))
     several = on_gpus and setup.whole("nodes") > 1  # nodes with TPUs find one another by themselves
     found = {"JAX_COORDINATOR_IP": "$MASTER_ADDR", "JAX_COORDINATOR_PORT": "$MASTER_PORT"} if several else {}

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise import units
+from meshwise.audit.check import difference
 from meshwise.audit.check.contradictions import Finding, shown
 from meshwise.plan.serve.words import tokens
 from meshwise.programs.program import Launcher, Program, launchers, programs
@@ -141,7 +142,7 @@ def _changes(verdict: "Verdict") -> Iterator[str]:
         yield f"better: {best.name}: {rates}, first token after {best.ttft:.2g} s, {best.peak / GIB:.1f} GiB"
         yield from (f"  {change}" + (f"  ({change.span})" if change.span else "") for change in verdict.changes)
         return
-    faster = f", {own.step / best.step - 1:.0%} faster" if own is not None and verdict.fits else ""
+    faster = f", {difference.words(own.step / best.step)}" if own is not None and verdict.fits else ""
     yield f"better: {best.name}: {best.step:.4g} s/step{faster}, {best.peak / GIB:.1f} GiB"
     for change in verdict.changes:
         yield f"  {change}" + (f"  ({change.span})" if change.span else "")
@@ -155,7 +156,7 @@ def _last(verdict: "Verdict") -> str:
     if verdict.fits is None:
         return "Nothing contradicts; whether it fits is not predicted."
     return "It fits" + (
-        ", but another layout is better." if verdict.best is not None else ", and no layout is faster by more than 1%."
+        ", but another layout is better." if verdict.best is not None else ", and no layout is surely faster."
     )
 
 
