@@ -3,6 +3,7 @@
 import os
 import subprocess
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,11 @@ def started(text: str, folder: Path) -> list[str]:
     names = {word.partition(":?")[0].rpartition("${")[2] for word in text.split() if ":?" in word}
     variables = {name: f"/some/{name.lower()}" for name in names if name.isidentifier()}
     done = subprocess.run(
-        ["bash", "train.sh"], cwd=folder, env={"PATH": f"{folder}:{os.environ['PATH']}", **variables}, capture_output=True, text=True
+        ["bash", "train.sh"],
+        cwd=folder,
+        env={"PATH": f"{folder}:{os.environ['PATH']}", **variables},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -74,8 +79,10 @@ def test_a_restart_loads_the_folder_that_it_saves_to(program: str, model: str, o
     write = programs()[program].write
     assert write is not None
     made = write(setup)
-    words = started(torchrun.write(Job("x", 1, 8, made.command, made.starter, made.environment, chip="h100-sxm"))["train.sh"], tmp_path)
-    pairs = dict(zip(words, words[1:], strict=False)) | dict(word.split("=", 1) for word in words if "=" in word)
+    words = started(
+        torchrun.write(Job("x", 1, 8, made.command, made.starter, made.environment, chip="h100-sxm"))["train.sh"], tmp_path
+    )
+    pairs = dict(pairwise(words)) | dict(word.split("=", 1) for word in words if "=" in word)
     saved = pairs.get("--save") or pairs["checkpoint.save"]
     assert saved == "/some/checkpoints"
     assert (pairs.get("--load") or pairs["checkpoint.load"]) == saved
@@ -86,7 +93,7 @@ def test_megatron_has_the_flags_that_the_prediction_assumes() -> None:
     write = programs()["megatron"].write
     assert write is not None
     words = write(setup).command
-    flags = dict(zip(words, words[1:], strict=False))
+    flags = dict(pairwise(words))
     assert {flags["--attention-dropout"], flags["--hidden-dropout"]} == {"0"}
     assert "--moe-grouped-gemm" in words
     assert float(flags["--moe-aux-loss-coeff"]) == 0.001  # router_aux_loss_coef of its config.json
@@ -109,7 +116,7 @@ def test_deepseek_is_written_whole_for_megatron() -> None:
     write = programs()["megatron"].write
     assert write is not None
     words = write(near("megatron", setup)).command
-    flags = dict(zip(words, words[1:], strict=False))
+    flags = dict(pairwise(words))
     assert flags["--moe-layer-freq"] == "([0]*3+[1]*58)"
     assert (flags["--kv-lora-rank"], flags["--q-lora-rank"], flags["--mtp-num-layers"]) == ("512", "1536", "1")
     assert {"--multi-latent-attention", "--moe-router-enable-expert-bias"} <= set(words)
@@ -148,7 +155,9 @@ def test_variables_of_the_environment_come_after_those_that_they_use() -> None:
     assert lines.index("export MASTER_ADDR=here") < lines.index('export JAX_COORDINATOR_IP="$MASTER_ADDR"')
 
 
-@pytest.mark.parametrize(("launcher", "file"), [("torchrun", "serve.sh"), ("slurm", "serve.sbatch"), ("leaderworkerset", "serve.yaml")])
+@pytest.mark.parametrize(
+    ("launcher", "file"), [("torchrun", "serve.sh"), ("slurm", "serve.sbatch"), ("leaderworkerset", "serve.yaml")]
+)
 def test_files_of_servers_and_of_trainings_have_names_of_their_own(launcher: str, file: str) -> None:
     served = serve(ServeAsk(model="llama-3.1-8b", on="8xh100-sxm", engine="vllm"), commands)
     made = export(served, "vllm", launcher)

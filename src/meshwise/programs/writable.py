@@ -74,7 +74,11 @@ def _searched(plan: TrainPlan, program: Program, can: Can, facts: Facts) -> list
         if kept or not tried:
             return kept
         instead = {axis: value for refusal in program.refuse(facts(tried[0])) for axis, value in refusal.instead.items()}
-        limits = {axis: (index(axis, value), index(axis, value)) for axis, value in instead.items() if axis in NAMES and axis != "dp_shard"}
+        limits = {
+            axis: (index(axis, value), index(axis, value))
+            for axis, value in instead.items()
+            if axis in NAMES and axis != "dp_shard"
+        }
         if not limits or limits.items() <= bounds.items():
             return []
         bounds |= limits

@@ -190,7 +190,13 @@ def _sparse(s: Shape, llama: dict[str, object], name: str) -> Model:
         "tie_word_embeddings": s.tied == "yes", "n_group": s.groups[0] or 1, "topk_group": s.groups[1] or s.groups[0] or 1,
     }  # fmt: skip
     if kv:
-        heads = {"kv_lora_rank": kv, "q_lora_rank": q or None, "qk_nope_head_dim": nope, "qk_rope_head_dim": rope, "v_head_dim": v}
+        heads = {
+            "kv_lora_rank": kv,
+            "q_lora_rank": q or None,
+            "qk_nope_head_dim": nope,
+            "qk_rope_head_dim": rope,
+            "v_head_dim": v,
+        }
         sizes |= {"model_type": "deepseek_v3", **heads}
     else:
         sizes |= {"model_type": "glm4_moe"}

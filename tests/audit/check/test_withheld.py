@@ -52,7 +52,10 @@ def test_an_answer_gives_the_verdict_that_was_withheld() -> None:
 
 
 def test_a_key_that_saves_memory_leaves_the_verdict_that_it_fits() -> None:
-    text = GPT + "--bf16 --use-distributed-optimizer --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    text = (
+        GPT
+        + "--bf16 --use-distributed-optimizer --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    )
     assert verdict(text).fits is True
     assert verdict(text + " --exp-avg-dtype bf16").fits is True
 
@@ -67,7 +70,8 @@ def test_keys_that_are_not_read_are_listed_those_that_change_memory_first() -> N
 @pytest.mark.parametrize(
     ("file", "text", "key", "like"),
     [
-        ("t.toml", '[model]\nname="llama3"\nflavor="8B"\n[training]\nseq_len=8192\n[job]\ndump_folder="x"\n[paralelism]\ntensor_parallel_degree=8\n', "paralelism.tensor_parallel_degree",
+        ("t.toml", '[model]\nname="llama3"\nflavor="8B"\n[training]\nseq_len=8192\n[job]\nx=1\n[paralelism]\ntensor_parallel_degree=8\n',
+         "paralelism.tensor_parallel_degree",
          "parallelism.tensor_parallel_degree"),
         ("a.yaml", "distributed_type: FSDP\nnum_machines: 1\nnum_processes: 8\nmixed_precision: bf16\nfsdp_config:\n  fsdp_verzion: 2\n",
          "fsdp_config.fsdp_verzion", "fsdp_config.fsdp_version"),
@@ -82,7 +86,10 @@ def test_misspelt_keys_of_files_have_a_suggestion(file: str, text: str, key: str
 
 
 def test_one_line_names_the_model_that_was_built_from_flags() -> None:
-    text = GPT.replace("32 --hidden-size 4096 --num-attention-heads 32", "96 --hidden-size 12288 --num-attention-heads 96") + "--bf16"
+    text = (
+        GPT.replace("32 --hidden-size 4096 --num-attention-heads 32", "96 --hidden-size 12288 --num-attention-heads 96")
+        + "--bf16"
+    )
     assert verdict(text.replace("32000", "51200")).model.startswith("175B parameters: 96 layers of width 12,288")
     assert verdict(text.replace("32000", "51200")).model.endswith("-175b")  # the shape of a known one
 
@@ -111,7 +118,9 @@ def test_flags_that_exclude_each_other_cannot_start(flags: str, words: str) -> N
 
 def test_a_fix_leaves_no_flags_that_exclude_each_other() -> None:
     text = GPT.replace("--num-layers 32 --hidden-size 4096", "--num-layers 80 --hidden-size 8192").replace("8 --seq", "512 --seq")
-    text = text.replace("--nproc_per_node 8", "--nnodes 8 --nproc_per_node 8").replace("--num-attention-heads 32", "--num-attention-heads 64")
+    text = text.replace("--nproc_per_node 8", "--nnodes 8 --nproc_per_node 8").replace(
+        "--num-attention-heads 32", "--num-attention-heads 64"
+    )
     flags = "--bf16 --tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 20 "
     found = verdict(text + flags + "--sequence-parallel --use-distributed-optimizer", on="8x8xh100-sxm")
     patched = found.patched["t.sh"]

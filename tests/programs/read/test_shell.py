@@ -62,8 +62,10 @@ def test_both_branches_of_an_undecidable_test_are_followed_and_none_is_believed(
     [
         ('if [ $1 = fp16 ]; then P="--fp16"; else P="--bf16"; fi\ntrain $P', ["train --fp16", "train --bf16"]),
         ('A="--bf16"; if [ $1 = 8 ]; then A="$A --tp 8"; fi\ntrain $A', ["train --bf16 --tp 8", "train --bf16"]),
-        ("if [ $1 = a ]; then T=2; elif [ $1 = b ]; then T=2; else T=4; fi\ntrain --tp $T", ["train --tp 2", "train --tp 2", "train --tp 4"]),
-        ('A=(--x)\ncase $SIZE in big) A+=(--l 64);; *) A+=(--l 32);; esac\ntrain "${A[@]}" --y', ["train --x --l 64 --y", "train --x --l 32 --y"]),
+        ("if [ $1 = a ]; then T=2; elif [ $1 = b ]; then T=2; else T=4; fi\ntrain --tp $T",
+         ["train --tp 2", "train --tp 2", "train --tp 4"]),
+        ('A=(--x)\ncase $SIZE in big) A+=(--l 64);; *) A+=(--l 32);; esac\ntrain "${A[@]}" --y',
+         ["train --x --l 64 --y", "train --x --l 32 --y"]),
         ("if [ $1 = a ]; then T=2; fi\ntrain --tp ${T:-1}", ["train --tp 2", "train --tp 1"]),
         ("if [ $1 = a ]; then T=2; P=4; else T=4; P=2; fi\ntrain --tp $T --pp $P", ["train --tp 2 --pp 4", "train --tp 4 --pp 2"]),
     ],

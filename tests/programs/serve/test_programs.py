@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwise.catalogue.files import BUILT_IN
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.judge import check
 from meshwise.audit.check.verdict import Verdict
+from meshwise.catalogue.files import BUILT_IN
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.plan import ServePlan, make
@@ -74,7 +74,7 @@ def test_llama_cpp_and_ollama_say_their_plans() -> None:
         model="llama-3-8b:q4_k_m", on="2xrtx3090", users=4, context=8192, engine="llama.cpp", fix=("split=layer", "cards=2")
     )
     written = export(made, "llama.cpp")
-    facts = read_sources([Source("train.sh", written.files["train.sh"])], {}).facts
+    facts = read_sources([Source("serve.sh", written.files["serve.sh"])], {}).facts
     assert [facts.value(name) for name in ("users", "context", "split", "kv", "flash")] == [4, 8192, "layer", "f16", True]
     preset = written.files["models.ini"]
     assert preset.endswith(

@@ -111,8 +111,8 @@ def _model(program: Program, facts: Run) -> Iterator[Finding]:
         )
 
 
-COUNTS = ("tp", "pp", "cp", "ep", "etp", "mbs", "vpp", "batch", "seq", "accumulation", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab",
-          "nodes", "devices_per_node", "devices", "dp", "dp_shard", "dp_replicate", "experts", "top_k")  # fmt: skip
+COUNTS = ("tp", "pp", "cp", "ep", "etp", "mbs", "vpp", "batch", "seq", "accumulation", "layers", "hidden", "heads", "kv_heads", "ffn",
+          "vocab", "nodes", "devices_per_node", "devices", "dp", "dp_shard", "dp_replicate", "experts", "top_k")  # fmt: skip
 """Facts that are 1 or more wherever they are set at all."""
 
 
@@ -120,7 +120,13 @@ def _zeros(program: Program, facts: Run) -> Iterator[Finding]:
     """No degree, size or count of a run is zero or less."""
     for name in COUNTS:
         one = facts.get(name)
-        if one is not None and one.how == "said" and isinstance(one.value, int) and not isinstance(one.value, bool) and one.value < 1:
+        if (
+            one is not None
+            and one.how == "said"
+            and isinstance(one.value, int)
+            and not isinstance(one.value, bool)
+            and one.value < 1
+        ):
             if name in ("experts", "top_k") and one.value == 0:
                 continue  # no experts
             yield contradiction("stops", f"{one.key or name} is {one.value}: expected 1 or more", places(facts, name))

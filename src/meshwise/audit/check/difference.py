@@ -5,9 +5,10 @@ import math
 from meshwise.cost.interval import COVERAGE_STDS
 
 DIFFERENCE_STD = 0.071
-"""Spread of log(predicted / measured) of one layout about the mean of the layouts of its question: root of the mean square over the built-in
-tables, rows within twice the time of their group's best (tools/differences.py, 2026-11-18: 0.02 to 0.12 by table). What all layouts of a
-machine share, its level, drops out of a difference."""
+"""Spread of log(predicted / measured) of one layout about the mean of the layouts of its question: root of the mean square over the
+built-in tables, rows within twice the time of their group's best (tools/differences.py, 2026-11-18: 0.02 to 0.12 by table). What all
+layouts of a machine share, its level, drops out of a difference. Servers are
+judged by the same spread, which is not measured for them: tables of theirs have too few layouts of one question."""
 
 
 def interval(gain: float) -> tuple[float, float]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.changes import Change, applied, changes
 from meshwise.audit.check.contradictions import places
-from meshwise.audit.check.shape import described
+from meshwise.audit.check.difference import is_faster
 from meshwise.audit.check.served import Served, served, with_settings
+from meshwise.audit.check.shape import described
 from meshwise.audit.check.train import chip_of, cluster_of, machine_notes, model_of_file
 from meshwise.audit.check.verdict import Verdict
 from meshwise.audit.finding import Finding, contradiction
@@ -41,8 +42,6 @@ SET = "--set"
 """The key of a fact that the user answered."""
 MAX_COUNT = 10**8
 """Devices, requests or tokens of a request, at most."""
-TIE_SHARE = 0.01
-"""A layout within this share of the best needs no change."""
 
 
 def judge(reading: Reading, ask: CheckAsk) -> Verdict:
@@ -233,19 +232,11 @@ def _predicted(
     if not own.fits:
         own = replace(own, remedies=tuple(_remedies(own_ask, facts, model)))
     top = next(iter(search(free).options), None)
-    if top is None or top.layout.name == option.layout.name or worth(free, top) <= worth(q, option) * (1 + _uncertainty(own)):
+    if top is None or top.layout.name == option.layout.name or not is_faster(worth(free, top) / max(worth(q, option), 1e-9)):
         return own, None, [], notes
     mine, better = setup.of_layout(q, option.layout), setup.of_layout(free, top.layout)
     words = changes(reading.programs or (reading.program,), facts, mine, better)
     return own, served(free_ask, free, top, own.context), words, notes
-
-
-def _uncertainty(own: Served) -> float:
-    """Return the share by which another layout must be better: half of the interval of the file's own speed, which is more than the
-    uncertainty of a difference on the same machine."""
-    if own.low is None or own.high is None or own.low <= 0:
-        return TIE_SHARE
-    return max(TIE_SHARE, (own.high / own.low) ** 0.5 - 1)
 
 
 def _started_with(ask: ServeAsk, facts: Run, model: Model) -> tuple[ServeAsk, list[str]]:
@@ -281,11 +272,13 @@ def _remedies(ask: ServeAsk, facts: Run, model: Model) -> Iterator[str]:
     if ask.kv in ("f16", ""):
         tries.append(("a KV cache in fp8", replace(ask, kv="fp8")))
     context = ask.context or model.decoder.context or 0
-    for shorter in (context // 2, context // 4, context // 8, context // 16):
-        if shorter >= max(1024, ask.prompt + ask.output):
-            tries.append((f"a context of {shorter:,}", replace(ask, context=shorter)))
+    shorter = [context // part for part in (2, 4, 8, 16) if context // part >= max(1024, ask.prompt + ask.output)]
+    tries += [(f"a context of {length:,}", replace(ask, context=length)) for length in shorter]
     if fmt in ("", "bf16", "fp16"):
-        tries += [("weights in fp8", replace(ask, model=f"{name}:fp8")), ("weights in 4 bits (awq)", replace(ask, model=f"{name}:awq"))]
+        tries += [
+            ("weights in fp8", replace(ask, model=f"{name}:fp8")),
+            ("weights in 4 bits (awq)", replace(ask, model=f"{name}:awq")),
+        ]
     found: dict[str, bool] = {}
     for words, other in tries:
         kind = words.split()[1]
@@ -328,7 +321,9 @@ def _contradictions(facts: Run, model: Model | None) -> Iterator[Finding]:
     for name in ("tp", "pp", "replicas", "context", "users", "copy_users"):
         one = facts.get(name)
         if one is not None and one.how == "said" and isinstance(one.value, int) and not 1 <= one.value < MAX_COUNT:
-            yield contradiction("stops", f"{one.key or name} is {one.value}: expected 1 or more, and no more than anyone has", (one.where,))
+            yield contradiction(
+                "stops", f"{one.key or name} is {one.value}: expected 1 or more, and no more than anyone has", (one.where,)
+            )
     share = facts.value("memory_share")
     if isinstance(share, int | float) and not 0 < share <= 1:
         yield contradiction(

@@ -88,7 +88,8 @@ def served(ask: ServeAsk, q: ServeQuestion, option: Option, context: int) -> Ser
         most_users=option.most_users,
         fits=option.speed is not None,
         context=context,
-        **_room(q, option, context),
+        cache_tokens=_cache_tokens(q, option),
+        full_requests=_full_requests(q, option, context),
     )
     if option.speed is None or option.report is None:
         return plain
@@ -107,13 +108,18 @@ def served(ask: ServeAsk, q: ServeQuestion, option: Option, context: int) -> Ser
     )
 
 
-def _room(q: ServeQuestion, option: Option, context: int) -> dict[str, int]:
-    """Return the tokens of KV cache of all copies, and the requests of the whole context that they hold."""
-    limits, copies = option.limits, option.layout.replicas
-    if not q.runtime.paged or not math.isfinite(limits.cache) or limits.cache <= 0:
-        return {}
-    full = min(float(limits.sequences), limits.cache / (context + limits.fixed))
-    return {"cache_tokens": int(limits.cache) * copies, "full_requests": int(full) * copies}
+def _cache_tokens(q: ServeQuestion, option: Option) -> int:
+    """Return the tokens of KV cache of all copies; 0 where the cache is not paged."""
+    room = option.limits.cache
+    return int(room) * option.layout.replicas if q.runtime.paged and math.isfinite(room) and room > 0 else 0
+
+
+def _full_requests(q: ServeQuestion, option: Option, context: int) -> int:
+    """Return the requests of the whole context that the cache of all copies holds."""
+    if not _cache_tokens(q, option):
+        return 0
+    limits = option.limits
+    return int(min(float(limits.sequences), limits.cache / (context + limits.fixed))) * option.layout.replicas
 
 
 def with_settings(q: ServeQuestion, facts: Run, *, bounded: bool) -> ServeQuestion:

@@ -88,9 +88,7 @@ INPUTS = (
 """Facts beside the layout, the batch and the precision that a prediction depends on: none is guessed where the file leaves it open."""
 
 
-def judge(
-    program: Program, facts: Run, on: str, model: str = "", price: float = 0.0, *, withheld: Sequence[str] = ()
-) -> Judged:
+def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0, *, withheld: Sequence[str] = ()) -> Judged:
     """Predict the layout of a training file on a cluster, and search the best one for the same question. `withheld`: what decides the
     verdict and was not read, so that there is none."""
     judged = _judge(program, facts, on, model, price, withheld)
@@ -134,7 +132,9 @@ def machine_notes(facts: Run, on: str, part: str) -> tuple[str, ...]:
         return (f"--on is not given: the {facts.text('chip')} that the file names",)
     if part == on or known_chip(on) is not None:
         return ()
-    return (f"the file starts {facts.whole('devices'):,} of the {clusters.find_cluster(on).devices:,} devices of {on}: the others are idle",)
+    return (
+        f"the file starts {facts.whole('devices'):,} of the {clusters.find_cluster(on).devices:,} devices of {on}: the others are idle",
+    )
 
 
 def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
@@ -211,7 +211,9 @@ def _uncounted(facts: Run, own: Choice) -> list[str]:
                      f"{facts.whole('mtp_layers') / max(1, facts.whole('layers', 1)):.1%} more work")  # fmt: skip
     dispatcher = facts.value(f"{KERNELS}dispatcher")
     if facts.whole("ep", 1) > 1 and "overlap_ep" in facts and dispatcher != "flex":
-        notes.append(f"tokens are predicted as sent by DeepEP (flex), not by the dispatcher {dispatcher or 'allgather'} of the file")
+        notes.append(
+            f"tokens are predicted as sent by DeepEP (flex), not by the dispatcher {dispatcher or 'allgather'} of the file"
+        )
     return notes
 
 

@@ -163,7 +163,9 @@ def _array(arrays: Sequence[Array], fork: Fork) -> Array:
         return Array(tuple((key, _value([dict(a.items).get(key) for a in arrays], fork)) for key in keys), True)
     shortest = min(map(len, lists))
     start = next((i for i in range(shortest) if not all(_same(t[i], lists[0][i]) for t in lists)), shortest)
-    end = next((i for i in range(shortest - start) if not all(_same(t[-1 - i], lists[0][-1 - i]) for t in lists)), shortest - start)
+    end = next(
+        (i for i in range(shortest - start) if not all(_same(t[-1 - i], lists[0][-1 - i]) for t in lists)), shortest - start
+    )
     middle: list[Value] = []
     for number, values in enumerate(lists):
         for value in values[start : len(values) - end]:

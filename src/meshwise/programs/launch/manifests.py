@@ -93,7 +93,9 @@ def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]])
 
 def variables_of(facts: Iterable[Stated]) -> dict[str, str]:
     """Return the environment of containers as variables of their scripts."""
-    return {one.fact.removeprefix("env:"): str(one.value) for one in facts if one.fact.startswith("env:") and one.value is not None}
+    return {
+        one.fact.removeprefix("env:"): str(one.value) for one in facts if one.fact.startswith("env:") and one.value is not None
+    }
 
 
 def config_maps(source: Source) -> tuple[Source, ...]:
@@ -121,7 +123,10 @@ def read_services(source: Source) -> Launch | None:
         started = [one for held in held_here for one in _script(source, held)]
         if not started:
             continue  # a frontend, whose image starts it
-        facts = [*_count(source, service, ("replicas",), "replicas"), *_count(source, service, ("multinode", "nodeCount"), "nodes")]
+        facts = [
+            *_count(source, service, ("replicas",), "replicas"),
+            *_count(source, service, ("multinode", "nodeCount"), "nodes"),
+        ]
         facts += _devices(source, service)
         facts += [one for held in (service, *held_here) for one in _environment(source, held)]
         pools.append(Launch(tuple(facts), tuple(started), variables_of(facts), config_maps(source), name=str(key.value)))
@@ -262,7 +267,7 @@ def of_words(source: Source, words: Sequence[Any], entry: Sequence[str] = ()) ->
         word = str(node.value)
         last = number == len(words) - 1
         shown = re.sub(r"\$\((\w+)\)", r"${\1}", word)
-        quoted = f'"{shown}"' if shown != word and not set(word) & set("\"`\\") else shlex.quote(word)
+        quoted = f'"{shown}"' if shown != word and not set(word) & set('"`\\') else shlex.quote(word)
         lines.append(quoted + ("" if last else " \\"))
         place = span(source, node)
         plain = quoted == word and place.writable and place.end - place.start == len(word)

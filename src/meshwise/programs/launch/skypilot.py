@@ -61,7 +61,9 @@ def _variables(task: object, facts: list[Stated]) -> dict[str, str]:
     found = {one.fact: one.value for one in facts}
     names = {"SKYPILOT_NUM_NODES": "nodes", "SKYPILOT_NUM_GPUS_PER_NODE": "devices_per_node"}
     known = {name: str(found[fact]) for name, fact in names.items() if found.get(fact) is not None}
-    return known | {fact.removeprefix("env:"): str(value) for fact, value in found.items() if fact.startswith("env:") and value is not None}
+    return known | {
+        fact.removeprefix("env:"): str(value) for fact, value in found.items() if fact.startswith("env:") and value is not None
+    }
 
 
 def _accelerators(source: Source, node: Any) -> list[Stated]:
@@ -79,7 +81,9 @@ def _accelerators(source: Source, node: Any) -> list[Stated]:
     several = [match for item in items if (match := re.fullmatch(r"([\w.-]+):(\d{1,4})", manifests.value(item)))]
     if several and len(several) == len(items):
         counts, names = {int(match[2]) for match in several}, " or ".join(match[1] for match in several)
-        chip = Stated("chip", names if len(several) == 1 else None, "said" if len(several) == 1 else "unknown", None, "accelerators", names)
+        chip = Stated(
+            "chip", names if len(several) == 1 else None, "said" if len(several) == 1 else "unknown", None, "accelerators", names
+        )
         each = counts.pop() if len(counts) == 1 else None
         how = "said" if each is not None else "unknown"
         return [chip, Stated("devices_per_node", each, how, None, "accelerators", "" if each else f"by the accelerator: {names}")]

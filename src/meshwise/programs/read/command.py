@@ -224,7 +224,8 @@ def _wrapped(words: list[Word], name: str, found: _Found, environment: dict[str,
 
 DOCKER = ("docker", "podman", "nerdctl")
 DOCKER_SWITCHES = frozenset([
-    "--rm", "-it", "-i", "-t", "-d", "-dit", "-itd", "-ti", "--privileged", "--init", "--detach", "--interactive", "--tty", "-P", "--no-healthcheck",
+    "--rm", "-it", "-i", "-t", "-d", "-dit", "-itd", "-ti", "--privileged", "--init", "--detach", "--interactive", "--tty",
+    "-P", "--no-healthcheck",
     "--read-only", "--publish-all", "--oom-kill-disable",
 ])  # fmt: skip
 """Options of `docker run` without a value."""

@@ -12,7 +12,7 @@ from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
 from meshwise.programs.bash.budget import TooLong, limited
 from meshwise.programs.program import Launch, Program, launchers, programs
-from meshwise.programs.read import command, companions, containers, flags, pages, tables, tree
+from meshwise.programs.read import command, companions, flags, pages, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
 from meshwise.programs.read.unread import Unread
@@ -184,7 +184,7 @@ def _candidates(settings: Sequence[Setting], source: Source) -> tuple[Candidate,
 
 def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found | None:
     """Return what a manifest of a launcher says; None for a file of no launcher."""
-    readers = [*(launcher.read for launcher in launchers().values()), containers.read]
+    readers = [launcher.read for launcher in launchers().values()]
     launch = next((found for read in readers if (found := read(source)) is not None), None)
     if launch is None:
         return None
@@ -223,7 +223,10 @@ def _of_pools(launch: Launch, given: Mapping[str, str], beside: Sequence[Source]
     for found in founds[1:]:
         joined = _joined(joined, found)
     facts = [one for one in joined.launch if one.fact not in ("devices", "replicas", "nodes", "devices_per_node")]
-    more = [Stated("pools", len(kept), "derived", None, "", "; ".join(notes)), Stated("all_devices", total, "derived", None, "", "of all pools")]
+    more = [
+        Stated("pools", len(kept), "derived", None, "", "; ".join(notes)),
+        Stated("all_devices", total, "derived", None, "", "of all pools"),
+    ]
     return replace(joined, launch=(*facts, *more), notes=(*joined.notes, *notes))
 
 

@@ -68,7 +68,10 @@ def unread(program: Program, settings: Sequence[Setting], used: Iterable[str] = 
             continue
         like = "" if not known and program.flag_words else _like(plain, table, known, program, sections)
         shown = next((row.key for row in program.keys if plain_key(row.key) == like), like) if like else ""
-        found.setdefault(plain, Unread(key, setting.span, changes_of(key), decides.get(plain, ""), lessens.get(plain, ""), shown, like in table))
+        found.setdefault(
+            plain,
+            Unread(key, setting.span, changes_of(key), decides.get(plain, ""), lessens.get(plain, ""), shown, like in table),
+        )
     order = ("memory", "speed", "", "nothing")
     return sorted(found.values(), key=lambda one: (not one.withholds, not one.like, order.index(one.changes)))
 

@@ -77,7 +77,9 @@ def meaning(facts: Run) -> Run:
         predicted = {"fsdp": "fsdp", "deepspeed": "deepspeed", "ddp": "ddp", "no": "ddp"}.get(str(kind), "fsdp")
         said = {"launched_by": "accelerate", "predicted_by": predicted}
         facts = facts.adding([facts.meaning(name, value, "type") for name, value in said.items()])
-    if facts.whole("ulysses", 1) > 1:  # DeepSpeed's sequence parallelism: ranks that share one batch, as context parallelism has them
+    if (
+        facts.whole("ulysses", 1) > 1
+    ):  # DeepSpeed's sequence parallelism: ranks that share one batch, as context parallelism has them
         facts = facts.adding([facts.meaning("cp", facts.whole("ulysses"), "ulysses")])
     if facts.value("dynamo"):
         facts = facts.adding([facts.meaning("compile", True, "dynamo")])

@@ -32,7 +32,16 @@ KEYS = (
     Key("seed", "seed", INT, write="never"),
     Key("tied", "train.tie_embeddings", BOOL, write="never"),
 )
-OWN = {row.key for row in KEYS} - {"--config", "positional", "precision", "devices", "optimizer", "seed", "num_nodes", "model_name"}
+OWN = {row.key for row in KEYS} - {
+    "--config",
+    "positional",
+    "precision",
+    "devices",
+    "optimizer",
+    "seed",
+    "num_nodes",
+    "model_name",
+}
 
 
 def meaning(facts: Run) -> Run:
@@ -53,7 +62,9 @@ def meaning(facts: Run) -> Run:
     if adapts:
         more.append(facts.meaning("adapter", "qlora" if "nf4" in str(facts.value("quantize") or "") else "lora", "rank"))
     one = devices == "1" and facts.whole("nodes", 1) == 1
-    more.append(facts.derived("zero", 0 if one else 3, "one device" if one else "FSDP over all devices, its own strategy", "devices_text"))
+    more.append(
+        facts.derived("zero", 0 if one else 3, "one device" if one else "FSDP over all devices, its own strategy", "devices_text")
+    )
     more += [Stated(name, value, "derived", None, "", "its own recipes") for name, value in FIXED.items()]
     more.append(Stated("recompute", None, "unknown", None, "", "pretrain recomputes nothing, finetune_full every layer: --set recompute=")
                 if not adapts else Stated("recompute", "none", "derived", None, "", "finetune_lora recomputes nothing"))  # fmt: skip
@@ -61,7 +72,9 @@ def meaning(facts: Run) -> Run:
     if task in TASKS:
         more.append(facts.meaning("recompute", TASKS[task], "positional_task"))
     named = str(facts.value("optimizer_text") or "adamw").rpartition(".")[2].lower()
-    more.append(Stated("optimizer", "adamw" if "adamw" in named else None, "derived" if "adamw" in named else "unknown", None, "", named))
+    more.append(
+        Stated("optimizer", "adamw" if "adamw" in named else None, "derived" if "adamw" in named else "unknown", None, "", named)
+    )
     return facts.adding(more)
 
 

@@ -43,9 +43,18 @@ KEYS = (
     Key("attention", "flash_attn", ATTENTION),  # its value fa3 is recalled
     Key("pure", "pure_bf16", BOOL, write="never"),
     Key("galore", "use_galore", BOOL, write="never"),
-    *(replace(row, key=row.key.removeprefix("--").replace("-", "_"), also=(), write="never", default=None,
-              kind=BOOL if row.kind.takes == 0 else row.kind)
-      for row in megatron.KEYS if row.fact in MEGATRON),
+    *(
+        replace(
+            row,
+            key=row.key.removeprefix("--").replace("-", "_"),
+            also=(),
+            write="never",
+            default=None,
+            kind=BOOL if row.kind.takes == 0 else row.kind,
+        )
+        for row in megatron.KEYS
+        if row.fact in MEGATRON
+    ),
 )
 NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
 
@@ -69,7 +78,9 @@ def _with_megatron(facts: Run) -> Run:
     """Return the facts of its Megatron backend: the Trainer's batch, and Megatron's layout."""
     facts = megatron_rules.meaning(trainer.meaning(facts.without("from_file", "zero")))
     degrees = [Stated(name, 1, "default", None, name, "not set") for name in ("tp", "pp", "cp", "ep") if name not in facts]
-    return facts.without("predicted_by").adding([*degrees, Stated("predicted_by", "megatron", "derived", None, "", "its Megatron backend")])
+    return facts.without("predicted_by").adding(
+        [*degrees, Stated("predicted_by", "megatron", "derived", None, "", "its Megatron backend")]
+    )
 
 
 def wording(setup: Setup) -> dict[str, Value]:

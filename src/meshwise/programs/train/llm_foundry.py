@@ -31,7 +31,13 @@ KEYS = (
     Key("seed", "seed", INT, write="never"),
     Key("devices", "compute.gpus", INT, write="never"),
 )
-OWN = ("global_train_batch_size", "device_train_microbatch_size", "max_duration", "fsdp_config.sharding_strategy", "model.d_model")
+OWN = (
+    "global_train_batch_size",
+    "device_train_microbatch_size",
+    "max_duration",
+    "fsdp_config.sharding_strategy",
+    "model.d_model",
+)
 OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "decoupled_lionw": "lion"}
 
 
@@ -46,17 +52,30 @@ def meaning(facts: Run) -> Run:
     text = str(facts.value("precision_text") or "")
     if text:
         known = PRECISIONS.get(text)
-        more.append(facts.meaning("precision", known, "precision_text") if known else facts.derived("precision", None, text, "precision_text"))
+        more.append(
+            facts.meaning("precision", known, "precision_text")
+            if known
+            else facts.derived("precision", None, text, "precision_text")
+        )
     more.append(facts.meaning("recompute", "full" if facts.value("recompute_on") else "none", "recompute_on"))
     offload = "activations" if facts.value("host") else "none"
     more.append(facts.meaning("offload", offload, "host") if facts.value("host") else Stated("offload", "none", "default"))
     if facts.whole("hidden") and "ffn" not in facts:
-        more.append(facts.derived("ffn", facts.whole("expansion", 4) * facts.whole("hidden"), "expansion_ratio x d_model", "hidden"))
-        more += [facts.derived(name, value, "MPT", "hidden") for name, value in (("gated", False), ("position_kind", "alibi"), ("tied", True))]
+        more.append(
+            facts.derived("ffn", facts.whole("expansion", 4) * facts.whole("hidden"), "expansion_ratio x d_model", "hidden")
+        )
+        more += [
+            facts.derived(name, value, "MPT", "hidden")
+            for name, value in (("gated", False), ("position_kind", "alibi"), ("tied", True))
+        ]
     named = str(facts.value("optimizer_text") or "")
     if named:
         known = OPTIMIZERS.get(named)
-        more.append(facts.meaning("optimizer", known, "optimizer_text") if known else facts.derived("optimizer", None, named, "optimizer_text"))
+        more.append(
+            facts.meaning("optimizer", known, "optimizer_text")
+            if known
+            else facts.derived("optimizer", None, named, "optimizer_text")
+        )
     duration = str(facts.value("duration") or "")
     if duration.endswith("ba") and duration[:-2].isdecimal():
         more.append(facts.meaning("steps", int(duration[:-2]), "duration"))

@@ -226,7 +226,12 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 OWN_KEYS = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel-size", "--train-iters", "--train-samples"}
-SURE_KEYS = {row.key for row in LAYOUT_KEYS} | {"--num-attention-heads", "--max-position-embeddings", "--train-iters", "--train-samples"}
+SURE_KEYS = {row.key for row in LAYOUT_KEYS} | {
+    "--num-attention-heads",
+    "--max-position-embeddings",
+    "--train-iters",
+    "--train-samples",
+}
 """Flags of which a script of another name has two where it is Megatron's."""
 CHECK = "from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})"
 

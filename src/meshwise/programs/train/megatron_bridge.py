@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, TEXT, Kind, switch, word
@@ -41,8 +42,14 @@ def _key(row: Key) -> Key:
 
 def _or_null(kind: Kind, off: Value) -> Kind:
     """Return a kind whose value for nothing is null."""
-    return replace(kind, read=lambda value: off if str(value).lower() in ("null", "none") else kind.read(value),
-                   write=lambda value: "null" if value == off else kind.write(value))  # fmt: skip
+
+    def read(value: Any) -> Value | None:
+        return off if str(value).lower() in ("null", "none") else kind.read(value)
+
+    def write(value: Any) -> Any:
+        return "null" if value == off else kind.write(value)
+
+    return replace(kind, read=read, write=write)
 
 
 PRECISIONS = word(

@@ -151,7 +151,9 @@ def _latent(facts: Run) -> Iterator[Stated]:
     """Yield the widths of latent attention that are not given."""
     if facts.value("latent"):
         missing = [name for name in LATENT if name not in facts]
-        yield from (Stated(name, LATENT[name], "default", None, "--multi-latent-attention", "default of Megatron") for name in missing)
+        yield from (
+            Stated(name, LATENT[name], "default", None, "--multi-latent-attention", "default of Megatron") for name in missing
+        )
 
 
 _LIST = re.compile(r"\[([01](?:\s*,\s*[01])*)\](?:\s*\*\s*(\d{1,4}))?")
@@ -381,7 +383,9 @@ def refused_model(setup: Setup, title: str, positions: tuple[str, ...]) -> Itera
         return  # the layout of a file, whose model is the file's own
     model = setup.plan.question().model
     blocks = {name for layer in model.layers for name in layer}
-    known = model.family in ("dense", "moe") or (model.family == "mla" and "megatron" in title.lower() and "DeepSpeed" not in title)
+    known = model.family in ("dense", "moe") or (
+        model.family == "mla" and "megatron" in title.lower() and "DeepSpeed" not in title
+    )
     if not known or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:
         why = f"its arguments here do not describe the layers of {model.model_type}"
         yield Refusal(f"{why}; write them in {title}'s model code", {})

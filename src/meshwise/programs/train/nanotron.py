@@ -45,8 +45,13 @@ KEYS = (
     Key("tied", "model.model_config.tie_word_embeddings", BOOL),
     Key("experts", "model.model_config.moe_config.num_experts", INT, also=("model.model_config.moe_num_experts",), write="never"),
     Key("top_k", "model.model_config.moe_config.top_k", INT, also=("model.model_config.num_experts_per_tok",), write="never"),
-    Key("expert_ffn", "model.model_config.moe_config.moe_intermediate_size", INT, also=("model.model_config.moe_intermediate_size",),
-        write="never"),
+    Key(
+        "expert_ffn",
+        "model.model_config.moe_config.moe_intermediate_size",
+        INT,
+        also=("model.model_config.moe_intermediate_size",),
+        write="never",
+    ),
     Key("shared_ffn", "model.model_config.moe_config.shared_expert_intermediate_size", INT, write="never"),
     Key("shared_on", "model.model_config.moe_config.enable_shared_expert", BOOL, write="never"),
     Key("save_every", "checkpoints.checkpoint_interval", INT),
@@ -122,7 +127,7 @@ DATA = {
 def _token(setup: Setup, name: str, default: int) -> int:
     """Return the id of a special token, of which a config may list several."""
     value = setup.config.get(name)
-    first = cast(list[object], value)[0] if isinstance(value, list) and value else value
+    first: object = cast(list[object], value)[0] if isinstance(value, list) and value else value  # pyright: ignore[reportUnknownVariableType]
     return first if isinstance(first, int) else default
 
 

@@ -40,7 +40,11 @@ def meaning(facts: Run) -> Run:
     for name, fact in (("tokens_per_batch", "batch"), ("rank_tokens", "mbs")):
         if facts.whole(name):
             whole = seq and facts.whole(name) % seq == 0
-            why = f"{facts.whole(name):,} tokens / {seq:,}" if whole else "tokens over the sequence length, which is not known or no divisor"
+            why = (
+                f"{facts.whole(name):,} tokens / {seq:,}"
+                if whole
+                else "tokens over the sequence length, which is not known or no divisor"
+            )
             more.append(facts.derived(fact, facts.whole(name) // seq if whole else None, why, name))
     if str(facts.value("data") or "") in SHARDED:
         more.append(facts.meaning("zero", SHARDED[str(facts.value("data"))], "data"))
@@ -48,15 +52,24 @@ def meaning(facts: Run) -> Run:
         more.append(Stated("zero", None, "unknown", None, "", "in the script's own configuration, which is Python"))
     if facts.value("data_dtype"):
         text = str(facts.value("data_dtype"))
-        more.append(facts.meaning("precision", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(text, text), "data_dtype"))
+        more.append(
+            facts.meaning("precision", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(text, text), "data_dtype")
+        )
     else:
         more.append(Stated("precision", None, "unknown", None, "", "in the script's own configuration, which is Python"))
     mode = str(facts.value("ac") or "")
     how = {"full": "full", "none": "none"}.get(mode)
-    more.append(facts.meaning("recompute", how, "ac") if how else Stated("recompute", None, "unknown", None, "", mode or "in the script's own configuration"))
+    more.append(
+        facts.meaning("recompute", how, "ac")
+        if how
+        else Stated("recompute", None, "unknown", None, "", mode or "in the script's own configuration")
+    )
     more += [Stated("offload", "none", "derived"), Stated("optimizer", "adamw", "default", None, "", "its scripts' own")]
     if facts.whole("hidden"):
-        more += [facts.derived(name, value, "its Llama-like block", "hidden") for name, value in (("gated", True), ("position_kind", "rope"), ("tied", False))]
+        more += [
+            facts.derived(name, value, "its Llama-like block", "hidden")
+            for name, value in (("gated", True), ("position_kind", "rope"), ("tied", False))
+        ]
     return facts.adding(more)
 
 

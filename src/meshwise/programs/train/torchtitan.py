@@ -92,9 +92,13 @@ def _in_sequences(facts: Run) -> Iterator[Stated]:
     tokens, step = facts.whole("rank_tokens"), facts.whole("step_tokens")
     if tokens and seq and tokens % seq == 0:
         piped = facts.whole("pp", 1) > 1
-        yield facts.derived("microbatch" if piped else "local_batch", tokens // seq, f"{tokens:,} tokens / {seq:,}", "rank_tokens")
+        yield facts.derived(
+            "microbatch" if piped else "local_batch", tokens // seq, f"{tokens:,} tokens / {seq:,}", "rank_tokens"
+        )
         if piped and facts.whole("pp_microbatches"):
-            yield facts.derived("local_batch", tokens // seq * facts.whole("pp_microbatches"), "x micro-batches", "pp_microbatches")
+            yield facts.derived(
+                "local_batch", tokens // seq * facts.whole("pp_microbatches"), "x micro-batches", "pp_microbatches"
+            )
     if step and seq and step % seq == 0:
         yield facts.derived("batch", step // seq, f"{step:,} tokens / {seq:,}", "step_tokens")
 

@@ -155,9 +155,7 @@ def _last(verdict: "Verdict") -> str:
         return "It does not fit."
     if verdict.fits is None:
         return "Nothing contradicts; whether it fits is not predicted."
-    return "It fits" + (
-        ", but another layout is better." if verdict.best is not None else ", and no layout is surely faster."
-    )
+    return "It fits" + (", but another layout is better." if verdict.best is not None else ", and no layout is surely faster.")
 
 
 def programs_view() -> RenderableType:

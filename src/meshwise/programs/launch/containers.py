@@ -44,7 +44,10 @@ def _compose(source: Source, services: Any) -> Launch | None:
         if entry is None and command is None and not first:
             continue
         variables = _variables(service)
-        facts = [*_devices(source, service), *(Stated(f"env:{name}", value, "said", None, name) for name, value in variables.items())]
+        facts = [
+            *_devices(source, service),
+            *(Stated(f"env:{name}", value, "said", None, name) for name, value in variables.items()),
+        ]
         pools.append(Launch(tuple(facts), (_script(source, first, entry, command),), variables, name=str(key.value)))
     return Launch((), pools=tuple(pools)) if pools else None
 
@@ -127,19 +130,31 @@ def _helm(source: Source, root: Any) -> Iterator[Launch]:
             if manifests.value(node).isdecimal():
                 facts.append(Stated(fact, int(node.value), "said", manifests.span(source, node), key))
         if model:
-            yield _engine(source, spec, model, manifests.at(spec, ("vllmConfig",)), facts, manifests.value(manifests.at(spec, ("name",))))
+            yield _engine(
+                source, spec, model, manifests.at(spec, ("vllmConfig",)), facts, manifests.value(manifests.at(spec, ("name",)))
+            )
 
 
 def _ray_serve(source: Source, root: Any) -> Iterator[Launch]:
     """Yield the models of Ray Serve's LLM applications."""
     applications = manifests.at(root, ("applications",))
-    roots = [manifests.at(one, ("args",)) for one in applications.value] if applications is not None and applications.id == "sequence" else [root]
+    roots = (
+        [manifests.at(one, ("args",)) for one in applications.value]
+        if applications is not None and applications.id == "sequence"
+        else [root]
+    )
     for args in roots:
         listed = manifests.at(args, ("llm_configs",))
         for config in listed.value if listed is not None and listed.id == "sequence" else ():
             loading = manifests.at(config, ("model_loading_config",))
-            model = manifests.value(manifests.at(loading, ("model_source",))) or manifests.value(manifests.at(loading, ("model_id",)))
+            model = manifests.value(manifests.at(loading, ("model_source",))) or manifests.value(
+                manifests.at(loading, ("model_id",))
+            )
             chip = manifests.at(config, ("accelerator_type",))
-            facts = [Stated("chip", chip.value, "said", manifests.span(source, chip), "accelerator_type")] if manifests.value(chip) else []
+            facts = (
+                [Stated("chip", chip.value, "said", manifests.span(source, chip), "accelerator_type")]
+                if manifests.value(chip)
+                else []
+            )
             if model:
                 yield _engine(source, config, model, manifests.at(config, ("engine_kwargs",)), facts, model)
