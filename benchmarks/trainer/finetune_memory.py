@@ -11,7 +11,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
 from meshwise.units import GIB
 
-METHODS = {"lora": "lora:16", "qlora": "qlora:16", "frozen": "freeze:0", "full": "full"}
+METHODS = {"lora": "lora:16", "qlora": "qlora:16", "dora": "dora:16", "frozen": "freeze:0", "full": "full"}
 
 
 def main(path: Path, on: str = "1xh200") -> None:
@@ -22,7 +22,7 @@ def main(path: Path, on: str = "1xh200") -> None:
         if "-qlora" in name:
             method = METHODS["qlora"]
         ask = TrainAsk(row["model"], on=on, batch=row["batch"], seq=row["seq"], framework="meshwise", finetune=method)
-        way = "full" if "checkpointing" in name else "none"
+        way = "full" if "checkpointing" in name or "14b" in name else "none"
         cost = evaluate(lookup.question(ask), Layouts.of(mbs=row["batch"], recompute=RECOMPUTE.index(way)))
         peak, step = float(cost.peak[0]) / GIB, float(cost.step[0])
         print(

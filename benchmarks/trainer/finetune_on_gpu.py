@@ -36,6 +36,9 @@ CASES: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "bloom-560m-lora": ("bloom-560m", 8, 1024, adapters("lora")),
     "8b-dora": ("llama-3-8b", 4, 2048, adapters("dora")),
     "8b-qlora": ("llama-3-8b", 4, 2048, adapters("qlora")),
+    "mistral-7b-lora": ("mistral-7b", 2, 4096, adapters("lora")),
+    "mistral-7b-dora": ("mistral-7b", 2, 4096, adapters("dora")),
+    "qwen3-14b-qlora": ("qwen3-14b", 2, 2048, adapters("qlora") | {"recompute": "full"}),
 }
 MUST = {
     "8b-lora": "must 16,000 tok/s, aim 18,000",

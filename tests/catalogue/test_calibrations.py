@@ -111,6 +111,7 @@ def test_coefficients_are_numbers_and_other_fields_describe_their_origin() -> No
         "fabric",
         "measured",
         "learned",
+        "collectives",
     ]
     assert others == [*about, "devices", "waiting", "low", "high", "between", "expert_spread", "memory_spread", "modes"]
 

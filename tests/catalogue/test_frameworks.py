@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshwise.catalogue import files
-from meshwise.catalogue.frameworks import find_framework
+from meshwise.catalogue.frameworks import find_framework, release_in_text
 from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.errors import UserError
 from meshwise.plan.ask import TrainAsk
@@ -108,6 +108,28 @@ def test_other_programs_go_by_the_framework_that_trains_as_they_do() -> None:
     )
 
 
+PROGRAMS = {
+    "trl": "TRL", "hf": "Hugging Face Trainer (accelerate)", "peft": "Hugging Face Trainer (accelerate)", "axolotl": "Axolotl",
+    "llama-factory": "LLaMA-Factory", "torchtune": "torchtune", "unsloth": "Unsloth", "mlx-lm": "mlx-lm", "ms-swift": "ms-swift",
+    "NeMo AutoModel": "NeMo AutoModel", "megatron-bridge": "Megatron-Bridge", "deepspeed": "DeepSpeed", "meshwise": "meshwise",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_that_fine_tunes_is_found_by_its_own_name_with_its_own_facts(name: str) -> None:
+    found = find_framework(name)
+    assert found.name == PROGRAMS[name]
+    assert find_framework(found.program) == found, "the name that plans are made with finds the same facts"
+
+
+def test_trl_casts_a_quantized_model_to_float32_until_its_release_of_december_2025() -> None:
+    """The wheels of trl 0.25 and 0.26 on PyPI, trainer/sft_trainer.py."""
+    assert find_framework("trl", "2025-06").kbit_casts
+    assert not find_framework("trl").kbit_casts
+    assert find_framework("trl", release_in_text(find_framework("trl"), "trl 0.23.1")).kbit_casts
+    assert find_framework("trl", release_in_text(find_framework("trl"), "trl 1.16.0")).loss == "chunked"
+
+
 def test_no_two_frameworks_share_a_name() -> None:
     names = [
         {files.squeeze(name) for name in (found.key, found.name, *found.aliases)} for found in map(find_framework, FRAMEWORKS)
@@ -147,4 +169,4 @@ def test_compiling_moves_fewer_bytes_and_keeps_fewer_copies_or_is_no_option(name
 
 def test_only_attention_that_writes_its_scores_is_not_flash_attention() -> None:
     assert not find_framework("megatron-deepspeed").flash_attention
-    assert all(find_framework(name).flash_attention for name in FRAMEWORKS if name != "megatron-deepspeed")
+    assert all(find_framework(name).flash_attention for name in FRAMEWORKS if name not in ("megatron-deepspeed", "mlx-lm"))

@@ -55,6 +55,7 @@ FRAMEWORKS = (
     "maxtext",
     "hai-llm",
     "meshwise",
+    "mlx-lm",
 )
 
 METHODS = ("full", "full", "full", "lora:16", "dora:8", "qlora:8", "freeze:1")

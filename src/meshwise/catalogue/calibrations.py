@@ -137,6 +137,8 @@ class Calibration(Record):
     """Per step: data, clipping, logging."""
     context: Bytes = coefficient(2.0e9, width=0.5, fitted_to="memory", level="framework")
     """CUDA context, NCCL buffers and workspaces per device."""
+    collectives: Bytes = 0.0
+    """Buffers of NCCL where there are several devices, if `context` is that of a device alone; 0: they are part of it."""
     activations: Count = coefficient(1.0, width=0.3, fitted_to="memory", level="framework")
     """Measured activation bytes over computed ones."""
     devices: Count = 0.0

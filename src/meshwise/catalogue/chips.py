@@ -91,6 +91,15 @@ UNKNOWN_HOST = Host()
 POWER_REFERENCE = {"Ampere": (400.0, 312e12), "Hopper": (700.0, 989.4e12), "Blackwell": (1200.0, 2500e12)}
 """Watts and 16-bit FLOP/s of the chip whose shares of the peak the calibrations of its architecture state: A100 and H100 SXM, GB200."""
 POWER_EXPONENT = 0.9
+CARD_JOULES = {"Turing": 3.9e-12, "Ampere": 4.2e-12, "Ada Lovelace": 2.7e-12}
+"""Joules per 16-bit FLOP of large products on graphics dies, whose cards reach their power limit before the rate of their datasheet: T4
+about 18 TFLOP/s at 70 W (fitcheck_t4), A5000 54 at 230 W, 6000 Ada 110 at 300 W (answerai_fsdp_qlora). An RTX 3090 or 4090, whose tensor
+cores have half the rate, does not reach it."""
+CARD_SHARE = 0.75
+"""Share of the peak that large products reach without a power limit, as the prior of training has it."""
+MIN_SUSTAINED = 0.25
+MAX_GRAPHICS_FLOPS = 1500.0
+"""FLOP per SM and cycle between those of graphics dies (512 or 1,024) and of an A100 (2,048)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +145,19 @@ class Chip:
     @property
     def sustained(self) -> float:
         """Rate of large products over that of its architecture's reference chip at the same share of the peak: data-center chips run at
-        their power limit there, so watts per FLOP/s decide. 500 W instead of 700 leave an H100 0.74; a GB300 with 1,400 W sustains 1.15
-        of what a GB200 with 1,200 does (Megatron-Bridge: 1.19 for Llama 8B)."""
+        their power limit there, so watts per FLOP/s decide; cards with graphics dies have CARD_JOULES. 500 W instead of 700 leave an H100
+        0.74; a GB300 with 1,400 W sustains 1.15 of what a GB200 with 1,200 does (Megatron-Bridge: 1.19 for Llama 8B)."""
         watts, peak = POWER_REFERENCE.get(self.architecture, (0.0, 0.0))
-        rate = self.flops.get("bf16")
+        rate = self.flops.get("bf16") or self.flops.get("fp16")
+        if rate and self.tdp and self.architecture in CARD_JOULES and self._has_graphics_die(rate):
+            return min(1.0, max(MIN_SUSTAINED, self.tdp / CARD_JOULES[self.architecture] / (CARD_SHARE * rate)))
         if not watts or not rate or not self.tdp or not self.network:
             return 1.0
         return min(1.2, max(0.5, (self.tdp / rate / (watts / peak)) ** POWER_EXPONENT))
+
+    def _has_graphics_die(self, rate: float) -> bool:
+        """Return whether its SMs multiply at most 512 pairs a cycle in 16 bits; those of an A100 or A30 multiply 1,024."""
+        return rate < MAX_GRAPHICS_FLOPS * (self.sms or 0) * (self.clock or 0.0)
 
     @property
     def rent(self) -> float | None:

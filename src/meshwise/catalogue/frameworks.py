@@ -33,10 +33,10 @@ ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
 """Bytes per element of the dtypes in which gradients are summed and reduced."""
 FLASH_SHARES: dict[str, dict[str, float]] = {
     "triton": {"Ampere": 0.35, "Hopper": 0.25, "Blackwell": 0.2, "": 0.3},
-    "fa2": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.4, "Blackwell": 0.27, "CDNA 3": 0.35, "CDNA 2": 0.3, "": 0.5},
-    "fa3": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.5, "CDNA 3": 0.4, "": 0.5},
-    "fa4": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "CDNA 3": 0.4, "": 0.5},
-    "cudnn": {"Ampere": 0.62, "Ada": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "": 0.5},
+    "fa2": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.4, "Blackwell": 0.27, "CDNA 3": 0.35, "CDNA 2": 0.3, "": 0.5},
+    "fa3": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.64, "Blackwell": 0.5, "CDNA 3": 0.4, "": 0.5},
+    "fa4": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "CDNA 3": 0.4, "": 0.5},
+    "cudnn": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.64, "Blackwell": 0.65, "": 0.5},
     "xla": {"": 0.45},
 }
 """Forward share of the 16-bit peak with heads of 128 and long sequences, by kernel and architecture. Published: FA2 230 of 312 TFLOP/s on
@@ -155,6 +155,18 @@ class Framework:
     workspace: Bytes = 0.0
     """What its kernels allocate on a GPU beside tensors, if it reports the bytes that torch has allocated: the CUDA context, which a probe
     measures, is not among them. 0: the context of the calibration; one that was fitted to its runs has its own."""
+    frees_gradients: bool = False
+    """Gradients exist from the backward pass that computes them to the update; otherwise in buffers that are allocated once."""
+    cached: Count = 0.0
+    """Bytes that the allocator keeps in blocks beyond the tensors in them, over the bytes of activations and logits, if there is room."""
+    autocasts: bool = True
+    """Computes under autocast: products and attention have 16 bits whatever the residual stream has. Otherwise attention and the head of a
+    float32 stream are computed in float32."""
+    gathers_tables: bool = False
+    """Under ZeRO 3 the embedding and the head belong to the root module, which stays gathered; otherwise they are gathered like layers."""
+    holds_inputs: bool = False
+    """Under ZeRO 3 with frozen weights, inputs of layers and their gradients stay in memory until the backward pass ends: hooks that FSDP 1
+    registers for frozen modules refer to them."""
     separate_updates: bool = False
     """Gradient norm, clipping, update and copy back are passes over memory of their own, not one fused kernel."""
     zero: tuple[int, ...] = (1, 2, 3)
@@ -240,6 +252,43 @@ class Framework:
     """Sends a token to a node once, however many of its experts are there (DeepEP)."""
     embedding_layers: bool = False
     """Can count the embedding and the head as one layer each when it assigns layers to stages."""
+    chips: tuple[str, ...] = ()
+    """Kinds of chips (gpu, tpu, npu, apple, cpu) or vendors on which it trains; (): on all."""
+    methods: tuple[str, ...] = ()
+    """Methods of fine-tuning that it has: full, lora, dora, qlora, freeze; (): all."""
+    bases: tuple[str, ...] = ()
+    """Formats of a frozen base under adapters that it has besides 16 bits: nf4, int8, int4 (GPTQ and AWQ checkpoints), affine4 (MLX);
+    (): nf4."""
+    tensor_parallel: bool = True
+    expert_parallel: bool = True
+    replicates: bool = True
+    """Data ranks can each hold the whole model (ZeRO 0)."""
+    through: tuple[str, ...] = ()
+    """Frameworks by which it can shard instead of its own way, as the Hugging Face Trainer does through DeepSpeed."""
+    excludes: tuple[str, ...] = ()
+    """Pairs that do not work together, such as "optimizer=adamw-8bit & offload=parameters": facts of the task (optimizer, method, base,
+    objective, loss) or axes of the layout, each with its values, joined by commas."""
+    pure_sharded: bool = False
+    """Where ZeRO shards them, weights, gradients and moments all have 16 bits too, without a float32 copy."""
+    kbit_casts: bool = False
+    """Under adapters on a quantized base all other parameters (embedding, head, norms) are cast to float32, as PEFT's
+    prepare_model_for_kbit_training does, and so is the stream between layers; logits are float32."""
+    adapter_bytes: int = 4
+    """Bytes per weight of an adapter, and of its gradient."""
+    quantized_adapter_bytes: int = 0
+    """`adapter_bytes` on a quantized base, where it differs; 0: the same."""
+    quantizes_experts: bool = True
+    """Experts of a quantized base are quantized like other linear layers. Otherwise they keep 16 bits, as the fused experts of
+    transformers 5 do, which are no linear layers."""
+    joins_adapters: bool = False
+    """Adapters are beside joined projections (query, key and value; gate and up), each with one pair of matrices."""
+    offloads_inputs: bool = False
+    """With full recompute, the inputs of layers that are kept for the backward pass are in host memory."""
+    updates_in_backward: bool = False
+    """On one device with one micro-batch per step, full tuning can update each weight inside the backward pass, as soon as its gradient
+    exists: gradients are never all in memory."""
+    foreach_update: bool = False
+    """The optimizer step is torch's default (foreach): it allocates one more value per trained parameter while it runs."""
 
     def default(self, axis: str) -> str:
         """Return its documented value of an axis that a run does not state; '' where none is documented."""

@@ -53,6 +53,7 @@ class Levels:
 
 
 NONE = Levels()
+PRIOR_CONTEXT = Calibration().context
 _KNOWN = coefficients(Calibration)
 
 
@@ -99,7 +100,9 @@ def composed(chip: Chip, framework: Framework, fabric: str, known: Levels = NONE
         "fitted_on": known.fitted_on if values else prior.fitted_on,
         "fabric": fabric,
     }
-    start = {"flash": flash, "context": _workspace(framework, chip, prior)}
+    start = {"flash": flash} | _beside_tensors(framework, chip, prior)
+    if "context" in values:
+        start["collectives"] = 0.0
     # errors on sources left out already hold what differs between sources
     return replace(prior, **(start | values | dict(known.spread) | named | {"between": 0.0, "learned": tuple(values)}))
 
@@ -111,8 +114,8 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     own, fabric = calibrations.fitted_to(chip, framework.key), fabric_of(network)
     if own is None:
         return composed(chip, framework, fabric, levels())
-    if not own.frameworks:  # probed, not fitted to runs of any framework
-        own = replace(own, context=_workspace(framework, chip, own))
+    if not own.frameworks or own.context == PRIOR_CONTEXT:  # probed, not fitted to runs of any framework
+        own = replace(own, **_beside_tensors(framework, chip, own))
     if own.shipped:  # fitted to runs of somebody else's machine
         own = replace(own, between=float(levels().spread.get("between", 0.0)), expert_spread=_expert_spread(own))
     assumed = not stated and own.fabric in SOLD_FABRICS
@@ -121,9 +124,22 @@ def choose(chip: Chip, framework: Framework, network: Link | None = None, *, sta
     return replace(own, **_of_fabric(fabric), key=f"{own.key} + {fabric or 'another network'}")
 
 
-def _workspace(framework: Framework, chip: Chip, known: Calibration) -> float:
+CONTEXT_PER_SM, TURING_CONTEXT_PER_SM = 5.5e6, 3.75e6
+"""Bytes of a CUDA context with the kernels of PyTorch loaded, which grow with the threads that can be resident: 0.58 GiB on an H200 with
+132 SMs (a probe), up to 0.85 beside what torch reserved on an A100 with 108 (fms_a100_liger), 0.14 GiB on a T4 with 40 SMs of half as many
+threads (fitcheck_t4)."""
+COLLECTIVE_BYTES = 1.6e9
+"""Buffers of NCCL per device. Assumed: two and four A100 under FSDP had 2.3 and 3 GiB more than one (fms_a100_liger), blocks for gathered
+weights among them."""
+
+
+def _beside_tensors(framework: Framework, chip: Chip, known: Calibration) -> dict[str, float]:
     """Return the bytes beside tensors of a calibration that no run of the framework was fitted for."""
-    return framework.on(chip.kind).workspace or known.context
+    stated = framework.on(chip.kind).workspace
+    if stated or known.context != PRIOR_CONTEXT or chip.kind != "gpu" or not chip.sms or chip.vendor != "NVIDIA":
+        return {"context": stated or known.context}
+    per_sm = TURING_CONTEXT_PER_SM if chip.architecture == "Turing" else CONTEXT_PER_SM
+    return {"context": per_sm * chip.sms, "collectives": COLLECTIVE_BYTES}
 
 
 def _expert_spread(own: Calibration) -> float:

@@ -42,6 +42,7 @@ TRAIN_MEMORY = (
     Part("activations", "activations", "A", "#9467bd"),
     Part("logits", "logits", "L", "#1f77b4"),
     Part("context", "CUDA context and buffers", "C", "#c7c7c7"),
+    Part("allocator", "kept by the allocator", "K", "#e0e0e0"),
 )
 SERVE_TIME = (
     Part("weights", "reading weights", "W", "#2ca02c"),

@@ -104,15 +104,17 @@ def _shown(value: float, quantity: str) -> str:
 
 
 OPTIMIZER_BYTES: dict[str, float] = {
-    "adamw": 12.0, "adamw-8bit": 6.0, "adamw-bf16": 8.0, "adamw-paged": 12.0, "adamw-paged-8bit": 6.0, "muon": 8.0,
-    "adafactor": 4.0, "galore": 6.5, "sgd": 4.0, "sgd-momentum": 8.0, "lomo": 0.0,
+    "adamw": 12.0, "adamw-fused": 12.0, "adamw-foreach": 12.0, "adamw-8bit": 6.0, "adamw-bf16": 8.0,
+    "adamw-paged": 12.0, "adamw-paged-8bit": 6.0, "muon": 8.0, "adafactor": 4.0, "galore": 6.5, "sgd": 4.0,
+    "sgd-momentum": 8.0, "lomo": 0.0,
 }  # fmt: skip
 """Bytes per parameter besides weights and gradients: a float32 master copy, and the moments of each optimizer, float32 or in the format
 that its name states (bf16: arXiv:2412.19437, section 3.3). GaLore's moments have a quarter of the rank of its matrices (arXiv:2403.03507,
-section 5.1), and a projector of about half a byte per weight; LOMO has neither moments nor a master copy."""
+section 5.1), and a projector of about half a byte per weight; LOMO has neither moments nor a master copy. adamw is fused or foreach as the
+program's default is."""
 MASTER_BYTES = 4.0
 """Bytes of the float32 master copy in OPTIMIZER_BYTES."""
-WEIGHT_DTYPE_OPTIMIZERS = ("adamw", "muon", "sgd-momentum", "galore")
+WEIGHT_DTYPE_OPTIMIZERS = ("adamw", "adamw-fused", "adamw-foreach", "adamw-paged", "muon", "sgd-momentum", "galore")
 """Optimizers whose moments have the dtype of the weights: half of the float32 bytes above where weights have 16 bits."""
 PAGED_BYTES = {"adamw-paged": 8.0, "adamw-paged-8bit": 2.0}
 """Bytes of OPTIMIZER_BYTES that a paged optimizer moves to host memory when the device is full (bitsandbytes, CUDA unified memory)."""
@@ -139,6 +141,8 @@ class Train:
     compiled: bool = False
     """Whether the layers are compiled (torch.compile); only frameworks with `compiled` differ."""
     optimizer: str = "adamw"
+    in_backward: bool = False
+    """Whether each weight is updated as soon as its gradient exists, so that gradients are never all in memory."""
     finetune: Finetune = FULL
     """Which parameters are trained."""
     objective: Objective = SFT
@@ -156,6 +160,10 @@ class Train:
     def recipe(self) -> Recipe:
         """How the products of the layers are computed."""
         return RECIPES[self.precision]
+
+    @property
+    def updates_in_backward(self) -> bool:
+        return self.in_backward or self.optimizer == FUSED_UPDATE
 
     @property
     def loss_kind(self) -> str:

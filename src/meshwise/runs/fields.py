@@ -106,6 +106,9 @@ FIELDS: tuple[Field, ...] = (
     Field("compile", "Layers are compiled.", "work"),
     Field("router", "How tokens choose experts: 'drops tokens'.", "work"),
     Field("finetune", "Weights that are trained, such as lora:16 or freeze:4; empty where all are.", "work", column="tune", words="-"),
+    Field("base", "Format of a frozen base: nf4, nf4-single, int8, gptq or awq; empty for 16 bits, or qlora's nf4.", "work", column="base",
+          words="- baseformat basequantization"),
+    Field("in_backward", "Each weight is updated as soon as its gradient exists.", "work", words="optimizerinbwd optimizerinbackward"),
     Field("adapter", "Trains adapters (lora, dora, qlora) instead of all weights.", "work", words="-"),
     Field("rank", "Rank of the adapters.", "work", "count", words="-"),
     Field("alpha", "Numerator of the adapters' scale.", "work", "plain", words="-"),
@@ -219,6 +222,8 @@ FIELDS: tuple[Field, ...] = (
           words="memgb=gib mem maxmem peakmemory memorygpu memorypergpu memoryusage vram peakmem maxmemory maxmemoryallocated "
           "memoryallocated weightsmemory"),
     Field("memory_unit", "Unit of the column of memory.", "result", column="mem_unit"),
+    Field("memory_kind", "Bytes that memory counts: allocated (tensors), reserved (by the allocator), device (nvidia-smi).", "result",
+          column="mem_kind"),
     Field("reserved", "Bytes that the allocator reserved.", "result", "bytes", "gb", words="memoryreserved maxmemoryreserved"),
     Field("allocated", "Bytes that the allocator gave out.", "result", "bytes", "gb"),
     Field("peak", "Most bytes at once.", "result", "bytes", "gb"),

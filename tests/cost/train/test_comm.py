@@ -175,7 +175,7 @@ def test_a_fabric_has_the_links_of_its_cluster() -> None:
         check,
         [
             ("1x8xh100-sxm", 8, 450e9, 450e9),  # no network: nothing leaves the node
-            ("2x(4xrtx3090)@10Gbps", 4, 32e9, 1.25e9),  # PCIe 4.0 x16 between cards
+            ("2x(4xrtx3090)@10Gbps", 4, 8e9, 1.25e9),  # PCIe 4.0, half of its lanes, through the host: no peer access
             ("jean-zay:4", 8, NVLINK, OMNI_PATH),
             ("tpu-v5p:4x4x4", 64, 3 * 90e9, None),  # a torus is one node whose every axis carries bytes
         ],

@@ -109,7 +109,7 @@ def holds(rules: dict[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_layout_that_is_found_satisfies_every_rule(framework: str) -> None:
-    q = question("llama-3-8b", "jean-zay:4", framework)
+    q = question("llama-3-8b", "jean-zay:4", framework, batch=64)
     found = search(q, top=5)
     assert len(found.layouts)
     for i in range(len(found.layouts)):

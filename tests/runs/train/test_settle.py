@@ -14,8 +14,12 @@ from support.every import check_every
 from support.measured_rows import built_in, read
 
 BUILT_IN = {  # rows used, rows in the file: the files' own README
+    "answerai_fsdp_qlora": (33, 33),
     "bloom_prequel": (75, 112),
     "dgxc_benchmarking": (88, 88),
+    "fitcheck_t4": (158, 158),
+    "fms_a100_liger": (323, 323),
+    "h200_transformers_tuned": (18, 18),
     "internevo_a100": (36, 36),
     "korthikanti2022_iteration": (10, 10),
     "llm_foundry_a100": (138, 139),
@@ -30,6 +34,7 @@ BUILT_IN = {  # rows used, rows in the file: the files' own README
     "nemo_h100": (12, 12),
     "neuron_trn1_training": (18, 18),
     "torchtitan_2024": (14, 15),
+    "torchtune_readme": (15, 17),
     "vtrain_a100_single_node": (1440, 1440),
 }
 SERVED = {

@@ -80,7 +80,7 @@ def left_out(
         others = [k for k, case in enumerate(cases) if case.timed and not inside[k] and k not in faulty]
         if not others:
             continue
-        others_predicted = Prediction(predicted.seconds[others], predicted.memory[others])
+        others_predicted = Prediction(predicted.seconds[others], predicted.memory[others], predicted.needed[others])
         fields = fitted([cases[k] for k in others], others_predicted, shares[others])
         bounds = Calibration(waiting=fields["waiting"], low=fields["low"], high=fields["high"])
         down, up = factors(bounds, waiting(shares[inside]), np.ones(int(np.sum(inside))))

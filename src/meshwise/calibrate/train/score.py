@@ -3,6 +3,7 @@
 Errors are fractions of the measured value. Scores are plain data; None where a table has no rows for one.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwise.calibrate.score import MIN_ROWS_TO_RANK, Score, mean, spearman
+from meshwise.cost.interval import COVERAGE_STDS
 from meshwise.cost.layout import Floats
 from meshwise.runs.table import Skipped
 from meshwise.runs.train.case import Case
@@ -94,7 +96,7 @@ def _source(
         "bias": mean([each - 1 for each in ratio]),
         "coverage": mean(inside),
         "memory": mean(memory),
-        "rejected": sum(cases[i].ran and bool(predicted.memory[i] > cases[i].limit) for i in rows),
+        "rejected": sum(cases[i].ran and bool(predicted.needed[i] > cases[i].limit) for i in rows),
         "calibrated": all(calibrated[i] for i in rows),
     }
 
@@ -122,7 +124,7 @@ def scaled_error(ratio: Floats) -> float | None:
 
 def _pick(cases: Sequence[Case], predicted: Prediction, rows: list[int]) -> dict[str, Any]:
     """Pick the predicted best among the runs of one group, and return the time lost by it, by a rule of thumb and by a random pick."""
-    fits = [i for i in rows if predicted.memory[i] <= cases[i].limit]
+    fits = [i for i in rows if predicted.needed[i] <= cases[i].limit]
     picked = cases[min(fits or rows, key=lambda i: predicted.seconds[i])]
     best = min((cases[i] for i in rows), key=lambda case: case.seconds)
     return {
@@ -154,12 +156,18 @@ def _rule_of_thumb(cases: Sequence[Case]) -> float:
 def _memory(cases: Sequence[Case], predicted: Prediction) -> dict[str, float | None]:
     rows = [i for i, case in enumerate(cases) if case.has_memory]
     error = predicted.memory[rows] / np.array([cases[i].memory for i in rows]) - 1
-    return {"mape": mean(np.abs(error)), "bias": mean(error)}
+    return {"mape": mean(np.abs(error)), "bias": mean(error), "median": float(np.median(np.abs(error))) if len(rows) else None}
+
+
+def memory_coverage(cases: Sequence[Case], predicted: Prediction, spreads: Sequence[float]) -> float | None:
+    """Return the share of measured memory in its 90% interval, whose standard deviation in ln(bytes) is given for each case."""
+    measured = [i for i, case in enumerate(cases) if case.has_memory]
+    return mean([float(abs(math.log(predicted.memory[i] / cases[i].memory)) <= COVERAGE_STDS * spreads[i]) for i in measured])
 
 
 def _oom(cases: Sequence[Case], predicted: Prediction) -> dict[str, int]:
     """Count the runs out of memory that were predicted so, and the runs that fit but would have been rejected."""
-    over = predicted.memory > np.array([case.limit for case in cases])
+    over = predicted.needed > np.array([case.limit for case in cases])
     ran = np.array([case.ran for case in cases])
     return {"caught": int(np.sum(over & ~ran)), "total": int(np.sum(~ran)), "false": int(np.sum(over & ran))}
 

@@ -10,7 +10,7 @@ from meshwise.calibrate.result import Validation, fitted_to_the_rest
 from meshwise.calibrate.score import LeaveOut, Score
 from meshwise.calibrate.train import intervals, modes
 from meshwise.calibrate.train.modes import Found
-from meshwise.calibrate.train.score import by_source, score, time_errors
+from meshwise.calibrate.train.score import by_source, memory_coverage, score, time_errors
 from meshwise.catalogue import calibrations, levels
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.cost import interval
@@ -82,6 +82,7 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         low, high = _ends(cases, predicted, shares, chosen)
         used: Score = {"calibration": ", ".join(dict.fromkeys(each.name for each in chosen))}
         scores: Score = {"table": path.stem} | used | score(cases, skipped, predicted)
+        scores["memory"]["coverage"] = memory_coverage(cases, predicted, [each.memory_spread for each in chosen])
     else:
         predicted, inside, low, high = _fitted(cases, leave_out)
         _check_finite(path.stem, cases, predicted)
@@ -181,8 +182,8 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
     """Predict each row by a fit without it and by the fit of all rows, with the ends of intervals without it; each chip separately."""
     from meshwise.calibrate.train import fit
 
-    nothing = (np.full(len(cases), np.nan) for _ in range(6))
-    out, inside = (Prediction(next(nothing), next(nothing)) for _ in range(2))
+    nothing = (np.full(len(cases), np.nan) for _ in range(8))
+    out, inside = (Prediction(next(nothing), next(nothing), next(nothing)) for _ in range(2))
     low, high = nothing
     for chip in dict.fromkeys(case.chip.key for case in cases):
         rows = [i for i, case in enumerate(cases) if case.chip.key == chip]
@@ -190,7 +191,7 @@ def _fitted(cases: list[Case], leave_out: LeaveOut) -> tuple[Prediction, Predict
         groups = fit.groups_to_leave_out(chip_cases, leave_out)
         fitted = fit.fit_leaving_out(chip_cases, fit.prior_for(chip_cases[0]), groups)
         for whole, part in ((out, fitted.left_out), (inside, fitted.inside)):
-            whole.seconds[rows], whole.memory[rows] = part.seconds, part.memory
+            whole.seconds[rows], whole.memory[rows], whole.needs[rows] = part.seconds, part.memory, part.needed
         low[rows], high[rows] = intervals.left_out(
             chip_cases, fitted.left_out, Batch.of(chip_cases).shares(fitted.calibration), groups,
             modes.find(chip_cases, fitted.left_out.seconds),

@@ -20,6 +20,9 @@ latency before it moves (measured over cables of 10 ms, benchmarks/trainer/hosts
 BROADCAST_SECONDS = 2.6e-3
 """Seconds that a broadcast of one rank's part takes besides its bytes, for each tensor-parallel rank, whose broadcasts share the network:
 InternEvo's steps with the optimizer over all of 16 to 256 ranks (internevo_a100) and over 8."""
+NO_PEER_SHARE = 0.25
+"""Share of a card's PCIe bandwidth between cards without peer access: every byte goes to host memory and back, and desktop boards give
+each of two cards half of their lanes. Two RTX 3090 gathered 2.5 GB/s, a tenth (answerai_fsdp_qlora)."""
 HOP_SECONDS = 1.5e-6
 """Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's own model: 0.6 to 3.4 us)."""
 
@@ -57,6 +60,8 @@ class Fabric:
     def of(cluster: Cluster, calibration: Calibration) -> "Fabric":
         _, node = cluster.nodes[0]
         link = (node.link.bandwidth * node.link.axes if node.link else 0.0) * calibration.link
+        if node.devices > 1 and not cluster.chip.peer_access and node.link and node.link.name.startswith("PCIe"):
+            link *= NO_PEER_SHARE
         network = (cluster.network.bandwidth if cluster.network else 0.0) * calibration.network or link or 1e9
         above = tuple(
             Tier(

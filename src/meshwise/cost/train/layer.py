@@ -7,7 +7,7 @@ from meshwise.cost.axes import OFFLOAD
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.comm import Communicators
 from meshwise.cost.train.compute import DEFAULT_SMS
-from meshwise.cost.train.memory import stored_per_token
+from meshwise.cost.train.memory import inputs_on_host, stored_per_token
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.passes import Passes, backward_bytes
 from meshwise.cost.train.question import Question
@@ -19,8 +19,9 @@ GRAPH_GAP_SHARE = 0.25
 layer, against 2.5e-4 s a pass (docs/reports/trainer-speed.md)."""
 LAYER_PARTS = ("matmul", "attention", "elementwise", "recompute", "tp", "cp", "ep", "launch")
 """Parts of the seconds of one layer."""
-ADAPTER_KERNELS_SHARE = 0.12
-"""Kernels of one adapter over those of a layer: a cast, two products, a scale and an addition beside about forty. An estimate."""
+ADAPTER_KERNELS_SHARE = 0.15
+"""Kernels of one adapter over those of a layer: a cast, two products, a scale and an addition beside about forty. One H200 with 64
+adapters took 0.173 s instead of 0.109 (h200_transformers_tuned)."""
 OVERLAPPED_TP_SHARE = 0.37
 """Share of tensor-parallel communication that products cut into pieces hide (async TP, user buffers): 24 to 50% measured."""
 OVERLAPPED_EXPERTS_SHARE = 0.8
@@ -73,10 +74,11 @@ def layer_seconds(q: Question, comm: Communicators, p: Passes, a: Layouts) -> tu
 
 def offloaded_activations(q: Question, a: Layouts) -> Floats:
     """Return the exposed seconds per layer and micro-batch of copying activations to the host and back."""
-    if not np.any(a.offload == OFFLOAD.index("activations")):
+    offloaded = (a.offload == OFFLOAD.index("activations")) | inputs_on_host(q.work, a)
+    if not np.any(offloaded):
         return np.zeros(1)
     size = 2 * stored_per_token(q.model, q.work, a) * a.mbs * q.work.seq / a.cp / q.model.decoder.layers
-    return np.where(a.offload == OFFLOAD.index("activations"), EXPOSED_COPIES_SHARE * size / host_link(q), 0.0)
+    return np.where(offloaded, EXPOSED_COPIES_SHARE * size / host_link(q), 0.0)
 
 
 def exposed_tp(q: Question) -> float:

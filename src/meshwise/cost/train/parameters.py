@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshwise.catalogue.frameworks import Framework
-from meshwise.cost.finetune import FULL, Finetune
+from meshwise.cost.finetune import FULL, Base, Finetune
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.errors import UserError
 from meshwise.models.model import Model
@@ -19,8 +19,8 @@ NF4_BLOCK, NF4_GROUP = 64, 256
 NF4_TABLE_BYTES = 4 * (1 + 16 + 256)
 """Bytes per matrix: the mean of its scales, the 16 values of nf4 and the 256 of an 8-bit scale, each in float32 (bitsandbytes 0.50,
 functional.quantize_4bit; tests/fixtures/finetune/bitsandbytes.csv)."""
-ADAPTER_BYTES = 4.0
-"""Bytes per weight of an adapter: PEFT keeps them in float32 (autocast_adapter_dtype), so that no other master copy exists."""
+GROUP = 128
+"""Weights that share a scale and a zero in GPTQ's and AWQ's 4 bits, as nearly all published files have them."""
 OUTER = ("embedding", "head")
 
 
@@ -29,6 +29,22 @@ def nf4_bytes(elements: int) -> int:
     64 weights, a float32 per 256 scales, and tables. Worked: 4096 x 4096 are 8,388,608 + 262,144 + 4,096 + 1,092 bytes."""
     scales = math.ceil(elements / NF4_BLOCK)
     return math.ceil(elements / 2) + scales + 4 * math.ceil(scales / NF4_GROUP) + NF4_TABLE_BYTES
+
+
+def base_bytes(n: int, k: int, base: Base) -> float:
+    """Return the bytes of one frozen product of n outputs and k inputs. Without double quantization nf4 has a float32 scale per 64
+    weights. bitsandbytes' int8 has one per output. GPTQ and AWQ have a 16-bit scale and a 4-bit zero per group, GPTQ the group of every
+    input."""
+    elements = n * k
+    if base == "nf4":
+        return nf4_bytes(elements)
+    if base == "nf4-single":
+        return math.ceil(elements / 2) + 4 * math.ceil(elements / NF4_BLOCK) + 4 * 16
+    if base == "int8":
+        return elements + 4 * n
+    if base in ("gptq", "awq"):
+        return elements / 2 + 2.5 * n * math.ceil(k / GROUP) + 4 * k * (base == "gptq")
+    return 2.0 * elements
 
 
 @dataclass(frozen=True)
@@ -94,10 +110,16 @@ class Finetuned:
     rank: int = 0
     magnitudes: bool = False
     """DoRA: a magnitude per output."""
+    base: Base = ""
+    """Format in which the Ops `quantized` are stored."""
     quantized: frozenset[str] = frozenset()
-    """Names of the Ops that are stored in nf4."""
+    """Names of the Ops that are stored in it."""
     packed: float = 0.0
-    """Bytes of these, scales included."""
+    """Bytes of these, scales included, without experts."""
+    stream: float = 2.0
+    """Bytes per element of the residual stream."""
+    adapter_bytes: float = 4.0
+    """Bytes per weight of an adapter: PEFT keeps them in float32 (autocast_adapter_dtype), so that no other master copy exists."""
 
     def unsharded(self, framework: Framework, layers: Floats, a: Layouts) -> Floats:
         """Return the frozen bytes of a stage that ZeRO 3 does not shard: 4-bit weights, where the framework leaves them whole."""
@@ -142,21 +164,26 @@ def _adapted(model: Model, finetune: Finetune) -> Finetuned:
         sum(one.adapter(finetune.rank, magnitudes) * one.count for one in chosen if one.ops[0].expert == expert)
         for expert in (False, True)
     )
-    packed = [
-        op for block, op in model.placed if finetune.quantized and block not in OUTER and op.kind == "matmul" and not op.expert
-    ]
-    saved = sum((2 * op.n * op.k - nf4_bytes(op.n * op.k)) * op.count for op in packed)
-    if finetune.narrow:
-        saved += sum(
-            op.n * op.k * op.count for block, op in model.placed if block not in OUTER and op.kind == "matmul" and not op.expert
-        )
-    frozen = Parameters(
-        2.0 * (whole.dense - tower) - saved, 2.0 * whole.experts, 2.0 * whole.table, whole.tables, whole.layers, whole.tensors
+    products = [(block, op) for block, op in model.placed if block not in OUTER and op.kind == "matmul"]
+    packed = [op for _, op in products if finetune.quantized and (finetune.quantizes_experts or not op.expert)]
+    saved, saved_experts = (
+        sum((2 * op.n * op.k - base_bytes(op.n, op.k, finetune.stored)) * op.count for op in packed if op.expert == expert)
+        for expert in (False, True)
     )
+    if finetune.narrow:
+        saved += sum(op.n * op.k * op.count for _, op in products if not op.expert)
+    wide = finetune.wide_rest and finetune.quantized
+    rest = 4.0 if wide else 2.0
+    kept = whole.dense - tower - sum(op.n * op.k * op.count for op in packed if not op.expert)  # norms, routers and biases
+    frozen = Parameters(
+        2.0 * (whole.dense - tower) - saved + (rest - 2.0) * kept, 2.0 * whole.experts - saved_experts, rest * whole.table,
+        whole.tables, whole.layers, whole.tensors,
+    )  # fmt: skip
     return Finetuned(
         trained=Parameters(own + tower, of_experts, 0.0, whole.tables, whole.layers, 2.0 * len(chosen)), frozen=frozen,
-        weights=0.0, head=False, adapted=chosen, rank=finetune.rank, magnitudes=magnitudes,
-        quantized=frozenset(op.name for op in packed), packed=sum(nf4_bytes(op.n * op.k) * op.count for op in packed),
+        weights=0.0, head=False, adapted=chosen, rank=finetune.rank, magnitudes=magnitudes, base=finetune.stored,
+        quantized=frozenset(op.name for op in packed), stream=rest, adapter_bytes=finetune.adapter_bytes,
+        packed=sum(base_bytes(op.n, op.k, finetune.stored) * op.count for op in packed if not op.expert),
     )  # fmt: skip
 
 
@@ -190,6 +217,6 @@ def _of_layer(model: Model, number: int, *, expert: bool) -> float:
     )
 
 
-def dequantized_bytes(op: Op) -> float:
-    """Return the bytes moved to turn one matrix from nf4 into 16 bits."""
-    return nf4_bytes(op.n * op.k) + 2.0 * op.n * op.k
+def dequantized_bytes(op: Op, base: Base) -> float:
+    """Return the bytes moved to turn one matrix into 16 bits."""
+    return base_bytes(op.n, op.k, base) + 2.0 * op.n * op.k

@@ -8,7 +8,16 @@ import numpy as np
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.precision import FLASH_HEAD
 from meshwise.cost.train.chain import chain
-from meshwise.cost.train.compute import BACKWARD_BYTES_RATIO, Device, attention, linear, memory_bound, product, rule_rate
+from meshwise.cost.train.compute import (
+    BACKWARD_BYTES_RATIO,
+    VECTOR_EFFICIENCY,
+    Device,
+    attention,
+    linear,
+    memory_bound,
+    product,
+    rule_rate,
+)
 from meshwise.cost.train.distinct import Groups
 from meshwise.cost.train.parameters import Finetuned, dequantized_bytes, finetuned
 from meshwise.cost.work import Train
@@ -18,6 +27,14 @@ from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op, fusable_groups
 
 VOCABULARY_MULTIPLE = 128
 """Megatron's --make-vocab-size-divisible-by."""
+ADAPTER_OUTPUT_BYTES, ADAPTER_INPUT_BYTES = 7.0, 2.0
+"""Bytes moved per output and per input of an adapter that is a module of its own, forward: its output is scaled and added to that of the
+layer, six accesses of 2 bytes in all (PEFT, lora/layer.py), of which caches serve some: on an A100 12 bytes would fit (fms_a100_liger), on
+an RTX 4090 4 (answerai_fsdp_qlora)."""
+COMPILED_ADAPTER_BYTES = 2.0
+"""The same per output and per input where a compiler joins scale and addition."""
+FLOAT32_ATTENTION_SHARE = 0.5
+"""Share of the float32 rate that attention reaches without matrix units. An assumption."""
 DORA_BYTES = 10.0
 """Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32. Not where
 adapters are fused (`_add_magnitudes`)."""
@@ -93,8 +110,9 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
             _add_layer_op(total, d, work, cut, rows, op, model.times[block], model)
         elif block == HEAD and op.kind == "matmul":
             forward, inputs, weights = linear(d.in_16_bits(), rows, _outputs(op, cut, model), _whole(op.k, cut))
-            total.head += forward
-            total.head_back += inputs + weights * how.head
+            slower = _float32_ratio(d, work, how, d.calibration.matmul, VECTOR_EFFICIENCY)
+            total.head += forward * slower
+            total.head_back += (inputs + weights * how.head) * slower
             total.logits = rows * model.decoder.vocab / cut.tp * work.framework.bytes_per_logit(work.loss_kind) / d.bandwidth
     _add_tower(total, d, placed, cut)
     for times, ops in _products(model, placed, d.joins):
@@ -111,11 +129,19 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
     transposed = (1 + how.weights) / 2  # only gradients of weights read operands that are transposed
     total.casts *= transposed
     total.casts_back *= how.inputs * transposed
-    moved = work.framework.unfused * d.calibration.elementwise
+    moved = work.framework.unfused * d.calibration.elementwise * how.stream / 2.0
     total.pointwise *= moved
     total.norms *= moved
-    add_adapters(total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters)
+    add_adapters(total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters, compiled=work.compiled)
     return total
+
+
+def _float32_ratio(d: Device, work: Train, how: Finetuned, narrow: float, wide: float) -> float:
+    """Return how much slower attention or the head is in float32, without matrix units, where a float32 stream is not cast: `narrow` and
+    `wide` are the shares of the two rates that are reached."""
+    if how.stream <= 2 or work.framework.autocasts:
+        return 1.0
+    return max(1.0, d.wide * narrow / (d.vector * wide))
 
 
 def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> Iterator[tuple[int, list[Op]]]:
@@ -182,8 +208,9 @@ def _add_layer_op(t: Passes, d: Device, work: Train, cut: Cut, rows: Floats, op:
         if f.attention == "triton":  # whose tiles fit smaller heads as well
             rule = rule * (1 + FLASH_HEAD / ((op.n + op.k) / 2)) / 1.5
         core, back = attention(d, op, work.seq, cut.mbs, heads, cut.cp, f.flash_attention, rule, f.head_multiple)
-        t.core += times * core
-        t.core_back += times * back
+        slower = _float32_ratio(d, work, finetuned(model, work.finetune), d.calibration.flash, FLOAT32_ATTENTION_SHARE)
+        t.core += times * core * slower
+        t.core_back += times * back * slower
         if model.decoder.position_kind == "rotary":  # reads and writes q and k
             turned = 2 * d.element * rows * (op.m * op.k + op.cache / 2) / cut.tp
             t.pointwise += times * memory_bound(d, turned)
@@ -245,8 +272,9 @@ def _add_tower(t: Passes, d: Device, placed: Sequence[tuple[str, Op]], cut: Cut)
 
 
 def add_adapters(
-    t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Finetuned, cut: Cut, rows: Floats, *, fused: bool
-) -> None:
+    t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Finetuned, cut: Cut, rows: Floats, *,
+    fused: bool, compiled: bool = False,
+) -> None:  # fmt: skip
     """Add the narrow products beside the adapted layers, and what turns weights from nf4 into 16 bits before each use.
 
     Forward, an input of k is multiplied into the rank and from there into n outputs, which are added to those of the layer. Backward has
@@ -265,7 +293,8 @@ def add_adapters(
         t.matmul += narrow[0] + wide[0]
         t.matmul_back += sum(narrow[1:]) + sum(wide[1:])
         if not fused:
-            t.pointwise += number * memory_bound(d, 2 * d.element * used * (n + k) / 2)
+            bytes_moved = COMPILED_ADAPTER_BYTES * (n + k) if compiled else ADAPTER_OUTPUT_BYTES * n + ADAPTER_INPUT_BYTES * k
+            t.pointwise += number * memory_bound(d, used * bytes_moved)
         if first.part not in ("ffw", "experts"):
             kind = t.outputs if first.shard == "row" else t.projections
             kind += narrow[0] + wide[0]
@@ -275,7 +304,7 @@ def add_adapters(
             t.casts += number * DORA_BYTES * module.n * module.k / cut.tp / d.bandwidth
     for block, op in placed:
         if op.name in how.quantized and block in model.times:
-            seconds = op.count * dequantized_bytes(op) / cut.tp / d.bandwidth
+            seconds = op.count * dequantized_bytes(op, how.base) / cut.tp / d.bandwidth
             t.casts += seconds
             t.casts_back += seconds
 

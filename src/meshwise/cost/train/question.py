@@ -4,9 +4,22 @@ from dataclasses import dataclass, replace
 
 from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import SERVER_BANDWIDTH, Chip, Cluster
+from meshwise.catalogue.frameworks import Framework
+from meshwise.cost.finetune import KBIT_BASES, Finetune
 from meshwise.cost.precision import is_narrow
 from meshwise.cost.work import Train
 from meshwise.models.model import Model
+
+
+def stored_by(f: Framework, finetune: Finetune, precision: str) -> Finetune:
+    """Return a method with adapters as a program stores its frozen base and its adapters."""
+    return replace(
+        finetune,
+        narrow=f.frozen_narrow and precision not in ("bf16", "fp16"),
+        wide_rest=f.kbit_casts and finetune.stored in KBIT_BASES,
+        quantizes_experts=f.quantizes_experts,
+        adapter_bytes=float((f.quantized_adapter_bytes if finetune.quantized else 0) or f.adapter_bytes),
+    )
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,7 @@ class Question:
         chip = cluster.chip
         framework = work.framework.with_compile() if work.compiled else work.framework
         precision = work.precision if work.precision == "fp16" or is_narrow(work.precision, chip) else "bf16"
-        if framework.frozen_narrow and work.finetune.adapts and precision not in ("bf16", "fp16"):
-            work = replace(work, finetune=replace(work.finetune, narrow=True))
+        if work.finetune.adapts:
+            work = replace(work, finetune=stored_by(framework, work.finetune, precision))
         work = replace(work, framework=framework.on(chip.kind, chip.architecture), precision=precision)
         return Question(model, cluster, chip, work, calibration, host_bandwidth)

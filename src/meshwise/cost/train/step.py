@@ -28,7 +28,17 @@ from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import MIN_KERNEL_SECONDS, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
 from meshwise.cost.train.layer import cuda_graphs, head_seconds, host_link, layer_seconds, offloaded_activations
-from meshwise.cost.train.memory import ActivationMemory, StateMemory, host_bytes, memory, state_bytes, weight_bytes
+from meshwise.cost.train.memory import (
+    ActivationMemory,
+    Peaks,
+    StateMemory,
+    host_bytes,
+    inputs_on_host,
+    kept_by_allocator,
+    peaks,
+    state_bytes,
+    weight_bytes,
+)
 from meshwise.cost.train.parameters import Parameters, finetuned
 from meshwise.cost.train.passes import Cut, Passes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
@@ -114,7 +124,7 @@ def host_memory(q: Question) -> float:
 def host_needs(q: Question, layouts: Layouts) -> Floats:
     """Return the bytes that each layout keeps in the memory of a host: what all devices of a node offload."""
     needs = np.zeros(len(layouts))
-    rows = np.flatnonzero(layouts.offload)
+    rows = np.flatnonzero((layouts.offload > 0) | inputs_on_host(q.work, layouts))
     if not len(rows):
         return needs
     distinct = DistinctLayouts.of(replace(q, model=q.model.take(rows)), layouts.take(rows), Groups.one_each(len(rows)))
@@ -162,13 +172,27 @@ class DistinctLayouts:
         return np.where(self.a.pp == 2, layers_before(self.q, self.a, np.ones(1)), self.middle)
 
 
-def _memory(activations: DistinctLayouts, states: DistinctLayouts, layouts: Layouts) -> dict[str, Floats]:
-    """Return bytes by kind of every layout, from the representatives of groups with equal activations and with equal states."""
+def _peaks(activations: DistinctLayouts, states: DistinctLayouts, layouts: Layouts) -> Peaks:
+    """Return bytes by kind at the moments of the step, from the representatives of groups with equal activations and with equal states."""
     held = StateMemory.of(states.q.model, states.q.work, states.a, (states.middle, states.last), states.m)
     kept = ActivationMemory.of(
         activations.q.model, activations.q.work, activations.a, (activations.middle, activations.last), activations.m
     )
-    return memory(activations.q.calibration, held, states.groups, kept, activations.groups, layouts.vpp)
+    return peaks(activations.q.calibration, held, states.groups, kept, activations.groups, layouts.vpp)
+
+
+def _memory(activations: DistinctLayouts, states: DistinctLayouts, layouts: Layouts) -> dict[str, Floats]:
+    """Return bytes by kind of every layout at its peak."""
+    found, q = _peaks(activations, states, layouts), states.q
+    room = q.chip.memory * (1 - q.work.reserve)
+    return found.highest() | {"allocator": kept_by_allocator(q.work.framework, found, room)}
+
+
+def moments(q: Question, layouts: Layouts) -> Peaks:
+    """Return bytes by kind at each moment of the step, of every layout."""
+    grouped = LayoutGroups.of(q.model, q.work.batch, layouts)
+    activations = DistinctLayouts.of(q, layouts, grouped.activations)
+    return _peaks(activations, activations.regrouped(q, layouts, grouped.states), layouts)
 
 
 def _microbatches(timing: DistinctLayouts, p: Passes, comm: Communicators) -> tuple[dict[str, Floats], Floats]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from meshwise.catalogue import records
-from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.work import OBJECTIVES
 from meshwise.errors import DoesNotFit, UserError
@@ -181,7 +181,7 @@ def _sync(q: Question, together: bool) -> float:
     """Return seconds to bring the trained weights to the engine: adapters alone, or all weights in 16 bits, over the memory of one device,
     the link of a node or the network between nodes."""
     how = finetuned(q.model, q.work.finetune)
-    size = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
+    size = how.adapter_bytes * how.trained.total if how.adapted else 2.0 * q.model.params
     if together and q.cluster.devices == 1:
         return 2 * size / q.chip.bandwidth
     link = q.cluster.node.link if q.cluster.node_count == 1 else q.cluster.network

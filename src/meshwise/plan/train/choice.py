@@ -13,9 +13,10 @@ from meshwise.cost.axes import MINOR, layout_name
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.compute import Device
+from meshwise.cost.train.memory import MOMENTS
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import Cost
+from meshwise.cost.train.step import Cost, moments
 from meshwise.plan.train.search import ASKED, BOUNDABLE_CUTS, Found, search, usable_part
 from meshwise.units import GIB
 
@@ -65,12 +66,24 @@ class Choice:
     """Seconds of a step by part."""
     memory: dict[str, float] = field(metadata=stored("memory_parts"))
     """Bytes on the fullest device by kind."""
+    moments: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]], metadata=stored("memory_moments"))
+    """Bytes by kind at the moments of a step that may be its peak (cost/train/memory.MOMENTS), of tensors and context."""
     ties: int = 0
     """Layouts within 1% that differ only in axes that hardly matter here."""
 
     @property
     def name(self) -> str:
         return layout_name(self.layout)
+
+    @property
+    def needs(self) -> float:
+        """Bytes that the device must have: those of the peak that the allocator cannot give back."""
+        return self.peak - self.memory.get("allocator", 0.0)
+
+    @property
+    def peak_moment(self) -> str:
+        """The moment of the peak; '' where the plan does not state its moments."""
+        return max(self.moments, key=lambda name: sum(self.moments[name].values()), default="")
 
     @property
     def total_days(self) -> float | None:
@@ -188,6 +201,9 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
     low, high = interval.step(q.calibration, parts, devices, any(op.expert for op in q.model.ops))
     high = _with_usual_modes(q, layouts, i, seconds, seconds * high)
     memory_factor = math.exp(interval.COVERAGE_STDS * q.calibration.memory_spread)
+    memory = {name: float(value[i]) for name, value in cost.memory.items()}
+    needs = float(cost.peak[i]) - memory["allocator"]
+    likely = min(float(cost.peak[i]) * memory_factor, q.chip.memory) if memory["allocator"] else 0.0
     exact = _exact_flops(q, tokens)
     megatron = q.model.flops_megatron(tokens, q.work.seq, recompute=row["recompute"] == "full")
     rates = {"6N": q.model.flops_6n(tokens), "exact": exact, "Megatron": megatron}
@@ -204,12 +220,18 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
         layout=row, devices=devices, step=seconds, low=seconds * low, high=high, tokens_per_second=tokens / seconds,
         tflops={name: value / seconds / devices / 1e12 for name, value in rates.items()}, mfu=exact / seconds / devices / peak,
         gradient_accumulation=math.ceil(int(q.work.batch) / (int(layouts.dp[i]) * int(row["mbs"]))), peak=float(cost.peak[i]),
-        peak_low=float(cost.peak[i]) / memory_factor, peak_high=float(cost.peak[i]) * memory_factor, capacity=q.chip.memory,
+        peak_low=float(cost.peak[i]) / memory_factor, peak_high=max(needs * memory_factor, likely), capacity=q.chip.memory,
         days=hours / 24 if hours else None, dollars=dollars, mwh=hours * power * devices / 1e6 if hours and power else None,
         wall_days=hours / 24 * longer if hours and longer else None,
         wall_dollars=dollars * longer * (1 + spares / devices) if dollars and longer else None, goodput=lasting, time=parts,
-        memory={name: float(value[i]) for name, value in cost.memory.items()}, ties=ties,
+        memory=memory, moments=_moments(replace(q, model=q.model.take(np.array([i]))), layouts.take(np.array([i]))), ties=ties,
     )  # fmt: skip
+
+
+def _moments(q: Question, layout: Layouts) -> dict[str, dict[str, float]]:
+    """Return the bytes of one layout by kind at each moment of a step."""
+    found = moments(q, layout)
+    return {name: {kind: float(values[row, 0]) for kind, values in found.sizes.items()} for row, name in enumerate(MOMENTS)}
 
 
 def sizes(q: Question, layouts: Layouts) -> modes.Sizes:

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwise.cost.axes import RECOMPUTE
 from meshwise.cost.layout import Layouts
-from meshwise.cost.train.parameters import ADAPTER_BYTES, finetuned
+from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import peak
 from meshwise.cost.work import MAX_BATCH_TOKENS
@@ -64,9 +64,9 @@ def facts(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
     how = finetuned(q.model, q.work.finetune)
     batch, batch_recompute = largest_batch(q, best)
     longest, longest_recompute = longest_sequence(q, best)
-    saved = ADAPTER_BYTES * how.trained.total if how.adapted else 2.0 * q.model.params
+    saved = how.adapter_bytes * how.trained.total if how.adapted else 2.0 * q.model.params
     found = FinetuneFacts(
-        trained=round(how.trained.total), parameters=q.model.params, saved_bytes=saved, free=best.capacity - best.peak,
+        trained=round(how.trained.total), parameters=q.model.params, saved_bytes=saved, free=best.capacity - best.needs,
         largest_batch=batch, largest_batch_recompute=batch_recompute, longest=longest, longest_recompute=longest_recompute,
     )  # fmt: skip
     return _with_data(found, ask, q, best) if ask.data else found

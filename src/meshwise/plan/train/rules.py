@@ -25,6 +25,10 @@ def cut_rules(q: Question, a: Layouts) -> dict[str, Mask]:
     naive = "naive" in f.schedules
     layers = (d.layers % a.pp == 0) | ((f.embedding_layers | naive) & (left >= 0)) | f.balances_stages
     return {
+        "the framework must support tp": (a.tp == 1) | f.tensor_parallel,
+        "the framework must support pp": (a.pp == 1) | bool(f.schedules),
+        "the framework must support ep": (a.ep == 1) | f.expert_parallel,
+        "the framework shards data ranks, and has no replicas": (a.dp_replicate == 1) | f.replicates,
         "tp divides heads": (heads % a.tp == 0) | (np.equal(d.heads, 0)),
         "tp divides KV heads, or they divide it": (kv_heads % a.tp == 0) | (a.tp % kv_heads == 0),
         "tp divides KV heads and vocabulary (the framework does not pad them)": f.pads_cuts

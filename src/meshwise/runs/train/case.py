@@ -39,6 +39,13 @@ LOSS_WORDS = {
     **dict.fromkeys(("tiled", "vocabtiling", "chunk"), "chunked"),
 }
 """Words of tables and programs for kinds of loss."""
+MEMORY_KINDS = ("", "allocated", "reserved", "device")
+"""What a measured memory counts: tensors; blocks of the allocator; both and the CUDA context (nvidia-smi). '': tensors and context."""
+MEMORY_WORDS = {
+    **dict.fromkeys(("torchallocated", "maxallocated", "active", "peakactive", "torchpeakactive", "tensors"), "allocated"),
+    **dict.fromkeys(("torchreserved", "maxreserved", "cached"), "reserved"),
+    **dict.fromkeys(("nvidiasmi", "rocmsmi", "nvml", "reservedcontext", "used"), "device"),
+}
 MAX_KEPT = 1 << 16
 """Tasks, layouts and notes of runs that are kept, so that equal ones are one object: a million rows differ in little but their times, and
 `predict` evaluates rows of the same objects once."""
@@ -60,6 +67,8 @@ class Case:
     """Whether it ran; otherwise it was out of memory."""
     date: str
     table: str = ""
+    memory_kind: str = ""
+    """What `memory` counts, one of MEMORY_KINDS."""
     assumed: tuple[str, ...] = ()
     """Notes on values that the run does not state."""
     open: tuple[str, ...] = ()
@@ -115,7 +124,8 @@ def case_of(run: Run, row_id: str, heads: dict[int, int] | None = None, table: s
     memory = amount(run, "peak", "memory")
     if ran and math.isnan(seconds) and math.isnan(memory):
         raise UserError("neither a time nor a memory is stated")
-    return replace(case, seconds=seconds, memory=memory, ran=ran)
+    kind = _axis_word(run, "memory_kind", MEMORY_WORDS, MEMORY_KINDS)
+    return replace(case, seconds=seconds, memory=memory, ran=ran, memory_kind=kind)
 
 
 def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table: str = "") -> Case:
@@ -134,7 +144,19 @@ def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table
         assumed.append("micro-batch not stated: the fastest that fits")
     nothing = math.nan
     return Case(
-        row_id, model, cluster, work, layout, nothing, nothing, True, run.text("date"), table, _notes(*assumed), _notes(*unstated)
+        row_id,
+        model,
+        cluster,
+        work,
+        layout,
+        nothing,
+        nothing,
+        True,
+        run.text("date"),
+        table,
+        "",
+        _notes(*assumed),
+        _notes(*unstated),
     )
 
 
@@ -237,6 +259,7 @@ def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Tra
         compiled=compiled,
         loss=_axis_word(run, "loss", LOSS_WORDS, LOSSES),
         optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
+        in_backward=machine.is_yes(run.text("in_backward")),
         finetune=_finetune(run, framework),
     )
     return _task(work if math.isnan(capacity) else replace(work, imbalance=max(1.0, capacity)))
@@ -244,10 +267,10 @@ def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Tra
 
 def _finetune(run: Run, framework: Framework) -> Finetune:
     """Return which weights are trained; adapters are on the program's usual modules where the run names none."""
-    text = run.text("finetune")
-    method = parse(text) if text else FULL
+    text, base = run.text("finetune"), run.text("base")
+    method = parse(text, base) if text else FULL
     return (
-        parse(f"{text}:{framework.adapter_targets}")
+        parse(f"{text}:{framework.adapter_targets}", base)
         if method.adapts and framework.adapter_targets and text.count(":") < 2
         else method
     )

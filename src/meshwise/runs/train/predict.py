@@ -1,7 +1,7 @@
 """Predictions for measured runs: cases that share a model and a machine are evaluated together."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,13 @@ class Prediction:
 
     seconds: Floats
     memory: Floats
+    """Bytes of what each case's measured memory counts."""
+    needs: Floats = field(default_factory=lambda: np.zeros(0))
+    """Bytes that a device must have: tensors and context, without what the allocator can give back; empty: those of `memory`."""
+
+    @property
+    def needed(self) -> Floats:
+        return self.needs if len(self.needs) else self.memory
 
 
 @dataclass(frozen=True)
@@ -35,18 +42,31 @@ class Block:
     trials: tuple[tuple[Layouts, NDArray[np.bool_]], ...]
     """The layouts, once or once per micro-batch tried, with the cases for which that micro-batch is valid."""
 
-    def evaluate(self, calibration: Calibration | None) -> tuple[Floats, Floats, Floats]:
-        """Return seconds, bytes, and seconds by part; of several micro-batches, the fastest that fits."""
+    kinds: tuple[str, ...] = ()
+    """What the measured memory of each case counts."""
+
+    def evaluate(self, calibration: Calibration | None) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return seconds, bytes measured and needed, and seconds by part; of several micro-batches, the fastest that fits."""
         q = replace(self.question, calibration=calibration or self.question.calibration)
-        seconds, memory = np.full(len(self.rows), np.inf), np.full(len(self.rows), np.inf)
+        seconds, memory, counted = (np.full(len(self.rows), np.inf) for _ in range(3))
         parts = np.zeros((len(TRAIN_PARTS), len(self.rows)))
         for layouts, valid in self.trials:
             cost = evaluate(q, layouts)
-            fits, fitted = cost.peak < q.chip.memory, memory < q.chip.memory
+            needs, measured = cost.peak - cost.memory["allocator"], _counted(cost.memory, self.kinds)
+            fits, fitted = needs < q.chip.memory, memory < q.chip.memory
             better = valid & ((fits & ~fitted) | ((fits == fitted) & (cost.step < seconds)))
-            seconds, memory = np.where(better, cost.step, seconds), np.where(better, cost.peak, memory)
+            seconds, memory = np.where(better, cost.step, seconds), np.where(better, needs, memory)
+            counted = np.where(better, measured, counted)
             parts = np.where(better, np.stack([np.broadcast_to(part, better.shape) for part in cost.time.values()]), parts)
-        return seconds, memory, parts.T
+        return seconds, counted, memory, parts.T
+
+
+def _counted(sizes: dict[str, Floats], kinds: Sequence[str]) -> Floats:
+    """Return the bytes that a measured memory of each kind counts."""
+    held = np.array(kinds or [""])
+    beside = np.where((held == "") | (held == "device"), sizes["context"], 0.0)
+    kept = np.where((held == "reserved") | (held == "device"), sizes["allocator"], 0.0)
+    return sum((values for kind, values in sizes.items() if kind not in ("context", "allocator")), beside + kept)
 
 
 @dataclass(frozen=True)
@@ -77,23 +97,25 @@ class Batch:
         self, calibration: "Calibration | Callable[[Question], Calibration] | None" = None
     ) -> tuple[Prediction, Floats]:
         """Return the prediction of all cases, and the share of each part of TRAIN_PARTS in each case's seconds."""
-        seconds, memory = np.full(self.size, np.nan), np.full(self.size, np.nan)
+        seconds, memory, needs = (np.full(self.size, np.nan) for _ in range(3))
         parts = np.zeros((self.size, len(TRAIN_PARTS)))
         for block in self.blocks:
             used = calibration(block.question) if callable(calibration) else calibration
-            seconds[block.rows], memory[block.rows], parts[block.rows] = block.evaluate(used)
+            seconds[block.rows], memory[block.rows], needs[block.rows], parts[block.rows] = block.evaluate(used)
         with np.errstate(invalid="ignore"):
             shares = parts / np.sum(parts, axis=1, keepdims=True)
-        return Prediction(seconds[self.which], memory[self.which]), shares[self.which]
+        return Prediction(seconds[self.which], memory[self.which], needs[self.which]), shares[self.which]
 
 
 def _distinct(cases: Sequence[Case]) -> tuple[list[Case], Ints]:
     """Return one of the cases that share model, machine, task and layout as objects, and which of these each case is."""
-    numbers: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[object, ...], int] = {}
     distinct: list[Case] = []
     which = np.zeros(len(cases), dtype=np.int64)
     for i, case in enumerate(cases):
-        which[i] = number = numbers.setdefault((id(case.model), id(case.cluster), id(case.work), id(case.layout)), len(distinct))
+        which[i] = number = numbers.setdefault(
+            (id(case.model), id(case.cluster), id(case.work), id(case.layout), case.memory_kind), len(distinct)
+        )
         if number == len(distinct):
             distinct.append(case)
     return distinct, which
@@ -109,6 +131,7 @@ def _blocks(cases: Sequence[Case]) -> tuple[Block, ...]:
         work = case.work
         chip = (case.chip.key, case.chip.memory)
         task = (work.framework, work.seq, work.precision, work.compiled, work.loss, work.imbalance, work.optimizer, work.finetune)
+        task = (*task, work.in_backward)
         key = (case.model.name, chip, wiring, *task)
         rows_by_key.setdefault(key, []).append(i)
     return tuple(_block(cases, rows) for rows in rows_by_key.values())
@@ -132,4 +155,4 @@ def _block(cases: Sequence[Case], rows: list[int]) -> Block:
         trials.append((Layouts.of(**(axes | {"mbs": np.where(unknown, np.where(valid, mbs, 1), axes["mbs"])})), valid | ~unknown))
     chosen = levels.choose_for(first.cluster, first.work.framework)
     question = Question.of(first.model, first.cluster, replace(first.work, batch=batch), chosen)
-    return Block(np.array(rows), question, tuple(trials))
+    return Block(np.array(rows), question, tuple(trials), tuple(case.memory_kind for case in block))

@@ -36,7 +36,8 @@ def plan_view(plan: TrainPlan, width: int, *, why: Explanation, verbose: bool) -
     ]  # fmt: skip
     kind = plan.cluster["kind"]
     if verbose:
-        parts += [*choice_bars(plan.choices[:BARS_SHOWN], width, kind), Text(), wrapped(formulas(best), width)]
+        parts += [*choice_bars(plan.choices[:BARS_SHOWN], width, kind), Text(), *moment_bars(best, width, kind)]
+        parts += [Text(), wrapped(formulas(best), width)]
         parts += [*(wrapped(line, width) for line in failures(plan)), Text(), wrapped(rejects(plan), width), Text()]
         parts += [wrapped(line, width) for line in why.reasons]
     else:
@@ -194,6 +195,29 @@ def best_bars(best: Choice, width: int, kind: object = "gpu") -> list[Renderable
         memory.append_text(bars.bar(kinds, best.memory, best.capacity, bar_width)).append(size),
         bars.legend(kinds, best.memory, best.capacity, width, 8, bar_width),
     ]
+
+
+MOMENT_WORDS = {
+    "loss": "at the loss", "last layer": "backward, last layer", "first layer": "backward, first layer", "update": "at the update",
+}  # fmt: skip
+"""Words for the moments of a step, in its order."""
+
+
+def moment_bars(c: Choice, width: int, kind: object = "gpu") -> list[RenderableType]:
+    """Return a bar of the memory at each moment of a step, with the peak named; nothing for a plan that does not state them."""
+    if not c.moments:
+        return []
+    kinds = on_chip(TRAIN_MEMORY, kind)
+    words = {
+        name: f" {sum(sizes.values()) / GIB:6.2f} GiB  {MOMENT_WORDS[name]}{', the peak' * (name == c.peak_moment)}"
+        for name, sizes in c.moments.items()
+    }
+    bar_width = bars.room(width, *words.values())
+    title = f"memory over a step of {layout_name(c.layout, short=True)}, of {c.capacity / GIB:.0f} GiB"
+    lines: list[RenderableType] = [Text(title, style="bold")]
+    for name, sizes in c.moments.items():
+        lines.append(bars.bar(kinds, sizes, c.capacity, bar_width).append(words[name], style="not dim"))
+    return [*lines, bars.letters(kinds, list(c.moments.values()), width)]
 
 
 def choice_bars(choices: Sequence[Choice], width: int, kind: object = "gpu") -> list[RenderableType]:

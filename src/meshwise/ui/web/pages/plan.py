@@ -50,6 +50,7 @@ def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
     return {
         "header": views.header(plan), "badges": badges(plan), "tiles": tiles(plan, shown), "tiles_of": shown.name,
         "bars": [time_bar(shown, shown.step, "time of a step"), memory], "table": shown_table,
+        "moments": moment_bars(shown, plan.cluster["kind"]),
         **choices.links(query, shown_table), "picture": "time of a step by part", "footnotes": views.below_table(plan),
         "comparison": compared(plan, chosen) if chosen else None,
         "dropped_title": f"{plan.evaluated:,} layouts evaluated; dropped before, by rule",
@@ -111,6 +112,23 @@ def time_bar(c: Choice, full: float, label: str) -> drawing.Bar:
 def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:
     total = f"{c.peak / GIB:.1f} of {c.capacity / GIB:.0f} GiB"
     return drawing.bar("tm", c.memory, c.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total, kind)
+
+
+def moment_bars(c: Choice, kind: object) -> list[drawing.Bar]:
+    """Return a bar of the memory at each moment of a step, with the peak named."""
+    labels = {name: f"{words}{', the peak' * (name == c.peak_moment)}" for name, words in views.MOMENT_WORDS.items()}
+    return [
+        drawing.bar(
+            "tm",
+            sizes,
+            c.capacity,
+            lambda value: f"{value / GIB:.2f} GiB",
+            labels[name],
+            f"{sum(sizes.values()) / GIB:.2f} GiB",
+            kind,
+        )
+        for name, sizes in c.moments.items()
+    ]
 
 
 def table(plan: TrainPlan, query: Pairs) -> drawing.Layouts:
