@@ -137,6 +137,10 @@ def _exclusive(program: Program, facts: Run) -> Iterator[Finding]:
     if facts.says("vpp") and facts.says("layers_per_chunk") and program.name.startswith("megatron"):
         text = f"{facts.word('vpp')} and {facts.word('layers_per_chunk')} exclude each other"
         yield contradiction("stops", text, places(facts, "vpp", "layers_per_chunk"))
+    each, pp, layers = facts.whole("layers_per_chunk"), facts.whole("pp", 1), facts.whole("layers")
+    if each and pp > 1 and layers and layers % pp == 0 and layers // pp % each and program.name.startswith("megatron"):
+        text = f"{layers // pp} layers of a stage are no multiple of the {each} of {facts.word('layers_per_chunk')}"
+        yield contradiction("stops", text, places(facts, "layers_per_chunk", "pp"))
     if facts.value("no_pipeline") and facts.whole("pp", 1) > 1:
         text = f"--no-pipeline-parallel and pp {facts.whole('pp')} exclude each other"
         yield contradiction("stops", text, places(facts, "no_pipeline", "pp"))
