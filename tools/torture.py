@@ -1,12 +1,14 @@
 """`make torture`: kill, damage and cut real runs many times, check that nothing is lost, and write docs/reports/reliability.md.
 
-    python tools/torture.py [--kills 100] [--damages 20] [--seed 0]
+    python tools/torture.py [--kills 100] [--damages 20] [--seed 0] [FAULT...]
 
-Network namespaces need root; without it, the faults of several hosts are left out. `make fuzz` writes the figures of the parsers.
+Each row of the page has the commit and the day on which it was tried: rows of faults that are not asked for stay. Network namespaces need
+root; without it, the faults of several hosts are left out. `make fuzz` writes the figures of the parsers.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -15,8 +17,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -31,7 +33,13 @@ from support.three_hosts import ThreeHosts, Unavailable, three_hosts
 from support.trainer_process import PROGRAM, Training, alive, descendants
 
 STEPS = 40
-RUN = ("--steps", str(STEPS), "--checkpoint-every", "5", "--dp-shard", "2", "--timeout", "20s")
+COMMON = ("--steps", str(STEPS), "--checkpoint-every", "5", "--timeout", "20s")
+RUN = (*COMMON, "--dp-shard", "2")
+LAYOUTS = {
+    "zero 3": ("--dp-shard", "2"), "replicas": ("--dp-replicate", "2"), "tensor": ("--tp", "2"), "pipeline": ("--pp", "2", "--mbs", "2"),
+    "context": ("--cp", "2"), "one": (), "lora": ("--dp-shard", "2", "--finetune", "lora:4"),
+}  # fmt: skip
+"""Layouts of the runs that are killed."""
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s", "--batch", "12")
 PATIENCE = 2.0
 PAGE = Path(__file__).parent.parent / "docs" / "reports" / "reliability.md"
@@ -46,6 +54,8 @@ class Row:
     tried: int
     result: str
     failures: int = 0
+    tested: str = ""
+    """The commit and the day."""
 
 
 def until(holds: Callable[[], Any], seconds: float) -> bool:
@@ -57,23 +67,29 @@ def until(holds: Callable[[], Any], seconds: float) -> bool:
     return False
 
 
-def unbroken(folder: Path) -> list[float]:
-    run = Training(folder / "unbroken", *RUN)
+def unbroken(folder: Path, layout: str = "zero 3") -> list[float]:
+    run = Training(folder / f"unbroken-{layout.replace(' ', '-')}", *COMMON, *LAYOUTS[layout])
     assert run.end() == 0, run.printed()
     return run.losses()
 
 
-def kills(folder: Path, count: int, rng: random.Random, expected: list[float]) -> Row:
-    """Kill the launcher, the agent or a rank at random moments and at named points; run the same command again until it is done."""
+def kills(folder: Path, count: int, rng: random.Random, seconds: float) -> Row:
+    """Kill the launcher, the agent or a rank of random layouts at random moments and at named points; run the same command again until
+    it is done."""
     failures: list[str] = []
     orphans = 0
     out, number = folder / "killed-0", 0
+    unkilled: dict[str, list[float]] = {}
+    layout = rng.choice(sorted(LAYOUTS))
+    done, ends = 0, time.monotonic() + seconds
     for kill in range(count):
+        last_one = kill == count - 1 or time.monotonic() > ends
+        words = (*COMMON, *LAYOUTS[layout])
         point = rng.choice(list(POINTS)) if kill % 2 else ""
         moment = rng.uniform(0, 3) if kill % 4 < 2 else rng.uniform(3, 7)
         token = folder / "token"
         token.touch()
-        run = Training(out, *RUN, MESHWISE_KILL_AT=f"{point}:{token}" if point else "")
+        run = Training(out, *words, MESHWISE_KILL_AT=f"{point}:{token}" if point else "")
         family = {run.process.pid}
         end = time.monotonic() + (20 if point else moment)
         while time.monotonic() < end and run.process.poll() is None and (not point or token.exists()):
@@ -95,21 +111,28 @@ def kills(folder: Path, count: int, rng: random.Random, expected: list[float]) -
         rows = [row["step"] for row in run.rows()]
         if rows != list(range(len(rows))):
             failures.append(f"kill {kill} ({point or moment}): rows {rows}")
-        if rng.random() < 0.25 or kill == count - 1 or len(rows) == STEPS:
-            last = Training(out, *RUN)
+        if rng.random() < 0.25 or last_one or len(rows) == STEPS:
+            last = Training(out, *words)
             code = last.end()
+            expected = unkilled[layout] = unkilled.get(layout) or unbroken(folder, layout)
             if code or last.losses() != expected:
-                failures.append(f"kill {kill} ({point or moment}): exit {code}, losses differ: {last.printed()[-800:]}")
+                failures.append(f"kill {kill} ({layout}, {point or moment}): exit {code}, losses differ: {last.printed()[-800:]}")
             shutil.rmtree(out)
             number += 1
-            out = folder / f"killed-{number}"
-        print(f"kill {kill + 1}/{count}: {point or f'{moment:.1f} s'}, {len(failures)} failures", flush=True)
+            out, layout = folder / f"killed-{number}", rng.choice(sorted(LAYOUTS))
+        done += 1
+        print(f"kill {kill + 1}/{count}: {layout}, {point or f'{moment:.1f} s'}, {len(failures)} failures", flush=True)
+        if last_one:
+            break
     for line in failures:
         print(line)
-    result = f"{orphans} orphans after 10 s, 0 doubled rows, losses bit-equal"
-    return Row("SIGKILL of the launcher, the agent or a rank, half of them at named points of a start or a checkpoint, the rest at random "
-        "moments, half of these in the first 3 s", "all its processes end; the same command goes on from the newest checkpoint", count,
-        result if not failures else f"{len(failures)} failures", len(failures))  # fmt: skip
+    fault = (
+        f"SIGKILL of the launcher, the agent or a rank in layouts at random ({', '.join(unkilled)}), half of them at named points of a "
+        "start or a checkpoint, the rest at random moments, half of these in the first 3 s"
+    )
+    well = f"{orphans} orphans after 10 s, 0 doubled rows, losses bit-equal"
+    return Row(fault, "all its processes end; the same command goes on from the newest checkpoint", done,
+        f"{len(failures)} failures" if failures else well, len(failures))  # fmt: skip
 
 
 def damages(folder: Path, count: int, rng: random.Random, expected: list[float]) -> Row:
@@ -219,23 +242,29 @@ def lost_node(folder: Path, lost: int) -> Row:
 
 
 def cut_link(folder: Path) -> Row:
-    """Cut the cable of node 1 of two for good: both end with the name of the other."""
+    """Cut the cable of node 1 of two for longer than `--timeout`: both name the other, and go on when it is back."""
     out = folder / "cut"
     with three_hosts() as hosts:
         runs = [node(hosts, out, rank, "2") for rank in range(2)]
         runs[0].until(lambda: len(runs[0].rows()) >= 12)
         hosts.cut(1)
         begun = time.monotonic()
-        ended = until(lambda: runs[1].process.poll() is not None, 60)
+        waits = until(lambda: "waiting for the link" in runs[1].printed(), 60)
         seconds = time.monotonic() - begun
         named = until(lambda: "rank 1 on node 1" in runs[0].printed(), 30)
-        words = runs[1].printed().splitlines()[-1:]
-        hosts.kill(0)
-    print(f"cut link: {seconds:.0f} s, {words}", flush=True)
-    bad = (not ended) + (not named) + ("node 0 at 10.79.0.1" not in "".join(words)) + (seconds > 30)
-    return Row("the link of one of two nodes cut for good", "each names the other: node 1 ends within `--timeout`, node 0 waits for it to "
-        "come back, as after any loss", 1, f"named and ended {seconds:.0f} s after the cut with `--timeout 10s`" if not bad else "failed",
-        bad)  # fmt: skip
+        hosts.join(1)
+        again = until(lambda: "resuming after step" in runs[0].printed(), 90)
+        before = len(runs[0].rows())
+        goes_on = again and until(lambda: len(runs[0].rows()) >= before + 6, 60)
+        back, steps = time.monotonic() - begun, [row["step"] for row in runs[0].rows()]
+        runs[0].process.send_signal(signal.SIGTERM)
+        ended = until(lambda: all(run.process.poll() == 0 for run in runs), 60)
+    print(f"cut link: {seconds:.0f} s, {runs[1].printed().splitlines()[-3:]}", flush=True)
+    bad = sum(not well for well in (waits, named, goes_on, ended, steps == list(range(len(steps)))))
+    return Row("the link of one of two nodes cut for longer than `--timeout`", "each names the other within `--timeout`; node 1 waits for "
+        "the link as long as node 0 waits for it, and both go on from the newest checkpoint", 1,
+        f"named {seconds:.0f} s after the cut with `--timeout 10s`; at the sixth step after it {back:.0f} s after the cut" if not bad
+        else "failed", bad)  # fmt: skip
 
 
 def commit() -> str:
@@ -244,7 +273,7 @@ def commit() -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def page(rows: list[Row], fuzz: Path, seed: int) -> str:
+def page(rows: Iterable[Row], fuzz: Path) -> str:
     fuzzed = json.loads(fuzz.read_text()) if fuzz.is_file() else []
     lines = [
         "# Reliability",
@@ -252,20 +281,20 @@ def page(rows: list[Row], fuzz: Path, seed: int) -> str:
         "What was done to meshwise, and what happened. `make torture` and `make fuzz` do it again and write this page;",
         "[SECURITY.md](../../SECURITY.md) has what is trusted, and [run.md](../use/run.md#failures) the words that users see.",
         "",
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {os.cpu_count()} cores, Python {sys.version.split()[0]}, seed {seed}, at commit "
-        f"{commit()}.",
+        f"{os.cpu_count()} cores, Python {sys.version.split()[0]}.",
         "",
-        "| fault | what happens | times tried | result |",
-        "| --- | --- | --- | --- |",
-        *(f"| {row.fault} | {row.happens} | {row.tried} | {row.result} |" for row in rows),
+        "| fault | what happens | times tried | result | commit, day |",
+        "| --- | --- | --- | --- | --- |",
+        *(f"| {row.fault} | {row.happens} | {row.tried} | {row.result} | {row.tested} |" for row in rows),
     ]
     if fuzzed:
         lines += [
             "", "## Mutated inputs", "",
             "Each parser gets valid files with bits, numbers, lines and members changed. It returns a result or one line for",
             "the user: no traceback, at most 10 s of CPU and 1 GB per input.", "",
-            "| parser | inputs | failures | slowest input | memory |", "| --- | --- | --- | --- | --- |",
-            *(f"| {r['target']} | {r['inputs']:,} | {r['failures']} | {r['slowest']:.2f} s | {r['peak'] >> 20} MiB |" for r in fuzzed),
+            "| parser | inputs | failures | slowest input | memory | commit, day |", "| --- | --- | --- | --- | --- | --- |",
+            *(f"| {r['target']} | {r['inputs']:,} | {r['failures']} | {r['slowest']:.2f} s | {r['peak'] >> 20} MiB | {r['tested']} |"
+              for r in fuzzed),
         ]  # fmt: skip
     lines += ["", "## Points of a start and of a checkpoint at which a process is killed", ""]
     lines += [
@@ -278,27 +307,49 @@ def page(rows: list[Row], fuzz: Path, seed: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+FAULTS_TRIED: dict[str, Callable[[Path, argparse.Namespace, random.Random], Row]] = {
+    "kills": lambda folder, given, rng: kills(folder, given.kills, rng, given.seconds),
+    "endpoints": lambda folder, given, rng: endpoints(),
+    "lost-node-2": lambda folder, given, rng: lost_node(folder, 2),
+    "lost-node-0": lambda folder, given, rng: lost_node(folder, 0),
+    "cut-link": lambda folder, given, rng: cut_link(folder),
+    "damages": lambda folder, given, rng: damages(folder, given.damages, rng, unbroken(folder)),
+}
+"""What is done to runs, by the words of the command line."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further kill after this long")
     parser.add_argument("--damages", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fuzz", type=Path, default=Path("build/fuzz.json"), help="results of tools/fuzz.py")
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument(
+        "--results", type=Path, default=Path("build/torture.json"), help="rows of the page, those of earlier calls too"
+    )
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"by default all: {', '.join(FAULTS_TRIED)}")
     given = parser.parse_args()
-    rng, rows = random.Random(given.seed), list[Row]()
+    if unknown := [name for name in given.faults if name not in FAULTS_TRIED]:
+        parser.error(f"{unknown[0]}: expected {', '.join(FAULTS_TRIED)}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with TemporaryDirectory(prefix="meshwise-torture-") as name:
-        folder = Path(name)
-        rows.append(endpoints())
-        try:
-            rows += [lost_node(folder, 2), lost_node(folder, 0), cut_link(folder)]
-        except Unavailable as error:
-            print(f"faults of several hosts are left out: {error}")
-        expected = unbroken(folder)
-        rows.append(damages(folder, given.damages, rng, expected))
-        rows.insert(0, kills(folder, given.kills, rng, expected))
-    given.page.write_text(page(rows, given.fuzz, given.seed), encoding="utf-8")
+    earlier = json.loads(given.results.read_text()) if given.results.is_file() else {}
+    done = {name: Row(**row) for name, row in earlier.items()}
+    now: list[Row] = []
+    for name in given.faults or FAULTS_TRIED:
+        with TemporaryDirectory(prefix="meshwise-torture-") as folder:
+            try:
+                row = FAULTS_TRIED[name](Path(folder), given, random.Random(given.seed))
+            except Unavailable as error:
+                print(f"{name}: left out: {error}")
+                continue
+        done[name] = replace(row, tested=f"{commit()}, {time.strftime('%Y-%m-%d', time.gmtime())}")
+        now.append(done[name])
+        given.results.parent.mkdir(parents=True, exist_ok=True)
+        given.results.write_text(json.dumps({each: asdict(row) for each, row in done.items()}, indent=2) + "\n")
+    given.page.write_text(page([done[name] for name in FAULTS_TRIED if name in done], given.fuzz), encoding="utf-8")
+    rows = now
     failures = sum(row.failures for row in rows)
     print(f"{failures} failures; {given.page} is written")
     return int(failures > 0)

@@ -20,11 +20,11 @@ from meshwise.catalogue.calibrations import ServeCalibration, choose_serve, serv
 from meshwise.cost.serve.distance import distance
 from meshwise.cost.serve.load.estimate import estimate
 from meshwise.cost.serve.load.requests import Lengths, Limits, Load
+from meshwise.replay.engine.steady import simulate
 from meshwise.runs import table as tables
 from meshwise.runs.serve.case import ServeCase, read_cases
 from meshwise.runs.serve.predict import Prediction, predict
 from support.loads import random_settings, replica
-from support.referee_simulation import simulate
 
 SETTINGS = 300
 HAND = ServeCalibration(

@@ -26,23 +26,25 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 START = ServeCalibration(
     stream=0.92, reach=40, flash_cache=0.9, layer=4e-5, expert=2.5e-5, grouped=0.95, step=2e-4, sequence=5e-6, request=0.02,
     request_layer=4e-4, prompt_launch=2e-4, hop=5e-5, remote=1e-4, graph=0.0, reduce=5e-6, link=0.7, product=0.63, narrow=0.95,
-    expert_product=0.3, tile=0.03, exposed=0.3, touch=1.0, flash=0.5, pipelined=0.8, host=0.6,
+    expert_product=0.3, expert_gain=0.7, tile=0.03, exposed=0.3, touch=1.0, flash=0.5, pipelined=0.8, host=0.6,
 )  # fmt: skip
 """Before the fit: kernels as those of TensorRT-LLM on Hopper in `tensorrt_llm_hopper`."""
 SHARED = {
-    "expert_product": 0.7, "exposed": 0.5, "grouped": 0.15, "product": 0.06, "narrow": 0.05, "stream": 0.05, "flash": 0.15, "touch": 0.2,
-    "reduce": 0.3,
+    "expert_product": 0.7, "expert_gain": 0.5, "exposed": 0.5, "grouped": 0.15, "product": 0.06, "narrow": 0.05, "stream": 0.05,
+    "flash": 0.15, "touch": 0.2,
 }  # fmt: skip
-OWN = {"layer": 0.25, "expert": 0.5, "step": 0.6, "sequence": 0.7, "request": 0.7, "prompt_launch": 0.6, "request_layer": 0.7}
+OWN = {
+    "layer": 0.25, "expert": 0.5, "step": 0.6, "sequence": 0.7, "request": 0.7, "prompt_launch": 0.6, "request_layer": 0.7, "reduce": 0.4,
+}  # fmt: skip
 """Coefficients of kernels, and of each engine, with the width of their priors in logarithms."""
 LAUNCHES = ("layer", "expert", "step", "sequence", "prompt_launch", "request_layer")
 NEWER, NEWER_SHARE, NEWER_WIDTH = "Blackwell", 0.8, 0.3
 """An architecture whose kernels start before those that they depend on have ended: launches over those on others, fitted too."""
-MOST = {"exposed": 1.0, "stream": 0.97, "flash": 0.8, "grouped": 1.1}
+OLDER, OLDER_FACTOR, OLDER_WIDTH = "2025-12", 1.15, 0.2
+"""Builds of 2025: launches over those of today's, whose graphs and fusions leave fewer kernels; fitted too."""
+MOST = {"exposed": 1.0, "expert_gain": 1.0, "stream": 0.97, "flash": 0.8, "grouped": 1.1}
 LATE_SECONDS = 6.0
 """A first token later than this waited for a place in the cache, which the memory decides."""
-FORMULA_NOISE = 3.0
-"""Errors of the formula at a load over those between two machines, which a calibration of one machine assumes."""
 STEP, DAMPING, ROUNDS, TRIES = 0.02, 0.3, 4, 3
 
 
@@ -51,21 +53,38 @@ class Joint:
     """A point of the fit: the logarithm of every coefficient."""
 
     logs: Floats
-    names = ("newer", *SHARED, *((engine, name) for engine in ENGINES for name in OWN))
+    names = (
+        *(("newer", engine) for engine in ENGINES),
+        *(("older", engine) for engine in ENGINES),
+        *SHARED,
+        *((engine, name) for engine in ENGINES for name in OWN),
+    )
 
-    def of(self, engine: str, newer: bool) -> ServeCalibration:
-        """Return the coefficients of an engine, on the newer architecture or on others."""
+    def of(self, engine: str, newer: bool, older: bool) -> ServeCalibration:
+        """Return the coefficients of an engine, on the newer architecture or on others, and of its builds of 2025 or of today's."""
         values = dict(zip(self.names, map(float, np.exp(self.logs)), strict=True))
         own = {name: values[engine, name] for name in OWN}
-        if newer:
-            own |= {name: own[name] * values["newer"] for name in LAUNCHES}
+        for word in [*(["newer"] if newer else []), *(["older"] if older else [])]:
+            own |= {name: own[name] * values[word, engine] for name in LAUNCHES}
         return replace(START, **{name: values[name] for name in SHARED}, **own)
 
 
 FIRST = np.log(
-    [NEWER_SHARE, *(getattr(START, name) for name in SHARED), *(getattr(START, name) for _ in ENGINES for name in OWN)]
+    [
+        *(NEWER_SHARE for _ in ENGINES),
+        *(OLDER_FACTOR for _ in ENGINES),
+        *(getattr(START, name) for name in SHARED),
+        *(getattr(START, name) for _ in ENGINES for name in OWN),
+    ]
 )
-WIDTHS = np.array([NEWER_WIDTH, *SHARED.values(), *(width for _ in ENGINES for width in OWN.values())])
+WIDTHS = np.array(
+    [
+        *(NEWER_WIDTH for _ in ENGINES),
+        *(OLDER_WIDTH for _ in ENGINES),
+        *SHARED.values(),
+        *(width for _ in ENGINES for width in OWN.values()),
+    ]
+)
 HIGHEST = np.array([math.log(MOST.get(name, 1e9)) if isinstance(name, str) else math.inf for name in Joint.names])
 
 
@@ -73,17 +92,21 @@ def is_newer(case: ServeCase) -> bool:
     return case.chip.architecture == NEWER
 
 
-def residuals(groups: dict[tuple[str, bool], list[ServeCase]], logs: Floats) -> Floats:
+def is_older(case: ServeCase) -> bool:
+    return case.runtime.key.endswith(OLDER)
+
+
+def residuals(groups: dict[tuple[str, bool, bool], list[ServeCase]], logs: Floats) -> Floats:
     point = Joint(logs)
-    found = [softened(row_errors(rows, point.of(*key)) / FORMULA_NOISE) for key, rows in groups.items()]
+    found = [softened(row_errors(rows, point.of(*key))) for key, rows in groups.items()]
     return np.concatenate([*found, (logs - FIRST) / WIDTHS])
 
 
 def fit(cases: Sequence[ServeCase]) -> Joint:
     """Fit by damped steps of Gauss and Newton."""
-    groups: dict[tuple[str, bool], list[ServeCase]] = defaultdict(list)
+    groups: dict[tuple[str, bool, bool], list[ServeCase]] = defaultdict(list)
     for case in cases:
-        groups[case.runtime.engine, is_newer(case)].append(case)
+        groups[case.runtime.engine, is_newer(case), is_older(case)].append(case)
     logs, damping = np.minimum(FIRST, HIGHEST - 1e-3), DAMPING
     now = residuals(groups, logs)
     for _ in range(ROUNDS):
@@ -100,19 +123,18 @@ def fit(cases: Sequence[ServeCase]) -> Joint:
 
 
 def sample(cases: Sequence[ServeCase], number: int) -> list[ServeCase]:
-    """Choose about as many rows of each engine, model, chip and format."""
+    """Choose rows of each build, model, chip and format: as many as the root of those that there are, so that no source decides alone."""
     rng, groups = np.random.default_rng(1), defaultdict[object, list[ServeCase]](list)
     for case in cases:
-        groups[case.runtime.engine, case.model.name, case.chip.key, case.weights.format].append(case)
-    each = max(3, number // len(groups))
-    return [rows[i] for rows in groups.values() for i in sorted(rng.choice(len(rows), min(each, len(rows)), replace=False))]
+        groups[case.runtime.key, case.model.name, case.chip.key, case.weights.format].append(case)
+    share = number / sum(len(rows) ** 0.5 for rows in groups.values())
+    sizes = {key: min(len(rows), max(2, round(share * len(rows) ** 0.5))) for key, rows in groups.items()}
+    return [rows[i] for key, rows in groups.items() for i in sorted(rng.choice(len(rows), sizes[key], replace=False))]
 
 
 def fitted_rows(cases: Sequence[ServeCase]) -> list[ServeCase]:
-    """Leave out rows that wait for a place, of a split that the sample states wrongly (vLLM with Qwen3 235B), and the times to first token
-    of a benchmark that keeps one request more than it states (Llama 3.1 8B: they fall with the users and grow with the output)."""
-    known = [c for c in cases if c.ttft < LATE_SECONDS and (c.runtime.engine, c.model.name) != ("vllm", "qwen3-235b-a22b")]
-    return [replace(case, ttft=math.nan) if case.model.name == "llama-3.1-8b" else case for case in known]
+    """Leave out rows that wait for a place in the cache, and those of a split that the sample states wrongly (vLLM with Qwen3 235B)."""
+    return [c for c in cases if c.ttft < LATE_SECONDS and (c.runtime.engine, c.model.name) != ("vllm", "qwen3-235b-a22b")]
 
 
 def family(case: ServeCase) -> str:
@@ -120,7 +142,7 @@ def family(case: ServeCase) -> str:
 
 
 def predicted(cases: Sequence[ServeCase], point: Joint) -> list[Prediction]:
-    return [predict([case], point.of(case.runtime.engine, is_newer(case)))[0] for case in cases]
+    return [predict([case], point.of(case.runtime.engine, is_newer(case), is_older(case)))[0] for case in cases]
 
 
 def median_error(cases: Sequence[ServeCase], found: Sequence[Prediction], part: str) -> float:
@@ -131,12 +153,12 @@ def median_error(cases: Sequence[ServeCase], found: Sequence[Prediction], part: 
 def main() -> None:
     cases = [case for case in read_cases(find_table("engines_at_load"))[0] if case.load]
     if "--fit" in sys.argv:
-        point = fit(sample(fitted_rows(cases), 200))
+        point = fit(sample(fitted_rows(cases), 250))
         print({str(name): float(f"{value:.3g}") for name, value in zip(point.names, np.exp(point.logs), strict=True)})
         return
     found: dict[str, Prediction] = {}
     for name in dict.fromkeys(map(family, cases)):
-        point = fit(sample(fitted_rows([case for case in cases if family(case) != name]), 110))
+        point = fit(sample(fitted_rows([case for case in cases if family(case) != name]), 150))
         own = [case for case in cases if family(case) == name]
         found |= {case.row_id: one for case, one in zip(own, predicted(own, point), strict=True)}
         errors = (

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         plan,
         probe,
         read,
+        replay,
         rollouts,
         run,
         serve,
@@ -64,6 +65,7 @@ __all__ = [
     "plan",
     "probe",
     "read",
+    "replay",
     "rollouts",
     "run",
     "serve",
@@ -94,7 +96,7 @@ def __dir__() -> list[str]:
 
 
 class _Verb(ModuleType):
-    """A package named like a verb (plan, run, audit, calibrate, tune): calling the package calls the function in `meshwise.api`."""
+    """A package named like a verb (plan, replay, run, audit, calibrate, tune): calling the package calls the function in `meshwise.api`."""
 
     @property
     def _function(self) -> Any:

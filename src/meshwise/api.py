@@ -6,7 +6,7 @@ Arguments are the words of the command line: `plan("bloom-176b", on="jean-zay:48
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
@@ -17,6 +17,7 @@ from meshwise.plan.fields import Ask, given, parameters
 
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
+    from meshwise.audit.doctor.diagnosis import Diagnosis
     from meshwise.audit.profile.parts import PartComparison
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
     from meshwise.plan.train.vary import TrainPoints
     from meshwise.programs.read.files import Reading
     from meshwise.programs.write import Exported
+    from meshwise.replay.answer import Replayed
+    from meshwise.replay.ask import ReplayAsk
+    from meshwise.replay.compared import Compared
+    from meshwise.replay.traces.facts import TraceFacts
+    from meshwise.replay.traces.trace import Trace
     from meshwise.run.callbacks import Progress, Say
     from meshwise.run.probe.store import Probed
     from meshwise.run.serve.bench import Bench
@@ -53,7 +59,7 @@ P = ParamSpec("P")
 Asked = TypeVar("Asked", bound=Ask)
 Answer = TypeVar("Answer")
 LeaveOut = Literal["row", "group"]
-CATALOGUES = ("chips", "clusters", "models", "frameworks")
+CATALOGUES = ("chips", "clusters", "models", "frameworks", "calibrations")
 
 
 def answers(ask: Callable[P, Asked]) -> Callable[[Callable[[Asked], Answer]], Callable[P, Answer]]:
@@ -139,6 +145,97 @@ def front_serve(ask: ServeAsk) -> "Front":
     from meshwise.plan.serve.front import answer
 
     return answer(ask)
+
+
+def replay(
+    what: "str | Path | ServePlan" = "", *, trace: "str | Path | Iterable[Sequence[Any]]" = "", **words: Any
+) -> "Replayed":
+    """Replay timed requests through a deployment: replay("plan.json", trace="traffic.csv", ttft="1s@p95").figures.ttft.p95.
+
+    `what`: a plan of `serve`, its plan.json, or a model with the keywords of `serve`. `trace`: a file, or rows of (seconds, prompt, output,
+    blocks). Keywords are the fields of `ReplayAsk`.
+    """
+    from meshwise.replay import answer
+
+    ask, plan, rows = _replay_ask(what, trace, words)
+    return answer.make(ask, plan, rows)
+
+
+def replay_cheapest(
+    what: "str | Path | ServePlan" = "", *, trace: "str | Path | Iterable[Sequence[Any]]" = "", **words: Any
+) -> "Compared":
+    """Find the number of copies, or the policy, that holds the targets at the least money or energy, by replaying a trace."""
+    from meshwise.replay import answer, cheapest
+
+    ask, plan, rows = _replay_ask(what, trace, {"cheapest": True, **words})
+    return cheapest.answer(answer.setting(ask, plan, rows))
+
+
+def replay_what_if(
+    what: "str | Path | ServePlan" = "",
+    *,
+    trace: "str | Path | Iterable[Sequence[Any]]" = "",
+    vary: Sequence[str] = (),
+    **words: Any,
+) -> "Compared":
+    """Replay a trace through a deployment and through what it could be instead: other copies, caches, chunks and formats.
+
+    `vary` adds axes of `serve`: vary=["chip=h200,b200"].
+    """
+    from meshwise.replay import answer, what_if
+
+    ask, plan, rows = _replay_ask(what, trace, words)
+    return what_if.answer(answer.setting(ask, plan, rows), vary)
+
+
+def manifest(result: "Replayed", kind: str = "keda") -> str:
+    """Return the policy of a replay as YAML of Kubernetes: KEDA's ScaledObject, or a HorizontalPodAutoscaler ("hpa")."""
+    from meshwise.replay import manifests
+
+    return manifests.manifest(result, kind)
+
+
+def _replay_ask(what: Any, trace: Any, words: dict[str, Any]) -> "tuple[ReplayAsk, ServePlan | None, Trace | None]":
+    """Return the question of a replay, with a plan and a trace that are objects."""
+    from meshwise.replay.ask import ReplayAsk
+    from meshwise.replay.traces.trace import adjusted, of_requests
+
+    plan = None if isinstance(what, str | Path) else what
+    named = isinstance(trace, str | Path)
+    ask = given(
+        ReplayAsk,
+        {
+            "model": "plan.json" if plan else str(what),
+            "trace": str(trace) if named else "trace",
+            **words,
+        },
+    )
+    rows = None if named else adjusted(of_requests(trace), speed=ask.speed, users=ask.scale_users, window=ask.window)
+    return ask, plan, rows
+
+
+def save_trace(path: str | Path, *, trace: str | Path = "", **words: Any) -> "TraceFacts":
+    """Write the traffic that a replay would see as CSV: save_trace("day.csv", make="conversation", rate="5/s", hours=24)."""
+    from meshwise.replay.answer import traffic
+    from meshwise.replay.traces.facts import facts
+    from meshwise.replay.traces.trace import as_csv
+
+    ask, _, _ = _replay_ask("", trace, words)
+    ask.check()
+    found = traffic(ask)
+    write(path, "\n".join(as_csv(found)) + "\n")
+    return facts(found)
+
+
+def trace(path: str | Path, **words: Any) -> "TraceFacts":
+    """Say what a trace of timed requests is: rates, bursts, lengths, reuse of prefixes, and how much cache is worth having.
+
+    Keywords: read (the pattern of a log), block (tokens of a block), speed, users and window.
+    """
+    from meshwise.replay.traces.facts import facts
+    from meshwise.replay.traces.trace import open_trace
+
+    return facts(open_trace(path, **words))
 
 
 def cheapest(ask: TrainAsk | str, *axes: str, **words: Any) -> "Cheapest":
@@ -258,6 +355,10 @@ def names(catalogue: str) -> list[str]:
     known = (*CATALOGUES, "engines", "measurements")
     if catalogue not in known:
         raise UserError(f"there is no catalogue {quoted(catalogue)}{nearest(catalogue, known)} ({', '.join(known)})")
+    if catalogue == "calibrations":
+        from meshwise.catalogue import origins
+
+        return [origin.key for origin in origins.origins()]
     return files.names(catalogue)
 
 
@@ -271,7 +372,7 @@ def show(catalogue: str, name: str = "") -> list[dict[str, Any]]:
 
 
 def look_up(catalogue: str, name: str) -> "Entry | None":
-    """Return the chip, cluster, model or framework that `name` means; None where it only matches names in part."""
+    """Return the chip, cluster, model, framework or calibration that `name` means; None where it only matches names in part."""
     from meshwise.models import listing
 
     return listing.look_up(catalogue, name)
@@ -300,6 +401,25 @@ def audit(*files: str | Path, plan: bool = True, format: str = "", **figures: An
     from meshwise.audit.ask import AuditAsk, answer
 
     return answer([Path(file) for file in files], given(AuditAsk, figures), format, planned=plan)
+
+
+def doctor(*traces: str | Path, plan: str | Path = "", **facts: Any) -> "Diagnosis":
+    """Diagnose why a run is slow from its profiler traces (one rank or all), with launch files or memory snapshots beside them.
+
+    Keywords are facts of the run that the traces leave out, as for `audit`: doctor("trace.json.gz", model="llama-3.2-1b", batch="8",
+    seq="2k", on="h200"). `plan`: a plan.json to compare with.
+    """
+    from meshwise.audit.ask import AuditAsk
+    from meshwise.audit.doctor.diagnosis import diagnose
+
+    return diagnose([Path(trace) for trace in traces], given(AuditAsk, facts), str(plan))
+
+
+def is_trace(file: str | Path) -> bool:
+    """Return whether a file is a profiler's trace, which `doctor` reads."""
+    from meshwise.audit.doctor import scan
+
+    return scan.is_trace(Path(file))
 
 
 def compare(folder: str | Path) -> "PartComparison":
@@ -400,13 +520,13 @@ def tune(
     named = isinstance(what, str | Path)
     ask = given(TuneAsk, {"what": str(what) if named else "plan", **words})
     if ask.replay:
-        raise UserError(f"a table is replayed with replay({ask.replay!r})")
+        raise UserError(f"a table is replayed with meshwise.api.tune_on_table({ask.replay!r})")
     from meshwise.tune.loop.start import start
 
     return start(ask, None if named else what, say=say, answer=answer)
 
 
-def replay(table: str | Path, *, runs: int = 10, seeds: int = 100, calibration: str = "") -> "Replay":
+def tune_on_table(table: str | Path, *, runs: int = 10, seeds: int = 100, calibration: str = "") -> "Replay":
     """Run the loop of `tune` on a table of measured runs: the time lost by number of runs, beside other ways to choose.
 
     Predictions begin with a calibration that never saw the table, or with `calibration`; random orders are averaged over `seeds`.

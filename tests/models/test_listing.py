@@ -1,5 +1,6 @@
 """The catalogues as rows, and layers in words."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwise import api
 from meshwise.catalogue.chips import chips, find_chip
 from meshwise.catalogue.clusters import cluster_files, find_cluster
 from meshwise.catalogue.frameworks import Framework, names
+from meshwise.errors import UserError
 from meshwise.models.find import find_model, presets
 from meshwise.models.listing import (
     chip_row,
@@ -102,3 +105,23 @@ def test_no_layer_is_lost_in_the_words(kinds: list[bool]) -> None:
     runs = layer_runs(with_windows(kinds))
     assert sum(int(run.split(" x ")[0]) for run in runs.split(", ")) == len(kinds)
     assert ("window" in runs) == any(kinds)
+
+
+def test_calibrations_say_what_they_were_fitted_to_and_what_their_file_is(tmp_path: Path) -> None:
+    listed = {row["calibration"]: row for row in api.show("calibrations")}
+    assert set(listed) == set(api.names("calibrations"))
+    row = listed["a100-fsdp"]
+    file = Path(api.__file__).parent / "data" / "calibration" / "a100-fsdp.toml"
+    assert row["sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    assert (row["use"], row["file"], "llm_foundry_a100" in row["fitted_on"]) == ("training", "built in", True)
+    assert listed["vllm"]["use"] == "serving"
+    theirs = tmp_path / "theirs.toml"
+    theirs.write_bytes(file.read_bytes() + b"\n")  # of somebody else: the same words, another file
+    (other,) = api.show("calibrations", str(theirs))
+    assert other["file"] == str(theirs)
+    assert other["sha256"] != row["sha256"]
+    theirs.write_text("matmul = 'fast'\n")
+    with pytest.raises(UserError):
+        api.show("calibrations", str(theirs))
+    with pytest.raises(UserError, match="unknown calibration"):
+        api.show("calibrations", "nosuch")

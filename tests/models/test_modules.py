@@ -91,3 +91,19 @@ def test_short_words_name_the_layers_of_a_part() -> None:
     model = find_model("llama-3.2-1b")
     assert {module.name for module in targeted(model, ("attention",), 8)} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     assert {module.name for module in targeted(model, ("mlp",), 8)} == {"gate_proj", "up_proj", "down_proj"}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "names"),
+    [
+        ("qwen", {"c_attn", "c_proj", "w1", "w2"}),
+        ("chatglm", {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+        ("baichuan", {"W_pack", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+        ("internlm2", {"wqkv", "wo", "w1", "w2", "w3"}),
+    ],
+)
+def test_types_of_the_hub_have_the_names_of_their_own_code(model_type: str, names: set[str]) -> None:
+    """modeling_*.py beside their weights."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 1000}
+    sizes |= {"num_layers": 2, "ffn_hidden_size": 512, "kv_channels": 64, "padded_vocab_size": 1000}
+    assert {module.name for module in modules(build({"model_type": model_type, **sizes}, model_type, ""))} == names

@@ -22,8 +22,13 @@ PROGRAMS = {
 }
 
 
+FRAMEWORKS = {"trainer": "trl"}
+"""The framework that predicts a program, where it has another name."""
+
+
 def written(folder: Path, finetune: str, program: str, **change: Any) -> Path:
-    api.export(make(replace(ASK, finetune=finetune, **change)), to=program).save(folder)
+    framework = FRAMEWORKS.get(program, program)
+    api.export(make(replace(ASK, finetune=finetune, framework=framework, **change)), to=program).save(folder)
     return folder / PROGRAMS[program]
 
 
@@ -36,6 +41,25 @@ def test_a_file_with_adapters_is_read_back_as_the_same_method(tmp_path: Path) ->
         assert verdict.fits
 
     check_every(check, ((finetune, program) for finetune in METHODS for program in PROGRAMS))
+
+
+ON = {"1xh100-sxm": 8, "4xa100-80gb-sxm": 32}
+
+
+def test_a_plan_and_the_check_of_its_file_give_one_prediction(tmp_path: Path) -> None:
+    """A file to which `plan` said 46.9 GiB was once told 91.8 by `check`."""
+
+    def check(program: str, finetune: str, on: str, shards: str) -> None:
+        folder = tmp_path / f"{program}-{finetune}-{on}-{shards}".replace(":", "-")
+        plan = make(replace(ASK, finetune=finetune, framework=FRAMEWORKS.get(program, program) + shards, on=on, batch=ON[on]))
+        api.export(plan, to=program).save(folder)
+        others = [str(file) for file in folder.glob("ds_config.json")]
+        found = api.check(str(folder / PROGRAMS[program]), *others, on=on, model=ASK.model).own
+        assert (found.peak, found.step) == pytest.approx((plan.best.peak, plan.best.step))
+
+    alone = ((program, finetune, "1xh100-sxm", "") for program in PROGRAMS for finetune in ("lora:16", "qlora:16"))
+    ways = (("axolotl", "+deepspeed"), ("llama-factory", "+deepspeed"), ("trainer", ""), ("torchtune", ""), ("axolotl", ""))
+    check_every(check, (*alone, *((program, "full", "4xa100-80gb-sxm", shards) for program, shards in ways)))
 
 
 def test_the_keys_are_those_of_the_programs(tmp_path: Path) -> None:
@@ -56,6 +80,7 @@ def test_frozen_layers_are_the_ones_that_llama_factory_does_not_train(tmp_path: 
 
 def test_a_program_without_adapters_says_which_have_them() -> None:
     with pytest.raises(
-        UserError, match="has no setting for adapters; expected --to axolotl or llama-factory or torchtune or trainer"
+        UserError,
+        match="has no setting for adapters; expected --to automodel or axolotl or llama-factory or mlx-lm or ms-swift or",
     ):
         api.export(make(replace(ASK, finetune="lora:16")), to="megatron")

@@ -1,9 +1,7 @@
 """Every key that `export` writes is one that the program itself lists: lenient parsers let misspelt keys pass."""
 
-import json
 from collections.abc import Iterator
 
-from meshwise.catalogue.files import BUILT_IN
 from meshwise.programs.program import Program, Setup, Written, programs
 from meshwise.programs.read.flags import settings
 from meshwise.programs.read.tables import settings as toml_settings
@@ -12,12 +10,7 @@ from meshwise.programs.source import Source, Word
 from meshwise.runs.run import Span
 from support.launch_files import base
 from support.launch_layouts import samples
-
-LISTS = BUILT_IN / "programs" / "keys"
-
-
-def listed(name: str) -> set[str]:
-    return set(json.loads((LISTS / f"{name}.json").read_text(encoding="utf-8")))
+from support.referees import listed
 
 
 def flags_of(written: Written) -> set[str]:

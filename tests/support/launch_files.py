@@ -20,7 +20,9 @@ from meshwise.runs import derive
 from meshwise.runs.run import Run, Span
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "launch"
-CONFIGS = ("axolotl", "deepspeed", "llama-factory", "nanotron", "torchtitan-0.2", "torchtune")
+CONFIGS = (
+    "automodel", "axolotl", "deepspeed", "llama-factory", "mlx-lm", "nanotron", "torchtitan-0.2", "torchtune", "unsloth"
+)  # fmt: skip
 """Programs whose facts are all in a configuration file; the others say them in a command too."""
 QUESTIONS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama-3.1-8b", "on": "8x8xh100-sxm", "batch": "512x4096", "framework": "megatron"},

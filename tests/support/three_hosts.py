@@ -62,6 +62,9 @@ class ThreeHosts:
     def cut(self, number: int) -> None:
         ip("-n", self.switch, "link", "set", f"port{number}", "down")
 
+    def join(self, number: int) -> None:
+        ip("-n", self.switch, "link", "set", f"port{number}", "up")
+
 
 @contextmanager
 def three_hosts() -> Iterator[ThreeHosts]:

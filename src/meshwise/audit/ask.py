@@ -138,6 +138,7 @@ def split_launch_files(files: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 def told_by_launch_files(files: Sequence[Path]) -> Run:
     """Return the run that launch files describe, with the program that they start."""
+    from meshwise.programs.program import predicted_by
     from meshwise.programs.read.files import read_files
     from meshwise.runs import derive
     from meshwise.runs.fields import BY_NAME
@@ -145,5 +146,5 @@ def told_by_launch_files(files: Sequence[Path]) -> Run:
     reading = read_files(files)
     run = derive.complete(reading.facts, launched=True)
     kept = [one for one in run if one.value is not None and one.fact in BY_NAME and BY_NAME[one.fact].group in LAUNCH_GROUPS]
-    framework = Stated("framework", str(run.value("predicted_by") or reading.program.framework))
+    framework = Stated("framework", predicted_by(reading.program, run))
     return Run.of([*kept, *(one for one in run if one.fact in LAUNCH_WORK and one.value is not None), framework])

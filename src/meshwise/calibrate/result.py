@@ -123,11 +123,46 @@ class Result(ABC):
         files.write(path, self.text)
         return path
 
-    def install(self, *, force: bool = False) -> Path:
-        """Write it into the user's folder, where plan, run and validate find it."""
-        folder = files.user_folder() / self.folder
+    @property
+    def target(self) -> Path:
+        """The file that it is installed as."""
+        return files.user_folder() / self.folder / f"{self.name}.toml"
+
+    @property
+    def replaces(self) -> str:
+        """The other calibration that is installed in its place, in words; '' where there is none."""
+        if not self.target.is_file() or files.text_of(self.target) == self.text:
+            return ""
+        held = self._installed()
+        return (
+            f"{self.target.name}, fitted to {held.rows:.0f} rows of {held.fitted_on} on {held.date}" if held else self.target.name
+        )
+
+    def _installed(self) -> Record | None:
+        """Return the calibration that is installed in its place; None where there is none that can be read."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            return (
+                records.read(type(self.record), files.table_of(self.target), self.target.name) if self.target.is_file() else None
+            )
+        except UserError:
+            return None
+
+    def install(self, *, force: bool = False) -> Path:
+        """Write it into the user's folder, where plan, run and validate find it. Another one in its place is kept as NAME.toml.old;
+        DoesNotFit where that is fitted to more rows, unless forced."""
+        try:
+            self.target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            folder = self.target.parent
             raise UserError(f"cannot create the folder {folder}: {error.strerror}; set MESHWISE_HOME to another one") from None
-        return self.save(folder / f"{self.name}.toml", force=force)
+        held = self._installed()
+        if held and held.rows > self.record.rows and not force:
+            raise DoesNotFit(
+                f"not installed: it is fitted to {self.record.rows:.0f} rows, and would replace {self.replaces}; "
+                "give those tables too, or --force replaces it"
+            )
+        old = files.text_of(self.target) if self.replaces else ""
+        path = self.save(self.target, force=force)
+        if old:
+            files.write(path.with_name(f"{path.name}.old"), old)
+        return path

@@ -12,6 +12,7 @@
     engines.py       Engine, Runtime: what a serving program supports, and how it allocates memory
     quality.py       Quality: what formats of weights cost in quality, with sources
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
+    origins.py       Origin: what each calibration was fitted to, and the digest of its file
     modes.py         Mode: a state in which runs of a campaign are slower, whatever the model
     levels.py        coefficients of architectures, frameworks and networks, and the calibration composed of them for a question
 A new chip or cluster is one file: data/chips/NAME.toml, data/clusters/NAME.toml.

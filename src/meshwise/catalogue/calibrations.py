@@ -241,6 +241,9 @@ class ServeCalibration(Record):
     """FLOPs per SM and cycle in products of quantised weights with 2 to 8 tokens, which have kernels of their own; 0: as with many."""
     expert_product: Count = coefficient(1.0, width=0.3, most=1.2)
     """Speed of the grouped products of experts, relative to dense ones with as full tiles."""
+    expert_gain: Count = coefficient(1.0)
+    """How much of the gain of 8- and 4-bit products over 16-bit ones the products of experts have, as a power of it: the rest is gathering
+    rows and padding tiles, which no format shortens."""
     touch: Count = coefficient(2.0, width=0.5)
     """Number of times that the inputs and outputs of these products pass through memory: norms, rotations, gates, type conversions."""
     scores: Count = coefficient(5.5, width=0.3)

@@ -131,6 +131,10 @@ class Chip:
     host: Link | None = None
     peer_access: bool = True
     """Whether devices can read each other's memory over PCIe; GeForce cards cannot, and go through host memory."""
+    server: bool = False
+    """Whether it is made for servers and sold without a network of its own: a passive card, or a superchip."""
+    unified: bool = False
+    """Whether it computes in the memory of its host, of which there is no other."""
     network: Link | None = None
     """Per device, in the vendor's own system."""
     per_node: int = 8
@@ -163,6 +167,16 @@ class Chip:
     def rent(self) -> float | None:
         """Dollars per second at the latest rental list price."""
         return latest_rent(self.prices)
+
+    @property
+    def in_servers(self) -> bool:
+        """Whether it stands in servers, not under desks."""
+        return self.server or self.network is not None
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether its memory is that of its host."""
+        return self.unified or self.kind == "apple"
 
     def source_of(self, fact: str) -> Source:
         """Return where a field comes from: the source that lists it ('flops.fp4'), else its table ('flops'), else any field."""

@@ -125,6 +125,8 @@ class Runtime:
     """Whether one pass computes decode tokens and parts of prompts together; otherwise passes of prompts interrupt decoding."""
     small_on: tuple[str, ...] = ()
     """Architectures on which the smaller defaults are used whatever the memory (vLLM: A100)."""
+    poll_passes: int = 1
+    """Passes between two looks for new requests (SGLang's --scheduler-recv-interval)."""
     paged: bool = False
     """Whether a request occupies the blocks of the tokens it has; otherwise its whole context is allocated at the start."""
     grouped_pages: bool = False

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Source
-from meshwise.errors import unknown
+from meshwise.errors import UserError, unknown
 from meshwise.units import Bytes, Count
 
 Kernel = Literal["unfused", "triton", "fa2", "fa3", "fa4", "cudnn", "xla"]
@@ -257,8 +257,13 @@ class Framework:
     methods: tuple[str, ...] = ()
     """Methods of fine-tuning that it has: full, lora, dora, qlora, freeze; (): all."""
     bases: tuple[str, ...] = ()
-    """Formats of a frozen base under adapters that it has besides 16 bits: nf4, int8, int4 (GPTQ and AWQ checkpoints), affine4 (MLX);
-    (): nf4."""
+    """Formats of a frozen base under adapters that it has besides 16 bits: nf4, nf4-single, int8, gptq, awq; (): nf4."""
+    optimizers: tuple[str, ...] = ()
+    """Optimizers that it has; (): all."""
+    objectives: tuple[str, ...] = ()
+    """Objectives that it has; (): all."""
+    losses: tuple[str, ...] = ()
+    """Ways to compute the loss that it has; (): all."""
     tensor_parallel: bool = True
     expert_parallel: bool = True
     replicates: bool = True
@@ -293,6 +298,10 @@ class Framework:
     def default(self, axis: str) -> str:
         """Return its documented value of an axis that a run does not state; '' where none is documented."""
         return dict(pair.split("=", 1) for pair in self.unstated).get(axis, "")
+
+    def trains_on(self, kind: str, vendor: str) -> bool:
+        """Return whether it trains on a kind of chip of a vendor."""
+        return not self.chips or kind in self.chips or vendor in self.chips
 
     @property
     def flash_attention(self) -> bool:
@@ -380,6 +389,26 @@ def overlap_text(changes: Mapping[str, bool]) -> str:
     return ",".join(words)
 
 
+TUNERS = {
+    "gpu": ("trl", "unsloth", "axolotl", "llama-factory", "torchtune", "ms-swift", "automodel", "meshwise"),
+    "apple": ("mlx-lm",),
+    "npu": ("llama-factory", "ms-swift"),
+    "tpu": ("maxtext",),
+    "cpu": ("trl", "meshwise"),
+}
+"""Programs that fine-tune, by the kind of chip on which people use them, the usual one first."""
+
+
+def tuners(kind: str, vendor: str, model_type: str) -> tuple[str, ...]:
+    """Return the programs that fine-tune on a kind of chip, the usual one first: Optimum Habana, which is DeepSpeed, on Gaudi, and
+    meshwise's own trainer for test-time training. None where no program is known."""
+    if model_type == "ttt":
+        return ("meshwise",)
+    if kind == "npu" and vendor == "Intel":
+        return ("deepspeed",)
+    return tuple(name for name in TUNERS.get(kind, ()) if find_framework(name).trains_on(kind, vendor))
+
+
 def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool = False) -> tuple[str, ...]:
     """Return the frameworks that most people use on a machine, the usual one first, then those that need less memory: a trainer of one
     process on one device, FSDP in one node, Megatron on several nodes, where it trains no adapters (`adapts`). For test-time training,
@@ -399,10 +428,41 @@ OLDEST = "2010-01-01"
 """A day before every release."""
 
 
+SHARDING_FACTS = (
+    "gradient_bytes", "fp16_gradient_bytes", "master_gradient_bytes", "reduced_bytes", "shards_master", "pure_unsharded", "pure_sharded",
+    "bucket", "bucket_per_rank", "overlaps_reduction", "overlaps_gather", "zero", "schedules", "context_parallel", "tensor_parallel",
+    "offload", "offloads_gradients", "shards_partly", "shards_nf4", "foreach_update",
+    "frees_gradients", "gathers_tables", "holds_inputs", "excludes",
+)  # fmt: skip
+"""Facts of the framework through which a program shards."""
+
+
+def _through(own: Framework, other: Framework) -> Framework:
+    """Return a program as it trains where it shards through another framework instead of its own way. Its data ranks have no replicas
+    then: those are of its own way."""
+    if other.program not in own.through:
+        raise UserError(f"{own.name} does not shard through {other.name}; expected {' or '.join((own.program, *_ways(own)))}")
+    facts: dict[str, Any] = {name: getattr(other, name) for name in SHARDING_FACTS}
+    title, program = f"{own.name} with {other.name}", f"{own.program}+{other.program}"
+    return replace(own, key=other.key, name=title, program=program, replicates=False, through=(), **facts)
+
+
+def _ways(framework: Framework) -> tuple[str, ...]:
+    return tuple(f"{framework.program}+{name}" for name in framework.through)
+
+
+def ways(name: str) -> tuple[str, ...]:
+    """Return the names of a program in each way that it can shard: 'axolotl' and 'axolotl+deepspeed'."""
+    return (name, *_ways(find_framework(name)))
+
+
 @files.cached
 def find_framework(name: str, release: str = "") -> Framework:
-    """Return the framework with that name; case and punctuation do not count. `release`: a release, or a day, of which it has the facts;
-    '': its newest."""
+    """Return the framework with that name; case and punctuation do not count. 'axolotl+deepspeed' is Axolotl that shards through
+    DeepSpeed. `release`: a release, or a day, of which it has the facts; '': its newest."""
+    own, plus, other = name.partition("+")
+    if plus:
+        return _through(find_framework(own, release), find_framework(other))
     known = files.files("frameworks", ".toml")
     plain = files.squeeze(name)
     for key, path in known.items():

@@ -90,6 +90,8 @@ class Finetune:
 
 
 FULL = Finetune()
+SAME_COST = dict.fromkeys(("rslora", "lora+", "loraplus", "pissa", "olora"), "lora")
+"""Kinds of LoRA with another scale, learning rate or start, which cost the same."""
 
 
 def parse_base(text: str) -> Base:
@@ -120,7 +122,7 @@ def parse(text: str, base: str = "") -> Finetune:
 
 def _parsed(text: str) -> Finetune:
     word, _, rest = text.strip().partition(":")
-    method = word.lower()
+    method = SAME_COST.get(word.lower(), word.lower())
     if method not in METHODS:
         raise UserError(f"unknown fine-tuning method {quoted(text)}{nearest(method, METHODS)}; {EXPECTED}")
     if method == "full":
@@ -132,9 +134,22 @@ def _parsed(text: str) -> Finetune:
     number, separator, listed = rest.partition(":")
     rank = _whole(number, text)
     targets = tuple(dict.fromkeys(name.strip() for name in listed.split(",")))
-    if separator and not all(re.fullmatch(r"[A-Za-z_][\w.\-]*", name) for name in targets):
-        raise UserError(f"{quoted(text)}: targets are names of modules joined by commas; {EXPECTED}")
+    if separator and not all(re.fullmatch(r"[A-Za-z_][\w.\-]*", name) or _is_regex(name) for name in targets):
+        raise UserError(f"{quoted(text)}: targets are names of modules, or a regular expression, joined by commas; {EXPECTED}")
     return Finetune(cast(Method, method), rank, targets if separator else (ALL_LINEAR,))
+
+
+def _is_regex(text: str) -> bool:
+    """Return whether a target is a regular expression, as PEFT takes one."""
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return bool(re.search(r"[*+?()|\\\[\]^$]", text)) and len(text) < MAX_PATTERN
+
+
+MAX_PATTERN = 500
+"""Characters of a regular expression."""
 
 
 def _whole(digits: str, text: str) -> int:

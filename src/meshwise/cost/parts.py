@@ -53,6 +53,14 @@ SERVE_TIME = (
     Part("reduce", "all-reduces", "R", "#bcbd22"),
     Part("host", "layers on the CPU", "P", "#ff9896"),
 )
+REPLAY_TIME = (
+    Part("queue", "waiting for a place", "Q", "#d62728"),
+    Part("prompt", "its prompt", "P", "#bcbd22", computes=True),
+    Part("transfer", "between pools", "X", "#6baed6"),
+    Part("tokens", "its tokens", "T", "#2ca02c", computes=True),
+    Part("others", "prompts of others", "o", "#9467bd"),
+)
+"""Where the time of served requests goes."""
 SERVE_MEMORY = (
     Part("weights", "weights", "W", "#2ca02c"),
     Part("cache", "KV cache", "K", "#17becf"),

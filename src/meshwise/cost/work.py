@@ -44,14 +44,17 @@ OBJECTIVES = {
         Objective("dpo", sequences=2, reference=True, forwards=1, columns=PAIRS),
         # TRL: the reference reads every answer and a mismatched one, which the policy reads as well, to estimate the divergence
         Objective("kto", reference=True, forwards=3, columns=(("prompt", "completion"), *PAIRS)),
-        Objective("orpo", sequences=2, columns=PAIRS),
+        *(Objective(name, sequences=2, columns=PAIRS) for name in ("orpo", "simpo", "cpo")),
+        # a teacher, here of the student's size, reads every sequence
+        Objective("gkd", reference=True, forwards=1, columns=TEXTS),
         Objective("reward", sequences=2, vocabulary=False, columns=PAIRS),
         Objective("embedding", sequences=2, vocabulary=False, columns=(("anchor", "positive"), ("query", "document"), *PAIRS)),
         Objective("ppo", reference=True, forwards=2, generates=True, columns=(("prompt",), *TEXTS)),
         Objective("grpo", reference=True, forwards=2, generates=True, columns=(("prompt",), *TEXTS)),
     )
 }
-"""DPO arXiv:2305.18290, KTO arXiv:2402.01306, ORPO arXiv:2403.07691, PPO arXiv:2203.02155, GRPO arXiv:2402.03300. PPO and GRPO read each
+"""DPO arXiv:2305.18290, KTO arXiv:2402.01306, ORPO arXiv:2403.07691, SimPO arXiv:2405.14734, CPO arXiv:2401.08417, GKD
+arXiv:2306.13649 (answers that the student generates are not counted), PPO arXiv:2203.02155, GRPO arXiv:2402.03300. PPO and GRPO read each
 generated answer once with the policy, for its probabilities when it was generated, and once with the reference."""
 SFT = OBJECTIVES["sft"]
 
@@ -201,6 +204,8 @@ class Serve:
     """Rank of the adapters."""
     sampled: bool = True
     """Whether tokens are chosen from their logits; programs that time products alone take any."""
+    eager: bool = False
+    """Whether no graph launches its steps (vLLM's --enforce-eager)."""
 
     def __post_init__(self) -> None:
         if self.prompt < 0 or self.output < 0 or self.prompt + self.output < 1 or self.users < 1:

@@ -1,4 +1,4 @@
-"""The catalogues of chips, clusters, models and frameworks as plain rows: all of them, those that match some words, or one entry."""
+"""The catalogues of chips, clusters, models, frameworks and calibrations as plain rows: all, those that match some words, or one entry."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -9,13 +9,14 @@ from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips, 
 from meshwise.catalogue.clusters import cluster_files, filter_clusters, find_cluster
 from meshwise.catalogue.frameworks import Framework, filter_frameworks, find_framework
 from meshwise.catalogue.frameworks import names as framework_names
+from meshwise.catalogue.origins import Origin, filter_origins, find_origin, origins
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.count import hyperparameters
 from meshwise.models.model import Model
 
 Row = dict[str, Any]
-Entry = Chip | Cluster | Framework | Model
+Entry = Chip | Cluster | Framework | Model | Origin
 
 
 def rows(catalogue: str, name: str = "") -> list[Row]:
@@ -29,7 +30,11 @@ def rows(catalogue: str, name: str = "") -> list[Row]:
         return [model_row(entry)]
     if isinstance(entry, Framework):
         return [framework_row(entry)]
-    listed = {"chips": chip_rows, "clusters": cluster_rows, "models": model_rows, "frameworks": framework_rows}[catalogue]
+    if isinstance(entry, Origin):
+        return [origin_row(entry)]
+    listed = {
+        "chips": chip_rows, "clusters": cluster_rows, "models": model_rows, "frameworks": framework_rows, "calibrations": origin_rows,
+    }[catalogue]  # fmt: skip
     return listed(_matching(catalogue, name) if name else None)
 
 
@@ -42,7 +47,9 @@ def look_up(catalogue: str, name: str) -> Entry | None:
             if not filter_clusters(name):
                 raise
     matching = _matching(catalogue, name)
-    find_one = {"chips": find_chip, "clusters": find_cluster, "models": find.find_model, "frameworks": find_framework}[catalogue]
+    find_one = {
+        "chips": find_chip, "clusters": find_cluster, "models": find.find_model, "frameworks": find_framework, "calibrations": find_origin,
+    }[catalogue]  # fmt: skip
     return None if len(matching) > 1 else find_one(matching[0] if matching else name)
 
 
@@ -52,6 +59,8 @@ def _matching(catalogue: str, name: str) -> list[str]:
         return [chip.key for chip in filter_chips(name)]
     if catalogue == "frameworks":
         return filter_frameworks(name)
+    if catalogue == "calibrations":
+        return filter_origins(name)
     return filter_clusters(name) if catalogue == "clusters" else find.filter_presets(name)
 
 
@@ -135,6 +144,18 @@ def framework_row(f: Framework) -> Row:
         "reduced_bytes": f.reduced_bytes, "zero": list(f.zero), "recompute": list(f.recompute), "schedules": list(f.schedules),
         "offload": list(f.offload), "releases": [asdict(one) | {"changes": list(one.changes)} for one in f.releases],
         "sources": _sources(f.sources),
+    }  # fmt: skip
+
+
+def origin_rows(names: Sequence[str] | None = None) -> list[Row]:
+    return [origin_row(origin) for origin in origins() if names is None or origin.key in names]
+
+
+def origin_row(origin: Origin) -> Row:
+    return {
+        "calibration": origin.key, "use": origin.use, "chips": list(origin.chips), "programs": list(origin.programs),
+        "rows": int(origin.rows), "fitted_on": origin.fitted_on, "date": origin.date, "file": origin.file, "sha256": origin.digest,
+        "sources": _sources(origin.sources),
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ Experts are parameters in transformers 5, not linear layers. PEFT adapts those o
 (peft/utils/transformers_weight_conversion.py); their architecture files name them.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,8 +17,19 @@ GROUPS: Mapping[str, tuple[str, ...]] = {"attention": ("attention", "linear atte
 """Short words for targets: the parts of a model whose linear layers they name."""
 UNNAMED = "*"
 """The key of types whose linear layers have no names here."""
+MIXERS = ("self_attn", "attn", "attention", "self_attention", "linear_attn", "mixer", "mamba")
+"""Names of the modules that hold the projections of attention or of another mixer."""
 MAX_GATE_OUTPUTS = 64
 """Outputs up to which a layer counts as a gate or a router, which 'all-linear' may adapt with any rank."""
+
+
+def is_pattern(target: str) -> bool:
+    """Return whether a target is a regular expression, which PEFT compares with the whole name of a module."""
+    try:
+        re.compile(target)
+    except re.error:
+        return False
+    return bool(re.search(r"[*+?()|\\\[\]^$]", target))
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,20 @@ class Module:
         """Return whether a target names this module, as PEFT compares them: by the end of the name."""
         if target == ALL_LINEAR or self.path == target or self.path.endswith(f".{target}"):
             return True
+        if is_pattern(target):
+            return any(re.fullmatch(target, name) for name in self.full_names())
         return self.ops[0].part in GROUPS.get(target, ())
+
+    def full_names(self) -> Iterable[str]:
+        """Yield the names that the module may have in transformers in the layers 0 and 1: of its parents the usual ones of its part."""
+        part = self.ops[0].part
+        parents = (
+            ("mlp", "feed_forward", "ffn", "mlp.experts.0", "block_sparse_moe.experts.0") if part in GROUPS["mlp"] else MIXERS
+        )
+        for parent in parents:
+            for stem in ("model.layers", "transformer.h", "transformer.encoder.layers", "model.language_model.layers"):
+                for layer in (0, 1):
+                    yield f"{stem}.{layer}.{parent}.{self.name}"
 
     def adapter(self, rank: int, magnitudes: bool = False) -> int:
         """Return the parameters of one adapter: rank x (inputs + outputs), and with DoRA one magnitude per output."""

@@ -62,6 +62,10 @@ def _finetune(value: str) -> str:
     return finetune.parse(value).write() if value else ""
 
 
+def _base(value: str) -> str:
+    return finetune.parse_base(value) if value else ""
+
+
 def _batch(value: str | int) -> str | int:
     """Return the text unparsed: the meaning of '4M' depends on the sequence length, which the text may contain ('2048x4096')."""
     return value if not value or (isinstance(value, int) and value > 0) else str(value)
@@ -129,6 +133,7 @@ _LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
 _PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
 _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
 _FINETUNE: Kind[str, str] = Kind(_finetune, str, "METHOD[:RANK[:TARGETS]]")
+_BASE: Kind[str, str] = Kind(_base, str, "FORMAT")
 _TOP = whole(1, 1000)
 _MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS", ordered=True)
 REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, _exact_rate, "RATE", ordered=True, whole=False)
@@ -162,6 +167,14 @@ class TrainAsk(Ask):
     finetune: str = asked(
         default="", converter=_FINETUNE, shown="full", vary="lora:8,lora:64", group=FINETUNE,
         help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
+    )  # fmt: skip
+    base: str = asked(
+        default="", converter=_BASE, shown="16 bits, or nf4 for qlora", vary="nf4,int8", group=FINETUNE,
+        help="Format of the frozen base under adapters: nf4, nf4-single, int8, gptq, awq.",
+    )  # fmt: skip
+    in_backward: bool = asked(
+        default=False, converter=FLAG, group=FINETUNE,
+        help="Each weight is updated in the backward pass, as soon as its gradient exists (torchtune's optimizer_in_bwd).",
     )  # fmt: skip
     objective: str = asked(
         default="sft", converter=choice(*OBJECTIVES), help="Loss: pairs, a reference model or generated answers add work.",
@@ -388,6 +401,10 @@ class ServeAsk(Ask):
         group=MACHINE,
     )  # fmt: skip
     price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
+    ram: float = asked(
+        default=0.0, converter=quantity("bytes", positive=True), help="Memory of each host, for layers that stay there: 64GB.",
+        shown="not limited", group=MACHINE,
+    )  # fmt: skip
     link: float = asked(
         default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,
         vary="2GB/s,16GB/s,450GB/s",

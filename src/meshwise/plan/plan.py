@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -104,3 +104,17 @@ def versions(**data: object) -> dict[str, str]:
     """Return the version of meshwise and a digest of each piece of data, which shows whether a chip file or calibration has changed."""
     digests = {name: hashlib.sha256(repr(part).encode()).hexdigest()[:12] for name, part in data.items()}
     return {"meshwise": VERSION} | digests
+
+
+def provenance(stated: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Return one sentence that says with what a plan was made, where that is not what this machine has: by digest, since a file of the same
+    name may hold something else; '' where all is the same."""
+    if not stated:
+        return "This plan does not say with which data it was made."
+    version = f"meshwise {stated.get('meshwise', '')[:40]}" if stated.get("meshwise") != here["meshwise"] else ""
+    other = [name for name, digest in here.items() if name != "meshwise" and stated.get(name) != digest]
+    described = [f"another {name} ({stated.get(name, 'not stated')[:12]}, here {here[name]})" for name in other]
+    if not version and not described:
+        return ""
+    made = " ".join(filter(None, [f"by {version}" if version else "", f"with {', '.join(described)}" if described else ""]))
+    return f"This plan was made {made}: its figures are those of its file; plan it again for those of this machine."

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, cast
 
+from meshwise.catalogue.frameworks import find_framework
 from meshwise.catalogue.plugins import load_own, load_plugins
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.programs.kinds import INT, Kind
@@ -211,6 +212,17 @@ def _without_defaults(facts: Run, base: str) -> Run:
     """Return the facts with those that only a default says as unknown: a file that was not given says them."""
     why = f"in {base}, which was not given"
     return facts.adding(Stated(one.fact, None, "unknown", one.span, one.key, why) for one in facts if one.how == "default")
+
+
+def predicted_by(program: Program, facts: Run) -> str:
+    """Return the framework that predicts a file: the program's own facts, in the way in which its files say that it shards."""
+    own, other = str(facts.value("tuner") or program.framework), str(facts.value("predicted_by") or "")
+    if not other or other == own:
+        return own
+    through = find_framework(own).through
+    if other in through:
+        return f"{own}+{other}"
+    return own if through else other
 
 
 def plain_key(key: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from meshwise.catalogue.frameworks import Framework
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.model import Model
@@ -34,6 +35,9 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     values |= {name: stated for name in recipe.FACTS if (stated := getattr(plan.ask, name))}
     values["hides"] = recipe.hides(q.work.framework)
     values |= {"objective": plan.ask.objective} if plan.ask.objective != "sft" else {}
+    values |= {"mbs": int(choice.layout["mbs"]) // q.work.objective.sequences} if not q.work.objective.generates else {}
+    values |= {"in_backward": True} if plan.ask.in_backward else {}
+    values |= {"sharded_by": sharded_by} if (sharded_by := sharding_of(q.work.framework)) else {}
     values |= adapters.facts_of(q.model, q.work.finetune)
     values["save_every"] = save_every(choice)
     if plan.ask.tokens:
@@ -53,6 +57,11 @@ def save_every(choice: Choice) -> int:
     """Return the steps between checkpoints: the plan's best interval for its failures."""
     seconds = min(float(choice.goodput.get("interval", MAX_SAVE_SECONDS)), MAX_SAVE_SECONDS)
     return max(1, round(seconds / choice.step)) if choice.step > 0 else 1000
+
+
+def sharding_of(framework: Framework) -> str:
+    """Return through what a program that has several ways shards in a plan: deepspeed, or fsdp; '' for programs with one way."""
+    return "fsdp" if framework.through else "deepspeed" if "+deepspeed" in framework.program else ""
 
 
 def model_facts(model: Model) -> dict[str, Value]:

@@ -110,8 +110,8 @@ def _header(program: Program, setup: Setup) -> list[str]:
     """Return the lines that a program adds to a header: the version it was written for, and how to check it."""
     lines = [f"Written for {program.title} {program.version}."]
     made_for = str(getattr(setup.plan, "framework", ""))
-    ours = ("", _squeezed(program.framework), _squeezed(program.title))
-    if program.kind == "train" and _squeezed(made_for) not in ours:
+    ours = ("", _squeezed(program.framework), _squeezed(program.title), *(["trl"] if program.framework == "accelerate" else []))
+    if program.kind == "train" and _squeezed(made_for.partition(" with ")[0]) not in ours:
         lines.append(f"The plan was made for {made_for}: {program.title} may be faster or slower, and need other memory.")
     on = getattr(setup.plan.ask, "on", "") if setup.plan is not None else ""
     release = getattr(setup.plan.ask, "release", "") if setup.plan is not None else ""

@@ -17,10 +17,10 @@ from meshwise.catalogue.calibrations import Calibration
 from meshwise.catalogue.chips import find_chip
 from meshwise.catalogue.frameworks import find_framework
 from meshwise.catalogue.levels import choose
-from meshwise.errors import UserError
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.run.probe import store as probing
 from meshwise.runs.train.predict import predict
-from support.command import Done, refused
+from support.command import Done, one_line, refused
 from support.probe_rows import TRUTH, h200_rows
 
 Run = Callable[..., Done]
@@ -168,3 +168,22 @@ def test_calibrate_asks_for_a_missing_probe_or_more_runs(
     catalogue_files.clear()
     one = write(tmp_path / "one.jsonl", runs()[:1])
     assert "one row is not enough to score a fit: give two runs or more" in refused(run("calibrate", "here", one))
+
+
+def test_a_calibration_of_more_rows_is_not_replaced_silently(made: TrainCalibrationResult, home: Path) -> None:
+    path = made.install(force=True)
+    first = path.read_text()
+    assert made.replaces == ""
+    fewer = replace(made, calibration=replace(made.calibration, rows=made.calibration.rows - 1))
+    with pytest.raises(DoesNotFit) as error:
+        fewer.install()
+    assert f"would replace {path.name}, fitted to {made.calibration.rows:.0f} rows of " in one_line(error.value)
+    assert path.read_text() == first
+    fewer.install(force=True)
+    assert (path.parent / f"{path.name}.old").read_text() == first
+    assert made.replaces.startswith(f"{path.name}, fitted to {fewer.calibration.rows:.0f} rows of ")
+    made.install(force=True)
+    assert path.read_text() == first
+    path.write_text("not TOML [")  # damaged, or of another version: kept too
+    made.install(force=True)
+    assert (path.parent / f"{path.name}.old").read_text() == "not TOML ["

@@ -2,8 +2,11 @@
 
 import pytest
 
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.lookup import question
+from meshwise.plan.serve.refusal import refuse
+from meshwise.plan.serve.search import search
 
 
 @pytest.mark.parametrize(
@@ -29,3 +32,44 @@ def test_a_gguf_file_name_states_its_format() -> None:
 
 def test_an_engine_that_does_not_run_the_published_format_takes_its_own_default() -> None:
     assert question(ServeAsk(model="deepseek-v3", on="8xh200-sxm", engine="llama.cpp")).weights.format == "Q4_K_M"
+
+
+@pytest.mark.parametrize(
+    ("on", "engine", "fmt"),
+    [
+        ("l40s", "vllm", "bf16"),
+        ("gh200", "vllm", "bf16"),
+        ("mi210", "vllm", "bf16"),
+        ("rtxpro6000-server", "vllm", "bf16"),
+        ("rtx4090", "llama.cpp", "Q4_K_M"),
+        ("m3-ultra", "llama.cpp", "Q4_K_M"),
+    ],
+)
+def test_cards_of_servers_are_served_by_vllm(on: str, engine: str, fmt: str) -> None:
+    q = question(ServeAsk(model="llama-3.1-8b", on=on))
+    assert (q.engine.name, q.weights.format) == (engine, fmt)
+
+
+@pytest.mark.parametrize(
+    ("on", "fmt"), [("4xh100-sxm", "bf16"), ("2xh100-sxm", "fp8"), ("h100-sxm", "awq"), ("2xl40s", "fp8"), ("2xa40", "awq")]
+)
+def test_a_model_too_large_in_16_bits_is_planned_in_a_narrower_format(on: str, fmt: str) -> None:
+    assert question(ServeAsk(model="llama-3.3-70b", on=on)).weights.format == fmt
+
+
+def test_unified_memory_is_counted_once() -> None:
+    q = question(ServeAsk(model="deepseek-r1", on="m3-ultra-256gb"))
+    found = search(q)
+    assert not found.options
+    assert "on its fullest device" in str(refuse(q, found))
+
+
+def test_layers_in_host_memory_need_room_there() -> None:
+    ask = {"model": "llama-3.3-70b:q4_k_m", "on": "rtx4090"}
+    assert search(question(ServeAsk(**ask, ram="64GB"))).options
+    q = question(ServeAsk(**ask, ram="8GB"))
+    error = refuse(q, search(q))
+    assert isinstance(error, DoesNotFit)
+    assert "12 GiB more host memory" in str(error)
+    with pytest.raises(UserError, match="--ram: these devices compute in the memory of their host"):
+        question(ServeAsk(model="llama-3.3-70b", on="m3-ultra-256gb", ram="1GB"))

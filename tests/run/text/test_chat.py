@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwise.errors import UserError
-from meshwise.run.text import chat, tokens
+from meshwise.run.text import chat, template, tokens
 from meshwise.run.text.rows import Counts, lay_out
 from meshwise.run.text.template import ChatTemplate, TemplateError, find
 from meshwise.workers.trainer.contract.settings import HIDDEN_TOKEN_BIT
+from support.command import one_line
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -213,3 +214,17 @@ def test_a_template_of_its_own_file_comes_first(tmp_path: Path) -> None:
     assert found.written(TALK, {}, True)[0].startswith("<s>[be short]")
     with pytest.raises(TemplateError):
         ChatTemplate("{{ 1 / 0 }}", "here").written(TALK, {}, True)
+
+
+@pytest.mark.parametrize("source", [
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% set c = a * b %}{% endfor %}{% endfor %}",
+    "{{ 'a' * 9999999999 }}", "{{ 'a'.ljust(9999999999) }}", "{{ ('a' * 99999).replace('a', 'b' * 99999) }}",
+    "{{ '%9999999999d' % 1 }}", "{{ 10 ** 999999999 }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+])  # fmt: skip
+def test_a_template_that_takes_endless_time_or_memory_is_refused(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template, "MAX_SECONDS", 0.3)
+    made = ChatTemplate(source, "chat_template.jinja")
+    with pytest.raises(TemplateError) as refused:
+        made.written(TALK, {}, answers=False)
+    assert one_line(refused.value).startswith("the chat template of chat_template.jinja ")
+    assert ChatTemplate("{{ 2 ** 3 }}", "a").written(TALK, {}, answers=False) == ("8", [])

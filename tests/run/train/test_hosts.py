@@ -1,5 +1,6 @@
 """The machines of a run: from flags, or from the variables of Slurm, Kubernetes and torchrun."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ from meshwise.run.train import hosts
 from meshwise.run.train.hosts import (
     Hosts,
     address_towards,
+    comes_back,
     find,
     first_host,
     interface_of,
@@ -167,3 +169,17 @@ def test_a_rendezvous_port_in_use_is_refused_on_node_0() -> None:
         with pytest.raises(UserError) as error:
             wait_for_node_0(Hosts(2, 0, where), pytest.fail)
     assert "another program on this node uses port" in one_line(error.value)
+
+
+def test_a_node_waits_for_a_link_that_was_cut_but_not_for_a_run_that_has_ended(nobody: str) -> None:
+    said: list[str] = []
+    assert not comes_back(Hosts(2, 1, nobody), said.append, patience=60)  # the machine answers that nothing listens there
+    assert said == [f"node 0 at {nobody} could not be reached: waiting for the link, up to 60 s"]
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as node_0, contextlib.ExitStack() as others:
+        where = f"127.0.0.1:{node_0.getsockname()[1]}"
+        client = others.enter_context(socket.socket())
+        client.connect(node_0.getsockname())  # its queue is full: as behind a link that is cut, nothing answers
+        assert not comes_back(Hosts(2, 1, where), said.append, patience=0.5)
+        threading.Timer(0.5, lambda: node_0.accept()[0].close()).start()
+        assert comes_back(Hosts(2, 1, where), said.append, patience=60)
+    assert said[-1] == f"node 0 at {where} answers again: starting the workers of this node"

@@ -7,6 +7,7 @@ import pytest
 
 from meshwise.errors import UserError
 from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.serve.predict import predict
 from meshwise.runs.table import find_table, is_serving_table
 from support.command import one_line
 from support.every import check_every
@@ -188,7 +189,11 @@ def test_a_table_that_is_damaged_is_refused_in_one_line(tmp_path: Path) -> None:
         ("vLLM", "", "2026-02", "vllm"),
         ("vLLM", "", "", "vllm"),
         ("TensorRT-LLM", "0.12.0", "", "tensorrt-llm-2024-09"),
-        ("TensorRT-LLM", "1.0.0rc3", "", "tensorrt-llm"),
+        ("TensorRT-LLM", "1.0.0rc3", "", "tensorrt-llm-2025-12"),
+        ("TensorRT-LLM", "1.2.0rc6.post2", "", "tensorrt-llm"),
+        ("SGLang", "0.5.6.post2", "", "sglang-2025-12"),
+        ("SGLang", "0.5.9", "2025-11-02", "sglang"),
+        ("vLLM", "", "2025-11-02", "vllm-2025-12"),
         ("llama.cpp", "", "2023-11", "llama.cpp-2023-12"),
         ("llama.cpp", "", "2024-03-02", "llama.cpp-2024-05"),
         ("llama.cpp", "2026-08-22", "", "llama.cpp"),
@@ -206,3 +211,24 @@ def test_a_stated_micro_batch_and_a_bench_without_sampling_are_read(tmp_path: Pa
     served, bench = one(tmp_path), one(tmp_path, note="llama-bench; n_ubatch 2048")
     assert (served.runtime.batch, bench.runtime.batch) == (512, 2048)
     assert (served.work.sampled, bench.work.sampled) == (True, False)
+
+
+def test_a_row_states_places_looks_spreads_and_whether_graphs_launch_its_steps(tmp_path: Path) -> None:
+    columns = f"{COLUMNS},slots,poll_passes,prompt_spread,output_spread,graphs"
+    more = {
+        "quant": "fp16",
+        "engine": "vLLM",
+        "gpu": "H100 SXM",
+        "batch_or_concurrency": "9",
+        "prompt_len": "512",
+        "gen_len": "128",
+    }
+    row = PLAIN | more | {"slots": "8", "poll_passes": "30", "prompt_spread": "0.5", "output_spread": "1", "graphs": "none"}
+    (case,), skipped = read_cases(table(tmp_path, row, columns=columns))
+    assert not skipped
+    assert case.load
+    assert (case.load.users, case.load.prompt.spread, case.load.output.spread) == (9, 0.5, 1.0)
+    assert (case.limits.sequences, case.limits.poll_passes, case.demand.eager) == (8, 30, True)
+    (plain,), _ = read_cases(table(tmp_path, row | {"poll_passes": "", "graphs": ""}, columns=columns))
+    seen, quick = predict([case, plain])
+    assert seen.ttft > quick.ttft + 10 * quick.tpot  # it is not looked at for 15 steps on average

@@ -145,3 +145,19 @@ def test_a_plan_edited_into_one_that_cannot_run_is_one_line(
     edited["choices"][0]["layout"][axis] = value
     plan.write_text(json.dumps(edited))
     assert words in refused(run("explain", str(plan), "--trace", str(tmp_path / "step.json")))
+
+
+def test_a_plan_made_with_other_data_says_so(run: Run, plan: Path, tmp_path: Path) -> None:
+    """A plan.json of somebody else may rest on a calibration of the same name with other numbers."""
+    stated = json.loads(plan.read_text())
+    assert "was made" not in run("explain", str(plan)).out
+    for versions, says in [
+        (stated["versions"] | {"calibration": "0123456789ab"}, "made with another calibration (0123456789ab, here"),
+        (stated["versions"] | {"meshwise": "9.9"}, "made by meshwise 9.9: its figures are those of its file"),
+        ({}, "does not say with which data it was made"),
+    ]:
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps(stated | {"versions": versions}))
+        done = run("explain", str(other))
+        assert done.code == 0
+        assert says in flowing(done.out)

@@ -1,5 +1,7 @@
 """Tables and charts at any width: columns are dropped, words wrap, and no number is ever cut."""
 
+import csv
+import io
 import re
 from functools import cache
 from itertools import pairwise
@@ -14,7 +16,7 @@ from meshwise import api
 from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.ui.views import plan, serve, serve_points, shapes, vary
 from meshwise.ui.views.chart import chart
-from meshwise.ui.views.tables import Column, Table, bullets, wrapped
+from meshwise.ui.views.tables import Column, Table, as_csv, bullets, wrapped
 
 NUMBER = re.compile(r"\d(?:[\d.,]*\d)?")
 WIDTHS = (40, 50, 60, 72, 80, 90, 100, 120, 160, 200)
@@ -201,3 +203,11 @@ def test_reasons_stop_where_the_lines_are_used_up_but_not_before_the_third() -> 
     assert [text.plain[:3] for text in bullets([long] * 5, 80)] == ["- w"] * 3
     assert len(bullets([short] * 5, 80)) == 5
     assert [text.plain[:6] for text in bullets([short, "  inner"], 80)] == ["- A sh", "    in"]
+
+
+def test_a_cell_of_csv_is_no_formula() -> None:
+    """Names in files of others end up in spreadsheets."""
+    rows = [{"name": text, "number": -1.5} for text in ("=1+2", "@a", "-cmd|' /C calc'!A0", "+a", "-5", "+1.5", "a=b", "")]
+    names = [row["name"] for row in csv.DictReader(io.StringIO(as_csv(rows)))]
+    assert names == ["'=1+2", "'@a", "'-cmd|' /C calc'!A0", "'+a", "-5", "+1.5", "a=b", ""]
+    assert as_csv(rows[:1]).endswith("-1.5")

@@ -1,10 +1,15 @@
 """Rules that every request must satisfy, and headers that every reply carries."""
 
+import os
+import socket
+import subprocess
+
 import pytest
 
 from meshwise.errors import UserError
 from meshwise.ui.web import guard
 from meshwise.ui.web import server as servers
+from meshwise.ui.web.peers import user_of
 from support.pages import SMALL, Server, serving
 
 TOKEN = "a-long-enough-secret"
@@ -122,3 +127,28 @@ def test_an_address_that_others_reach_needs_a_good_token() -> None:
 def test_a_taken_port_is_one_clear_line(server: Server) -> None:
     with pytest.raises(UserError, match="--port 0 takes a free one"):
         servers.listen("127.0.0.1", server.port)
+
+
+def test_the_kernel_names_the_user_of_a_connection() -> None:
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            listening = socket.create_server((host, 0), family=family)
+        except OSError:
+            continue  # a machine without IPv6
+        with listening, socket.create_connection(listening.getsockname()[:2]) as client:
+            assert user_of(client.getsockname()[:2], listening.getsockname()[:2]) == os.getuid()
+            assert user_of((host, 1), (host, 2)) is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_of_this_machine_is_refused_without_a_token(server: Server) -> None:
+    port = server.address.rpartition(":")[2]
+    lines = "GET /static/icon.svg HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n"
+    asked = f"exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{lines}' >&3; cat <&3"
+    answers = {
+        user: subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True, user=user).stdout
+        for user in (0, 65534)
+    }
+    assert answers[0].startswith("HTTP/1.1 200")
+    assert answers[65534].startswith("HTTP/1.1 403")
+    assert "belongs to another user" in answers[65534]

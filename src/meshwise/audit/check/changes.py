@@ -164,8 +164,10 @@ def _inserted(text: str, change: Change, file: str, facts: Run) -> str | None:
     """Return a text with a key that it did not have, beside a key that it has; None where there is no place for it."""
     said = [one for one in facts if one.how == "said" and one.key and not one.fact.startswith(ENVIRONMENT)]
     anchors = [one for one in said if one.span is not None and one.span.file == file]
-    if change.key.startswith("-"):
-        return _flag(text, f"{change.key} {change.new}".strip(), [one.key for one in anchors if one.key.startswith("-")])
+    flags = [one.key for one in anchors if one.key.startswith("-")]
+    if change.key.startswith("-") or (flags and len(flags) == len(anchors) and "." not in change.key):
+        key = change.key if change.key.startswith("-") else f"--{change.key}"  # a word of a YAML that is also a flag
+        return _flag(text, f"{key} {change.new}".strip(), flags)
     parent, _, last = change.key.rpartition(".")
     siblings = [one for one in anchors if one.key.rpartition(".")[0] == parent and not one.key.startswith("-")]
     pairs = [one.key for one in anchors if not one.key.startswith("-")]

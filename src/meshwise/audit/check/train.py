@@ -24,8 +24,8 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.recipes import FACTS, assumed
 from meshwise.plan.train.rules import TP_IN_NODE, broken
-from meshwise.programs.program import KERNELS, Program, Setup
-from meshwise.programs.setup import model_facts
+from meshwise.programs.program import KERNELS, Program, Setup, predicted_by
+from meshwise.programs.setup import model_facts, sharding_of
 from meshwise.programs.train import adapters
 from meshwise.runs.compare import layouts as layouts_of
 from meshwise.runs.compare import own_choice
@@ -177,7 +177,11 @@ def _predicted(
         q = lookup.question(ask, model)
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
-    own, notes = None, list(assumed(q, ask))
+    own, notes = None, [*assumed(q, ask), *lookup.beyond_context(ask, model)]
+    notes += adapters.saved_note(facts, model)
+    notes += [facts.text("caveat")] if facts.text("caveat") else []
+    if row:  # files count pairs
+        row = {**row, "mbs": int(row["mbs"]) * q.work.objective.sequences}
     if row and math.prod(int(row[axis]) for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp")) == q.cluster.devices:
         whole = row["ep"] == 1 and any(op.expert for op in model.ops)  # experts are then cut as the other layers are
         layouts = Layouts.from_row({**row, "etp": row["tp"]} if whole else row)
@@ -224,9 +228,12 @@ def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.
         model=model.name,
         on=on,
         finetune=adapters.finetune_of(facts, model),
+        base=adapters.base_of(facts),
+        in_backward=bool(facts.value("in_backward")),
+        objective=facts.text("objective") or "sft",
         batch=facts.whole("batch"),
         seq=facts.whole("seq"),
-        framework=str(facts.value("predicted_by") or program.framework),
+        framework=predicted_by(program, facts),
         precision=str(facts.value("precision")),
         optimizer=str(facts.value("optimizer") or "adamw"),
         **recipe_of(facts),
@@ -246,8 +253,14 @@ def recipe_of(facts: Run) -> dict[str, Any]:
 
 
 def _best(program: Program, facts: Run, q: Question) -> tuple[Choice | None, Setup | None]:
-    """Return the fastest layout that fits and that the program can say."""
-    one = next(layouts_of(q, lambda one: not list(program.refuse(setup_of(facts, q, one))), tried=MAX_TRIED), None)
+    """Return the fastest layout that fits and that the program can say. A file that shards nothing stays so where sharding is another
+    program's file."""
+    whole = bool(q.work.framework.through) and facts.value("zero") == 0
+
+    def said(one: Choice) -> bool:
+        return not (whole and int(one.layout["zero"])) and not list(program.refuse(setup_of(facts, q, one)))
+
+    one = next(layouts_of(q, said, tried=MAX_TRIED), None)
     return one, setup_of(facts, q, one) if one else None
 
 
@@ -261,5 +274,6 @@ def setup_of(facts: Run, q: Question, one: Choice) -> Setup:
     values = model_facts(q.model) | {one.fact: one.value for one in kept if one.value is not None}
     values |= one.layout
     values |= {"dp": int(one.layout["dp_replicate"]) * int(one.layout["dp_shard"]), "accumulation": one.gradient_accumulation}
+    values |= {"sharded_by": sharding_of(q.work.framework), "mbs": int(one.layout["mbs"]) // q.work.objective.sequences}
     values |= {"devices": one.devices, "nodes": facts.whole("nodes") or max(1, one.devices // q.cluster.node.devices)}
     return Setup(values, {}, q.model.name)

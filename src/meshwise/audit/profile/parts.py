@@ -72,6 +72,11 @@ def compare(folder: Path) -> PartComparison:
     )
 
 
+def predicted_of(path: Path) -> tuple[Choice | None, list[str]]:
+    """Return the prediction of the run that a config.json of our trainer describes, with notes; None where it has none."""
+    return _predicted(_settings(path))
+
+
 def _settings(path: Path) -> Settings:
     """Read the settings of a run. Settings of other versions that this one does not know are ignored: no prediction uses them."""
     try:

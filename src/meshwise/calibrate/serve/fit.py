@@ -25,8 +25,12 @@ NOISE_STD = 0.04
 """Standard deviation of ln(tokens/s) between two machines with the same card."""
 UNPREDICTED_ERROR_STDS = 10.0
 """Error, in standard deviations, of a row that these coefficients cannot predict."""
-TTFT_NOISE_STD = 0.2
+TTFT_NOISE_STD = 0.6
 """Standard deviation of ln(time to first token) at a load between two runs: it depends on the moments at which requests arrive."""
+LOAD_NOISE_STD = 0.12
+"""The same of the time per token at a load, where the formula errs too."""
+FLOORS = {"prompt_launch": 3.0}
+"""Coefficients that only act where something else is faster, and how much higher a second fit begins: below that they have no slope."""
 PREFILL_NOISE_STD = 0.12
 """Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
 
@@ -45,19 +49,15 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
         errors = row_errors(timed, _with(prior, names, logs))
         return np.concatenate([softened(errors), (logs - start) / width])
 
-    # scipy has no type stubs
-    solved = cast(
-        Any,
-        least_squares(
-            residuals,
-            np.minimum(start, most - 1e-3),
-            bounds=(-np.inf, most),
-            x_scale=width,
-            diff_step=1e-3,
-            max_nfev=15,
-        ),
-    )
-    return _with(prior, names, cast(Floats, solved.x))
+    def solved(first: Floats) -> Any:  # scipy has no type stubs
+        first = np.minimum(first, most - 1e-3)
+        return cast(Any, least_squares(residuals, first, bounds=(-np.inf, most), x_scale=width, diff_step=1e-3, max_nfev=15))
+
+    floors = np.array([math.log(FLOORS.get(name, 1.0)) for name in names])
+    tries = [
+        solved(start + more) for more in (0.0 * floors, floors)[: 2 if floors.any() and any(case.load for case in timed) else 1]
+    ]
+    return _with(prior, names, cast(Floats, min(tries, key=lambda one: one.cost).x))
 
 
 def _with(prior: ServeCalibration, names: Sequence[str], logs: Floats) -> ServeCalibration:
@@ -78,7 +78,7 @@ def row_errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Flo
     for case in cases:
         found = predict_one(case, PassCost(case.demand, lambda _: calibration))
         if case.load and case.tpot > 0 and case.ttft > 0:
-            errors.append(_error(found.tpot, case.tpot, NOISE_STD))
+            errors.append(_error(found.tpot, case.tpot, LOAD_NOISE_STD))
             errors.append(_error(found.ttft, case.ttft, TTFT_NOISE_STD))
         elif case.decode > 0:
             errors.append(_error(found.decode, case.decode, NOISE_STD))

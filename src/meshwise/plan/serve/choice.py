@@ -111,7 +111,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     assert option.speed
     layout, speed, report = option.layout, option.speed, option.report or NOTHING_SERVED
     low, high = interval(q, option)
-    rent, watts = _rent(q, layout), _watts(q, layout)
+    rent, watts = rent_of(q, layout), watts_of(q, layout)
     million = 1e6 / option.throughput if option.throughput else math.inf
     total = rent * million if rent is not None else None
     prompts, outputs = _split_cost(q, option, total)
@@ -133,7 +133,7 @@ def choice(q: ServeQuestion, option: Option) -> ServeChoice:
     )  # fmt: skip
 
 
-def _rent(q: ServeQuestion, layout: ServeLayout) -> float | None:
+def rent_of(q: ServeQuestion, layout: ServeLayout) -> float | None:
     """Return dollars per second of all devices of a layout; None without a price."""
     rent = subcluster(q.cluster, [q.cards[i] for i in layout.cards]).rent
     if rent is not None and q.cluster.prices:  # the price is for whole nodes: take the share of these cards
@@ -141,7 +141,7 @@ def _rent(q: ServeQuestion, layout: ServeLayout) -> float | None:
     return rent * layout.devices / len(layout.cards) if rent is not None else None
 
 
-def _watts(q: ServeQuestion, layout: ServeLayout) -> float | None:
+def watts_of(q: ServeQuestion, layout: ServeLayout) -> float | None:
     """Return the rated power of all devices of a layout; None if a chip does not state it."""
     rated = [q.cards[i].chip.tdp for i in layout.cards]
     return sum(power or 0.0 for power in rated) * layout.devices / len(rated) if all(rated) else None

@@ -31,6 +31,8 @@ UNITS_OF_FORMAT = {"fp8": "fp8", "nvfp4": "fp4"}
 """Formats whose products need units of their own, and the rate that a chip with these units states."""
 KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
+WEIGHTS_SHARE = 0.8
+"""Share of all devices' memory that weights may take so that a cache fits beside them. A choice."""
 SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts", "prefill")
 
 Bounds = dict[str, int | str]
@@ -43,7 +45,7 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     if not ask.on:
         raise UserError("missing --on: the devices, such as 4xrtx4060ti-16gb or 2x(2xrtx3090)@10Gbps")
     name, fmt = split_model_name(ask.model)
-    cluster = with_processors_as_hosts(servable(clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price)))
+    cluster = with_processors_as_hosts(servable(_adjusted(ask)))
     model = model or find.find_model(name)
     engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
     runtime = runtime_of(engine, model.model_type)
@@ -56,7 +58,7 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
         kv=cache_type(ask.kv, runtime), depth=load.depth, adapters=int(adapters or 0), rank=int(rank or 0),
     )  # fmt: skip
     q = ServeQuestion(
-        model=model, weights=weights_of(model, fmt, engine), cluster=cluster, engine=engine, runtime=runtime, work=work,
+        model=model, weights=weights_of(model, fmt, engine, cluster), cluster=cluster, engine=engine, runtime=runtime, work=work,
         load=load, targets=targets_of(ask), bounds=fixed(",".join(ask.fix)),
     )  # fmt: skip
     check_load(q.load, q.targets)
@@ -176,18 +178,26 @@ def servable(cluster: Cluster) -> Cluster:
 
 
 def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> Engine:
-    """Return the named engine; else one that runs the format; else vLLM on datacenter GPUs (sold with a network) and llama.cpp
-    elsewhere."""
+    """Return the named engine; else one that runs the format; else vLLM on GPUs that stand in servers and llama.cpp elsewhere."""
     if name:
         return find_engine(name)
     if stored or (fmt and fmt.gguf):
         return find_engine("llama.cpp")
-    datacenter = all(chip.kind == "gpu" and chip.network for _, node in cluster.nodes for _, chip in node.chips)
+    datacenter = all(chip.kind == "gpu" and chip.in_servers for _, node in cluster.nodes for _, chip in node.chips)
     return find_engine("vllm" if datacenter or (fmt and fmt.engines == ("vllm",)) else "llama.cpp")
 
 
-def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
-    """Return the weights in the requested format, else in the one that the checkpoint is published in, else in the engine's default.
+def _adjusted(ask: ServeAsk) -> Cluster:
+    """Return the devices with the user's own link, price and host memory. UserError for host memory where devices compute in it."""
+    cluster = clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price, memory=ask.ram)
+    if ask.ram and any(chip.shares_memory for _, node in cluster.nodes for _, chip in node.chips):
+        raise UserError("--ram: these devices compute in the memory of their host; name it with them, as in m3-ultra:256GB")
+    return cluster
+
+
+def weights_of(model: Model, fmt: Format | None, engine: Engine, cluster: Cluster) -> Weights:
+    """Return the weights in the requested format, else in the one that the checkpoint is published in, else in the engine's default, or
+    where that is too large for all devices together in the widest narrower one that people use there.
     UserError where the engine does not run the requested format."""
     if model.tensors:
         if not engine.gguf:
@@ -196,7 +206,7 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
                 f"{model.name}:{engine.common_formats[-1]}"
             )
         return weights(model, fmt)
-    chosen = fmt or _published(model, engine) or FORMATS[engine.default_format]
+    chosen = fmt or _published(model, engine) or _usual(model, engine, cluster)
     if engine.formats and chosen.name not in engine.formats:
         raise UserError(f"{engine.name} is planned in {', '.join(engine.formats)}, not in {chosen.name}")
     if engine.gguf:
@@ -204,6 +214,19 @@ def weights_of(model: Model, fmt: Format | None, engine: Engine) -> Weights:
     if chosen.gguf:
         raise UserError(f"{engine.name} does not run {chosen.name}; {_vllm_format(chosen)} is the nearest format that it runs")
     return weights(model, chosen)
+
+
+def _usual(model: Model, engine: Engine, cluster: Cluster) -> Format:
+    """Return the engine's default format; of a server whose devices cannot hold that, fp8 where they multiply in it, or awq."""
+    default = FORMATS[engine.default_format]
+    if engine.gguf:
+        return default
+    chips = [(number * count, chip) for number, node in cluster.nodes for count, chip in node.chips]
+    room = WEIGHTS_SHARE * sum(number * chip.memory for number, chip in chips)
+    native = all("fp8" in chip.flops for _, chip in chips)
+    narrower = [FORMATS[name] for name in ("fp8", "awq") if name != "fp8" or native]
+    runs = [one for one in (default, *narrower) if not engine.formats or one.name in engine.formats]
+    return next((one for one in runs if weights(model, one).bytes <= room), default)
 
 
 def _published(model: Model, engine: Engine) -> Format | None:

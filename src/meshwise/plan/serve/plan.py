@@ -75,6 +75,15 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
         """Return the reasons why this layout is the best, one sentence each."""
         return list(self.reasons)
 
+    def provenance(self) -> str:
+        """Return one sentence where it was made with another version, model, cluster, engine or calibration than this machine has."""
+        q = lookup.question(self.ask)
+        chip = next((card.chip for card in q.cards if card.chip.name == self.cluster["chip"]), q.cards[0].chip)
+        here = _versions(q, calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine))
+        if len({card.chip.key for card in q.cards}) > 1:  # whose calibration was stated depends on the layout
+            del here["calibration"]
+        return plans.provenance(self.versions, here)
+
     def vary(self, **axes: str) -> "ServePoints":
         from meshwise.plan.serve import vary
 
@@ -119,8 +128,13 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
             "unit": unit(q.cards),
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
-        versions=plans.versions(model=q.model.placed, cluster=q.cluster, engine=(q.engine, q.runtime), calibration=fitted),
+        versions=_versions(q, fitted),
     )  # fmt: skip
+
+
+def _versions(q: ServeQuestion, fitted: object) -> dict[str, str]:
+    """Return digests of what a question and its calibration hold."""
+    return plans.versions(model=q.model.placed, cluster=q.cluster, engine=(q.engine, q.runtime), calibration=fitted)
 
 
 def read(path: Path) -> ServePlan:

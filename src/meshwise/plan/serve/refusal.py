@@ -18,17 +18,24 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
         fixed = ", ".join(f"{axis}={value}" for axis, value in q.bounds.items())
         return DoesNotFit(f"no layout of {q.model.name} on {q.cluster.name} has {fixed}")
     near = found.misses[0]
-    more = units.show(-near.spare, "bytes", binary=True, digits=3)
     users = f" for {q.work.users} concurrent requests" if q.work.users > 1 else ""
     head = (
         f"{q.model.name} in {q.weights.format} does not fit on {q.cluster.name} with {q.engine.name} and a context of {q.work.context:,}"
-        f"{users}: {near.layout.name} needs {more} more on its fullest {near.layout.unit}"
+        f"{users}: {near.layout.name} needs {missing(q, near)}"
     )
-    context, wider = largest_context(q, near), largest_format(q, near)
+    context, wider = largest_context(q, near) if near.spare < 0 else 0, largest_format(q, near)
     hints = [f"a context of {context:,} would fit"] if context else []
     hints += [f"{near.most_users} concurrent requests would fit"] if q.work.users > 1 and near.most_users else []
     hints += [f"{wider[0]} would fit"] if wider else []
     return DoesNotFit("; ".join([head, *hints]))
+
+
+def missing(q: ServeQuestion, near: Option) -> str:
+    """Return what a layout that does not fit lacks: memory of its fullest device, or of the host where some of its layers are."""
+    if near.spare < 0:
+        return f"{units.show(-near.spare, 'bytes', binary=True, digits=3)} more on its fullest {near.layout.unit}"
+    more = near.footprints[0].bytes - (q.cluster.node.host.memory or 0.0)
+    return f"{units.show(more, 'bytes', binary=True, digits=3)} more host memory"
 
 
 def _too_slow(q: ServeQuestion, options: Sequence[Option]) -> str:

@@ -8,6 +8,7 @@ from itertools import chain
 from meshwise import wanted
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
+from meshwise.cost.serve.distance import UNTESTED_SPLIT_STD
 from meshwise.cost.serve.layouts import (
     ServeLayout,
     even_shares,
@@ -55,10 +56,11 @@ def search(q: ServeQuestion) -> Found:
         for copied in (layout, *(with_replicas(layout, q.cards, most) if q.engine.copies else ())):
             if _allowed(q, copied):
                 tried += _with_shares(q, first if copied is layout else with_memory(q, copied, first))
-    if q.engine.offload and not any(option.fits for option in tried):
+    shared = any(card.chip.shares_memory for card in q.cards)  # what does not fit on the device has no other place
+    if q.engine.offload and not shared and not any(option.fits for option in tried):
         tried += _offloaded(q)
     memory = q.cluster.node.host.memory
-    if memory:  # layers in host memory need room there too
+    if memory and not shared:  # layers in host memory need room there too
         tried = [replace(one, fits=one.fits and one.footprints[0].bytes <= memory) for one in tried]
     fitting = [with_speed(q, option) for option in tried if option.fits]
     plain = [] if "prefill" in q.bounds else fitting  # where --fix asks for pools for prompts, there is nothing without them
@@ -67,12 +69,15 @@ def search(q: ServeQuestion) -> Found:
 
 
 def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
-    """Return options with pools of their own for prompts: where they are asked for, or where the best of them beats every other option."""
+    """Return options with pools of their own for prompts: where they are asked for, or where the best of them beats every other option by
+    more than the uncertainty of a split without rows."""
     found = [with_speed(q, option) for option in pooled_options(q, plain)]
     if "prefill" in q.bounds or not found:
         return found
     order = [*_ranked(q, [*plain, *found])]
-    return [option for option in found if option is order[0]]
+    best = _ranked(q, plain)
+    enough = best and _missed(q, best[0]) <= 1 and worth(q, order[0]) < worth(q, best[0]) * (1 + UNTESTED_SPLIT_STD)
+    return [option for option in found if option is order[0] and not enough]
 
 
 def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:

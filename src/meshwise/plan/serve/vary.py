@@ -12,7 +12,7 @@ from meshwise.plan.axes import SERVE_AXES
 from meshwise.plan.serve import lookup
 from meshwise.plan.serve.choice import ServeChoice, choice, on_cards
 from meshwise.plan.serve.explain import layer_split_lesson
-from meshwise.plan.serve.refusal import refuse
+from meshwise.plan.serve.refusal import missing, refuse
 from meshwise.plan.serve.search import Found, Option, largest_context, search
 from meshwise.plan.vary import Answer, Points, Variant, check_any_fits, first_values, parse, variants
 from meshwise.units import GIB
@@ -90,6 +90,8 @@ def _refusal(q: ServeQuestion, found: Found) -> str:
     if not found.misses:
         return str(refuse(q, found))
     near = found.misses[0]
+    if near.spare >= 0:
+        return f"does not fit: {near.layout.name} needs {missing(q, near)}"
     return f"does not fit: {near.layout.name} lacks {-near.spare / GIB:.1f} GiB on its fullest {near.layout.unit}"
 
 

@@ -29,6 +29,8 @@ def first_that_fits(ask: TrainAsk, q: Question, nodes: tuple[int, ...] = (), top
     question's."""
     if lookup.mixed(ask):
         return _unequal(ask, q, top or ask.top)
+    if lookup.tunes(ask):
+        return fastest_way(ask, q, nodes, top or ask.top)
     tried: list[Attempt] = []
     for name in lookup.candidates(ask, q.cluster, q.model):
         one = (
@@ -40,6 +42,29 @@ def first_that_fits(ask: TrainAsk, q: Question, nodes: tuple[int, ...] = (), top
         if tried[-1].fits:
             return tried[-1]
     return _nearest(tried)
+
+
+MODEL_PARALLEL = ("cp", "tp")
+"""Axes that a fine-tuning tries only where no layout fits without them, or where they are named: few programs have them."""
+
+
+def fastest_way(ask: TrainAsk, q: Question, nodes: tuple[int, ...], top: int) -> Attempt:
+    """Return the fastest of the ways in which a program can shard, first without tensor and context ranks."""
+    plain = {} if set(MODEL_PARALLEL) & set(ask.bounds) else dict.fromkeys(MODEL_PARALLEL, (1, 1))
+    tried: list[Attempt] = []
+    for bounds in ({**ask.bounds, **plain}, ask.bounds)[: 2 if plain else 1]:
+        tried = [Attempt(one, search(one, bounds=bounds, top=top, nodes=nodes)) for one in in_each_way(ask, q)]
+        fitting = [attempt for attempt in tried if attempt.fits]
+        if fitting:  # one device has nothing to shard: another way is for what does not fit
+            alone = q.cluster.devices == 1
+            return fitting[0] if alone else min(fitting, key=lambda attempt: float(attempt.found.cost.step[0]))
+    return _nearest(tried)
+
+
+def in_each_way(ask: TrainAsk, q: Question) -> Iterator[Question]:
+    """Yield the question with its program in each way in which that can shard; on one device one that offloads through another too."""
+    for name in lookup.candidates(ask, q.cluster, q.model):
+        yield q if name == q.work.framework.program else lookup.question(replace(ask, framework=name), q.model)
 
 
 def _nearest(tried: list[Attempt]) -> Attempt:
@@ -62,8 +87,10 @@ def _unequal(ask: TrainAsk, q: Question, top: int) -> Attempt:
 def usual_note(usual: Question, chosen: Question) -> tuple[str, ...]:
     """Return a note if the framework is not the default one."""
     before, after = usual.work.framework, chosen.work.framework
-    if before.key == after.key:
+    if before.program == after.program:
         return ()
+    if after.program.startswith(f"{before.program}+"):
+        return (f"planned with {after.name}, which is faster here than its own sharding, or fits",)
     return (f"{before.name} is usual here, but nothing fits, or it is slower: planned with {after.name}",)
 
 

@@ -22,6 +22,29 @@ UNIT_TOKENS = 64
 """The longest sequence is found in multiples of this."""
 
 
+@dataclass(frozen=True)
+class Way:
+    """One way to use several devices: its name, and the best layout of it, if any fits."""
+
+    name: str
+    seconds: float | None
+    layout: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.seconds:.3g} s" if self.seconds is not None else f"{self.name} does not fit"
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The best layout of another program that fine-tunes on the same devices. Seconds and bytes per device."""
+
+    program: str
+    name: str
+    seconds: float
+    peak: float
+    layout: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class FinetuneFacts:
     """Figures of fine-tuning on the best layout. Bytes, tokens, seconds and dollars."""
@@ -55,6 +78,10 @@ class FinetuneFacts:
     """The last one may be smaller."""
     seconds: float = 0.0
     dollars: float | None = None
+    ways: tuple[Way, ...] = ()
+    """Ways to use several devices, each with its best layout."""
+    rivals: tuple[Rival, ...] = ()
+    """Other programs on the same devices, each with its best layout, the fastest first."""
 
 
 def facts(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:

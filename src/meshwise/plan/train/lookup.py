@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from meshwise.catalogue import calibrations, chips, clusters, frameworks, levels
 from meshwise.catalogue.chips import Chip, Cluster, Link
-from meshwise.cost.finetune import parse
+from meshwise.cost.finetune import Finetune, parse
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.work import OBJECTIVES, Objective, Reliability, Train
@@ -17,15 +17,15 @@ from meshwise.models.model import ONLY_LANGUAGE, Model
 from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.fields import defaults
-from meshwise.plan.train import dataset, recipes
+from meshwise.plan.train import dataset, recipes, support
 
 MAX_PADDED_SEQUENCES = 8
 """Sequences of a micro-batch that are padded to the longest of them, at most. An assumption: the search chooses the micro-batch later."""
 
 
-def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False, any_length: bool = False) -> Question:
+def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False) -> Question:
     """Return everything that the cost of a step depends on, except the layout. `model`: the model, if it was looked up already.
-    `in_turn`: unequal cards of a node are stages that run one after another, not peers. `any_length`: sequences may exceed the context."""
+    `in_turn`: unequal cards of a node are stages that run one after another, not peers."""
     if not ask.on:
         raise UserError("missing --on: a cluster, such as 48x8xa100-80gb, or a chip with --vary nodes=8..512")
     if not ask.batch:
@@ -39,6 +39,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
     cluster = clusters.adjusted(cluster, link=ask.link, price=ask.price, memory=ask.ram)
     if len(cluster.chips) > 1:
         cluster = alike(cluster, in_turn=in_turn)
+    cluster = support.usable(cluster)
     model, objective = model or find.find_model(ask.model), OBJECTIVES[ask.objective or "sft"]
     if not objective.vocabulary:
         model = without_head(model)
@@ -48,16 +49,25 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
     work = Train(
         batch=ask.batch * (ask.answers if objective.generates else objective.sequences), seq=ask.seq, framework=framework,
         precision=cast(Any, ask.precision or "bf16"), loss=ask.loss, compiled=ask.compile, optimizer=ask.optimizer or "adamw",
-        finetune=parse(ask.finetune or "full"), objective=objective, tokens=_data_tokens(ask, objective) or ask.tokens,
+        finetune=method_of(ask), in_backward=ask.in_backward, objective=objective, tokens=_data_tokens(ask, objective) or ask.tokens,
         ramp=ask.ramp, imbalance=ask.imbalance, reliability=Reliability(**ask.failures),
     )  # fmt: skip
     finetuned(model, work.finetune)  # refuses targets, ranks and layers that the model lacks
+    if tunes(ask):
+        support.check_task(framework, work, cluster.chip, model.model_type)
     name = ask.calibration
     calibration = calibrations.named(name) if name else levels.choose_for(cluster, framework)
-    made = Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))
-    if not any_length:
-        _check_length(ask, model)
-    return made
+    return Question.of(model, cluster, work, calibration, chips.host_bandwidth(cluster))
+
+
+def method_of(ask: TrainAsk) -> Finetune:
+    """Return which weights are trained, and the format of the others."""
+    return parse(ask.finetune or "full", ask.base)
+
+
+def tunes(ask: TrainAsk) -> bool:
+    """Return whether a question is about fine-tuning: it names a method, data or an objective other than plain text."""
+    return bool(ask.finetune or ask.data or ask.objective not in ("", "sft"))
 
 
 def node_counts(ask: TrainAsk, q: Question) -> tuple[int, ...]:
@@ -93,10 +103,14 @@ def with_tower(model: Model, *, trained: bool, images: int) -> Model:
     return replace(model, placed=(*model.placed, (EMBEDDING, tower)), notes=(*notes, words))
 
 
-def _check_length(ask: TrainAsk, model: Model) -> None:
-    """Refuse to fine-tune a model on sequences beyond its context; what is trained from the start may have any."""
-    if (ask.finetune or ask.data) and model.decoder.context and ask.seq > model.decoder.context:
-        raise UserError(f"--seq {ask.seq:,} exceeds the {model.decoder.context:,} tokens of context of {model.name}")
+def beyond_context(ask: TrainAsk, model: Model) -> tuple[str, ...]:
+    """Return a note where sequences exceed the context of a model that is fine-tuned; what is trained from the start has its own."""
+    context = model.decoder.context
+    if not (tunes(ask) and context and ask.seq > context):
+        return ()
+    return (
+        f"--seq {ask.seq:,} exceeds the {context:,} tokens of context of {model.name}: its positions must be extended (rope_scaling)",
+    )
 
 
 def _check_options(ask: TrainAsk) -> None:
@@ -132,10 +146,25 @@ def padded_together(ask: TrainAsk) -> int:
 
 def candidates(ask: TrainAsk, cluster: Cluster, model: Model) -> tuple[str, ...]:
     """Return the frameworks to plan with, the usual one on these devices first; only the user's own where one is named."""
+    generates = OBJECTIVES[ask.objective or "sft"].generates
     if ask.framework:
-        return (ask.framework,)
-    adapts = parse(ask.finetune or "full").adapts
-    return frameworks.usual(cluster.chip.kind, model.model_type, devices=cluster.devices, nodes=cluster.node_count, adapts=adapts)
+        return frameworks.ways(ask.framework) if tunes(ask) and not generates else (ask.framework,)
+    method, chip = method_of(ask), cluster.chip
+    if tunes(ask) and not generates and (method.adapts or cluster.node_count == 1):
+        return frameworks.ways(usual_tuner(ask, cluster, model))
+    return frameworks.usual(chip.kind, model.model_type, devices=cluster.devices, nodes=cluster.node_count, adapts=method.adapts)
+
+
+def usual_tuner(ask: TrainAsk, cluster: Cluster, model: Model) -> str:
+    """Return the program that most people fine-tune with on these devices, of those that have the method."""
+    chip, method = cluster.chip, method_of(ask).method
+    known = frameworks.tuners(chip.kind, chip.vendor, model.model_type)
+    if not known:
+        raise UserError(
+            f"no program of the catalogue fine-tunes on {chip.name}; expected a GPU, an Apple chip, a TPU, or --framework"
+        )
+    able = (name for name in known if method in (frameworks.find_framework(name).methods or (method,)))
+    return next(able, known[0])
 
 
 def with_one_framework(ask: TrainAsk, clusters_of: Sequence[str]) -> TrainAsk:

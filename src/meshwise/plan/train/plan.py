@@ -22,7 +22,7 @@ from meshwise.cost.work import Reliability
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import fallback, finetune, lookup, recipes, remedies
+from meshwise.plan.train import compared, fallback, finetune, lookup, recipes, remedies
 from meshwise.plan.train.choice import Choice, distinct, no_progress, sizes, too_large
 from meshwise.plan.train.finetune import FinetuneFacts
 from meshwise.plan.train.search import check_divides
@@ -72,6 +72,10 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
 
         return explain.explain(self.question(), self.choices, self.ask.bounds, versus)
 
+    def provenance(self) -> str:
+        """Return one sentence where it was made with another version, model, cluster, framework or calibration than this machine has."""
+        return plans.provenance(self.versions, _versions(self.question()))
+
     def vary(self, **axes: str) -> "TrainPoints":
         from meshwise.plan.train import vary
 
@@ -88,6 +92,11 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         from meshwise.plan.train import timeline
 
         return timeline.simulate_step(self.question(), choice or self.best)
+
+
+def _versions(q: Question) -> dict[str, str]:
+    """Return digests of what a question depends on."""
+    return plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration)
 
 
 def make(ask: TrainAsk) -> TrainPlan:
@@ -128,13 +137,20 @@ def make(ask: TrainAsk) -> TrainPlan:
         framework=q.work.framework.name,
         notes=(
             *q.model.notes, *q.cluster.notes, *recipes.assumed(q, ask), *_assumptions(q, ask.precision), *_deadline_note(ask, choices),
-            *instead, *fallback.faster_part(given, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
+            *instead, *lookup.beyond_context(ask, q.model),
+            *fallback.faster_part(given, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
         ),
-        finetune=finetune.facts(ask, q, choices[0]),
-        versions=plans.versions(model=q.model.placed, cluster=q.cluster, framework=q.work.framework, calibration=q.calibration),
+        finetune=_tuned(given, q, choices[0]),
+        versions=_versions(q),
     )  # fmt: skip
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
+
+
+def _tuned(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
+    """Return the figures of fine-tuning, with other ways and other programs on the same devices."""
+    found = finetune.facts(ask, q, best)
+    return replace(found, ways=compared.ways(ask, q), rivals=compared.rivals(ask, q)) if found else None
 
 
 def _host_note(q: Question, best: Choice) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwise.catalogue.frameworks import find_framework
 from meshwise.cost.axes import layout_name
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
@@ -85,6 +86,22 @@ def _eight_bits(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
     return ("--optimizer adamw-8bit", replace(ask, optimizer="adamw-8bit")) if ask.optimizer in ("adamw", "") else None
 
 
+def _in_backward(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
+    """Return torchtune's recipe for one device: all weights in 16 bits, updated in the backward pass by a paged 8-bit AdamW, so that
+    neither gradients nor moments are all on the device. Only where the user names no program."""
+    if ask.framework or ask.finetune != "full" or ask.in_backward:
+        return None
+    flags = f"--framework torchtune --optimizer adamw-paged-8bit --in-backward --batch {IN_BACKWARD_BATCH}"
+    changed = replace(
+        ask, framework="torchtune", optimizer="adamw-paged-8bit", in_backward=True, batch=IN_BACKWARD_BATCH, loss=""
+    )
+    return flags, _without(changed, "mbs")
+
+
+IN_BACKWARD_BATCH = 2
+"""Sequences of a step without accumulation, as in torchtune's recipe for one device."""
+
+
 def _lora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
     whole = ask.finetune in ("", "full") or ask.finetune.startswith("freeze")
     return (f"--finetune lora:{RANK}", replace(ask, finetune=f"lora:{RANK}")) if whole else None
@@ -100,7 +117,9 @@ def _offload(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
     """Return offload where the user bounds it or names a framework; the search already tries it elsewhere."""
     if "offload" in ask.bounds:
         return "offload of any kind", _without(ask, "offload")
-    return ("--framework deepspeed, which offloads", replace(ask, framework="deepspeed")) if ask.framework else None
+    other = "trl" if lookup.tunes(ask) else "deepspeed"
+    offers = ask.framework and (other == "deepspeed" or "+" in ask.framework or not find_framework(ask.framework).through)
+    return (f"--framework {other}, which offloads", replace(ask, framework=other)) if offers else None
 
 
 def _smaller_batch(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
@@ -113,9 +132,9 @@ def _shorter(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
 
 
 CHANGES: tuple[Change, ...] = (
-    _checkpointing, _fused, _eight_bits, _lora, _qlora, _offload, _smaller_batch, _shorter, _shorter, _shorter
+    _checkpointing, _fused, _eight_bits, _in_backward, _lora, _qlora, _offload, _smaller_batch, _shorter, _shorter, _shorter
 )  # fmt: skip
-"""In the order of their harm."""
+"""In the order of their harm. What a program cannot combine is refused by its own facts (support.py), so that no such set is offered."""
 
 
 def cure(ask: TrainAsk) -> Cure | None:
@@ -138,12 +157,18 @@ def _needed(ask: TrainAsk, fits: Callable[[TrainAsk], bool]) -> tuple[Change, ..
         steps = list(_applied(ask, changes))
         return bool(steps) and fits(steps[-1][1])
 
-    changes = next((CHANGES[:number] for number in range(1, len(CHANGES) + 1) if suffice(CHANGES[:number])), ())
+    changes = next((chosen for number in range(1, len(CHANGES) + 1) if suffice(chosen := _until(number))), ())
     for change in reversed(changes[:-1]):
         fewer = tuple(other for other in changes if other is not change)
         if suffice(fewer):
             changes = fewer
     return changes
+
+
+def _until(number: int) -> tuple[Change, ...]:
+    """Return the first changes; another program only as the last of them, since the others are of the user's."""
+    chosen = CHANGES[:number]
+    return tuple(change for change in chosen if change is not _in_backward or change is chosen[-1])
 
 
 def _applied(ask: TrainAsk, changes: tuple[Change, ...]) -> Iterator[tuple[str, TrainAsk]]:
@@ -188,8 +213,8 @@ def _cured(ask: TrainAsk, changes: tuple[Change, ...]) -> Cure:
 def _bytes(ask: TrainAsk, fitted: Question, layout: Layouts) -> tuple[float, float]:
     """Return the bytes of a device and of a host's memory that a layout needs under a question, within the bounds of that question."""
     row = layout.row(0)
-    named = replace(ask, framework=ask.framework or fitted.work.framework.key)
-    q = lookup.question(named, in_turn=row["schedule"] == "naive" and lookup.mixed(ask), any_length=True)
+    named = replace(ask, framework=fitted.work.framework.program)
+    q = lookup.question(named, in_turn=row["schedule"] == "naive" and lookup.mixed(ask))
     bounded = {axis: np.clip(getattr(layout, axis), *ask.bounds[axis]) for axis in CHANGED_AXES if axis in ask.bounds}
     layout = replace(layout, **bounded)
     return float(peak(q, layout)[0]), float(host_needs(q, layout)[0])
@@ -202,7 +227,19 @@ CHANGED_AXES = ("recompute", "mbs", "offload")
 def advice(ask: TrainAsk) -> str:
     """Return what would make a model fit, in one clause: changes of the question, or more memory of the hosts; '' where neither does."""
     found = cure(ask)
-    return "; or ".join(filter(None, (words(found) if found else "", _more_host_memory(ask))))
+    return "; or ".join(filter(None, (words(found) if found else "", _adapters(ask, found), _more_host_memory(ask))))
+
+
+def _adapters(ask: TrainAsk, found: Cure | None) -> str:
+    """Return that adapters would fit, where the changes found train all weights with another program; '' elsewhere."""
+    changed = _lora(ask)
+    if changed is None or found is None or not any("--in-backward" in remedy.flag for remedy in found.remedies):
+        return ""
+    other = _attempt(changed[1])
+    if other is None or not other.fits:
+        return ""
+    size, name = float(other.found.cost.peak[0]), layout_name(other.found.layouts.row(0))
+    return f"{changed[0]} fits in {size / GIB:.1f} GiB ({name} with {other.question.work.framework.name})"
 
 
 def words(found: Cure) -> str:

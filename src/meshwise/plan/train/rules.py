@@ -9,6 +9,7 @@ from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.stages import stage_layers
 from meshwise.cost.work import FUSED_UPDATE, SHORT_MOMENTS
+from meshwise.plan.train.support import excluded
 
 TP_IN_NODE = "tp stays inside a node"
 PADDING = "the batch, padded to a multiple of dp x micro-batch, grows by at most 25%"
@@ -105,12 +106,15 @@ def batch_rules(q: Question, a: Layouts) -> dict[str, Mask]:
             else {"micro-batches are whole": q.work.batch % (a.dp * a.mbs) == 0}
         )
     }
+    if q.work.objective.sequences > 1 and not q.work.objective.generates:
+        rules[f"{q.work.objective.name}: a micro-batch holds whole pairs"] = a.mbs % q.work.objective.sequences == 0
     if q.work.framework.fills_stages:
         rules["the framework needs micro-batches in multiples of pp"] = q.work.batch // (a.dp * a.mbs) % a.pp == 0
     if q.work.framework.fused_softmax:
         rules["fused softmax needs micro-batch x heads / tp in multiples of 4"] = (a.mbs * heads) % 4 == 0
-    if q.work.optimizer == FUSED_UPDATE:
-        rules[f"{FUSED_UPDATE} updates in the backward pass: one micro-batch per step"] = q.work.batch <= a.dp * a.mbs
+    if q.work.updates_in_backward:
+        name = FUSED_UPDATE if q.work.optimizer == FUSED_UPDATE else "--in-backward"
+        rules[f"{name} updates in the backward pass: one micro-batch per step"] = q.work.batch <= a.dp * a.mbs
     if q.work.optimizer == SHORT_MOMENTS and q.work.framework.splits_weights:
         rules[f"the framework has {SHORT_MOMENTS} where one device splits its weights"] = a.devices == 1
     for size in q.work.ramp:
@@ -129,6 +133,7 @@ def choice_rules(q: Question, a: Layouts, steady: Mask | bool) -> dict[str, Mask
         | (q.chip.host is not None)
         | (q.chip.kind == "cpu"),
         "offloading parameters needs ZeRO 3": (a.offload != OFFLOAD.index("parameters")) | (a.zero == 3),
+        **excluded(q.work, a),
     }
 
 

@@ -2,6 +2,7 @@
 
 flags.py       words of a command line -> settings
 tree.py        YAML and JSON -> settings, with the place of every value; tables.py TOML in the same way
+python.py      keyword arguments of the calls of a Python script
 shell.py       a shell or Slurm script -> the commands that it would run
 command.py     a command -> what its launcher (srun, torchrun, deepspeed, accelerate) says, and the words of the program behind it
 companions.py  what a command says together with the files that it names

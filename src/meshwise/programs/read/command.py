@@ -19,7 +19,7 @@ WRAPPERS = frozenset([
 PROGRAMS = frozenset([
     "torchrun", "deepspeed", "accelerate", "vllm", "axolotl", "llamafactory-cli", "llama-server", "llama-cli", "ollama",
     "mlx_lm.server", "litgpt", "trl", "trtllm-serve", "trtllm-bench", "meshwise", "tune", "swift", "xtuner", "sglang", "dynamo", "lmdeploy",
-    "text-generation-launcher", "maxtext", "torchtitan", "composer", "colossalai",
+    "text-generation-launcher", "maxtext", "torchtitan", "composer", "colossalai", "mlx_lm.lora", "automodel",
 ])  # fmt: skip
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy3?)$")
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")

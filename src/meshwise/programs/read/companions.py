@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from meshwise.errors import UserError
 from meshwise.programs.program import Program, plain_key, programs
-from meshwise.programs.read import flags, tables, tree
+from meshwise.programs.read import flags, python, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.unread import Unread, unread
 from meshwise.programs.source import Setting, Source, Unknown, Word
@@ -158,7 +158,7 @@ def settings_of(source: Source) -> list[Setting]:
     if name.endswith(".toml"):
         return tables.settings(source)
     try:
-        return tree.settings(source)
+        return python.settings(source) if name.endswith(".py") else tree.settings(source)
     except UserError:
         return []
 

@@ -12,7 +12,7 @@ from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
 from meshwise.programs.bash.budget import TooLong, limited
 from meshwise.programs.program import Launch, Program, launchers, programs
-from meshwise.programs.read import command, companions, flags, pages, tables, tree
+from meshwise.programs.read import command, companions, flags, pages, python, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
 from meshwise.programs.read.unread import Unread
@@ -65,10 +65,10 @@ def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = No
 
 
 def _text(path: Path) -> str:
-    if path.suffix == ".py":
-        why = "Python is not read, since only running it would tell its values"
-        raise UserError(f"{path}: {why}; give its launch script or a YAML")
     text = catalogue.text_of(path)
+    if path.suffix == ".py" and python.UNSLOTH not in text:
+        why = "Python is not read, since only running it would tell its values"
+        raise UserError(f"{path}: {why}; give its launch script or a YAML, or a script that calls Unsloth's {python.UNSLOTH}")
     if len(text) > MAX_FILE_BYTES:
         raise UserError(f"{path}: {len(text):,} characters; expected a launch file of at most {MAX_FILE_BYTES:,}")
     return text
@@ -121,13 +121,15 @@ def _answer(text: str) -> int | float | str | bool:
 
 
 def kind_of(source: Source) -> str:
-    """Return how a file is written: shell, tree (YAML, JSON), toml, page (Markdown with commands) or modelfile."""
+    """Return how a file is written: shell, tree (YAML, JSON), toml, page (Markdown with commands), python or modelfile."""
     name = Path(source.name or source.file)
     suffix, text = name.suffix.lower(), source.text
     if name.name.startswith("Modelfile") or suffix == ".modelfile":
         return "modelfile"
     if suffix in (".md", ".markdown", ".rst"):
         return "page"
+    if suffix == ".py":
+        return "python"
     if suffix == ".toml":
         return "toml"
     if suffix in TREES:
@@ -163,6 +165,8 @@ def _of_source(source: Source, given: Mapping[str, str], beside: Sequence[Source
         return _of_script(pages.commands(source), given, beside)
     if kind == "modelfile":
         return Found(_candidates(pages.modelfile(source), source), (), (), (), ())
+    if kind == "python":
+        return Found(_candidates(python.settings(source), source), (), (), (), ())
     if kind == "toml":
         return Found(_candidates(tables.settings(source), source), (), (), (), ())
     found = _of_launchers(source, given, beside)

@@ -159,7 +159,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="accelerate", title=TITLE, version=VERSION, framework="fsdp", form="yaml", keys=KEYS, write=write, refuse=refuse,
+    name="accelerate", title=TITLE, version=VERSION, framework="accelerate", form="yaml", keys=KEYS, write=write, refuse=refuse,
     wording=wording, meaning=meaning, recognises=recognises,
     refers={"deepspeed_config.deepspeed_config_file": "deepspeed", "--deepspeed_config_file": "deepspeed"},
     auto=deepspeed.AUTO, check=f"accelerate launch --config_file {FILE} --dry_run $TRAIN_SCRIPT",

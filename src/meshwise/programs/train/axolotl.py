@@ -7,7 +7,7 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch, word
 from meshwise.programs.program import KERNELS, Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import adapters, recipe, trainer
+from meshwise.programs.train import adapters, deepspeed, recipe, trainer
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, TRANSFORMERS, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
 
@@ -26,6 +26,16 @@ def _recompute(value: object) -> str | None:
 
 RECOMPUTE = Kind(_recompute, lambda how: how == "full", "true, false or offload")
 ADAPTERS = word({"lora": "lora", "qlora": "qlora"}, {"": None, "none": None, "null": None, "llama-adapter": "lora"})
+OBJECTIVES = word({name: name for name in ("dpo", "kto", "orpo", "simpo")}, {"ipo": "dpo"})
+CUT_PLUGIN = "CutCrossEntropyPlugin"
+
+
+def _plugins(value: object) -> bool | None:
+    """Return true for plugins whose loss is on unless a key turns it off: integrations/cut_cross_entropy/args.py."""
+    return CUT_PLUGIN in str(value) or None
+
+
+PLUGINS = Kind(_plugins, lambda _: None, "a list of plugins", takes=-1)
 CHECKPOINTING = ("fsdp_config.fsdp_activation_checkpointing",)
 FSDP_KEYS = (
     Key("fsdp_version", "fsdp_version", INT, also=("fsdp_config.fsdp_version",)),
@@ -75,8 +85,12 @@ KEYS = (
     Key("every", "lora_target_linear", BOOL),
     Key("targets", "lora_target_modules", adapters.NAMES),
     Key("dora", "peft_use_dora", BOOL),
+    Key("saved_modules", "lora_modules_to_save", adapters.NAMES, write="never"),
     Key("four_bits", "load_in_4bit", BOOL),
-    Key("deepspeed_file", "deepspeed", TEXT, write="never"),
+    Key("eight_bits", "load_in_8bit", BOOL),
+    Key("objective", "rl", OBJECTIVES),
+    Key(f"{KERNELS}plugin", "plugins", PLUGINS, write="never"),
+    Key("deepspeed_file", "deepspeed", TEXT),
     Key("old_fsdp", "fsdp", trainer.FSDP, write="never"),
     *FSDP_KEYS,
     Key("compile", "torch_compile", BOOL, default=False),
@@ -108,6 +122,8 @@ def meaning(facts: Run) -> Run:
         ("every", "targets", (ALL_LINEAR,)),
     ):
         facts = facts.adding([facts.meaning(fact, value, name)] if facts.value(name) else [])
+    if facts.value(f"{KERNELS}plugin") and facts.value(f"{KERNELS}cut") is not False and "loss" not in facts:
+        facts = facts.adding([facts.meaning("loss", "fused", f"{KERNELS}plugin")])
     if facts.value("adapter_word"):
         method = "dora" if facts.value("dora") else str(facts.value("adapter_word"))
         facts = facts.adding([facts.meaning("adapter", method, "adapter_word")])
@@ -127,14 +143,16 @@ def _sharding(facts: Run) -> Iterable[Stated]:
         stage = trainer.SHARDING.get(str(facts.value("strategy") or "").lower(), 2 if facts.value("reshard") is False else 3)
         yield facts.meaning("zero", stage, name)
     else:
-        yield Stated("predicted_by", "ddp", "default")
         yield Stated("zero", 0, "default", None, "", f"{TITLE} shards nothing without deepspeed or fsdp_config")
 
 
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in the words of the YAML."""
     values: dict[str, Value] = dict(setup.values)
-    if setup.whole("zero", 0):
+    if _by_deepspeed(setup):
+        values |= {"deepspeed_file": deepspeed.FILE}
+        values.pop("dp_shard", None)
+    elif setup.whole("zero", 0):
         values |= {"fsdp_version": 2, "reshard": setup.whole("zero") == 3, "wrap": "TRANSFORMER_BASED_WRAP"}
         values |= {"fsdp_offload": setup.text("offload") == "parameters"}
     else:
@@ -144,9 +162,11 @@ def wording(setup: Setup) -> dict[str, Value]:
     values |= {WRITTEN_LOSS[setup.text("loss")]: True} if setup.text("loss") in WRITTEN_LOSS else {}
     method = setup.text("adapter")
     if method:
-        values |= {"adapter_word": "qlora" if method == "qlora" else "lora"}
-        values |= {"dora": True} if method == "dora" else {"four_bits": True} if method == "qlora" else {}
-        if values["targets"] == (ALL_LINEAR,):
+        base = adapters.stored_base(setup)
+        values |= {"adapter_word": "qlora" if base == "nf4" else "lora"}
+        values |= {"dora": True} if method == "dora" else {}
+        values |= {"four_bits": True} if base == "nf4" else {"eight_bits": True} if base == "int8" else {}
+        if values.get("targets") == (ALL_LINEAR,):
             values |= {"every": True}
             values.pop("targets")
     return values
@@ -160,13 +180,26 @@ def write(setup: Setup) -> Written:
     pairs += [("learning_rate", f"{todo}: the peak learning rate")]
     if not setup.values.get("steps"):
         pairs += [("num_epochs", f"{todo}: the number of epochs")]
-    return Written({FILE: forms.yaml_text(pairs, setup.header)}, ("-m", "axolotl.cli.train", FILE))
+    files = {FILE: forms.yaml_text(pairs, setup.header)}
+    if _by_deepspeed(setup):
+        files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
+    return Written(files, ("-m", "axolotl.cli.train", FILE))
+
+
+def _by_deepspeed(setup: Setup) -> bool:
+    return setup.text("sharded_by") == "deepspeed" and (setup.whole("zero", 0) > 0 or setup.text("offload", "none") != "none")
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from offload_needs_shards(setup, TITLE)
-    yield from limited(setup, TITLE, LIMITS)
+    zero = {"zero": (1, 2, 3), "offload": ("none", "optimizer", "parameters")}
+    yield from limited(setup, TITLE, LIMITS | (zero if _by_deepspeed(setup) else {}))
     yield from recipe.refuse(setup, TITLE, {"attention": trainer.ATTENTION})
+    yield from adapters.refuse_base(setup, TITLE)
+    if not setup.whole("zero", 0) and setup.whole("tp") * setup.whole("cp") > 1:
+        yield Refusal(f"{TITLE} has tensor and context parallelism only with FSDP 2", {"zero": 3})
+    if adapters.stored_base(setup) == "nf4-single":
+        yield Refusal(f"{TITLE} always quantizes the scales of nf4 again; expected --base nf4", {})
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
@@ -180,7 +213,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="axolotl", title=TITLE, version=VERSION, framework="fsdp", form="yaml", keys=KEYS, write=write,
+    name="axolotl", title=TITLE, version=VERSION, framework="axolotl", form="yaml", keys=KEYS, write=write,
     refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, refers={"deepspeed": "deepspeed"},
     auto="auto: Axolotl chooses it when it runs", check=f"python -c '{CHECK}C(**yaml.safe_load(open(\"{FILE}\")))'",
 )  # fmt: skip

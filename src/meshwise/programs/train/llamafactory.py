@@ -14,9 +14,11 @@ from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "LLaMA-Factory", "0.9"
 FILE = "llama_factory.yaml"
-BITS = Kind(lambda value: True if int(value) in (2, 3, 4, 5, 6, 8) else None, lambda _: 4, "a number of bits")
+BITS = Kind(lambda value: True if int(value) in (2, 3, 4, 5, 6) else None, lambda _: 4, "a number of bits")
+EIGHT = Kind(lambda value: True if int(value) == 8 else None, lambda _: 8, "a number of bits")
 TARGETS = Kind(adapters.NAMES.read, lambda value: "all" if value == (ALL_LINEAR,) else ",".join(value), "names of modules")
-STAGES = {"sft": "sft", "dpo": "dpo", "orpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
+STAGES = {"sft": "sft", "dpo": "dpo", "orpo": "dpo", "simpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
+OBJECTIVES = word({"dpo": "dpo", "kto": "kto", "reward": "rm"}, {"sft": None, "pt": None, "ppo": None})
 TRAINER = [row for row in trainer.TRAINING if row not in adapters.TRL_KEYS and row.fact != "attention"]
 ATTENTION = word({"fa2": "fa2", "fa3": "fa3", "unfused": "disabled"}, {"auto": None, "sdpa": None})
 
@@ -35,7 +37,16 @@ KEYS = (
     Key("alpha", "lora_alpha", INT),
     Key("targets", "lora_target", TARGETS),
     Key("dora", "use_dora", BOOL),
+    Key("saved_modules", "additional_target", adapters.NAMES, write="never"),
     Key("four_bits", "quantization_bit", BITS),
+    Key("eight_bits", "quantization_bit", EIGHT),
+    Key("objective", "stage", OBJECTIVES, write="never"),
+    Key(
+        "preference",
+        "pref_loss",
+        word({"orpo": "orpo", "simpo": "simpo"}, {"sigmoid": None, "hinge": None, "ipo": None}),
+        write="never",
+    ),
     Key("quantization", "quantization_type", TEXT),
     Key("nested", "double_quantization", BOOL),
     Key("trained_layers", "freeze_trainable_layers", INT),
@@ -63,12 +74,14 @@ def meaning(facts: Run) -> Run:
     """Add recompute, which is on by default, and what the Trainer's arguments mean."""
     if any(facts.value(name) is not None for name in MEGATRON):
         return _with_megatron(facts)
-    facts = trainer.meaning(facts.without("from_file"))
+    facts = trainer.meaning(facts.without("from_file")).without("tuner")
     if facts.value("pure"):
         why = "pure_bf16: weights and optimizer state in 16 bits, which is not predicted"
         facts = facts.adding([facts.derived("precision", None, why, "pure")])
     if facts.value("galore"):
         facts = facts.adding([facts.meaning("optimizer", "galore", "galore")])
+    if facts.value("preference"):
+        facts = facts.adding([facts.meaning("objective", str(facts.value("preference")), "preference")])
     off = facts.value("no_recompute")
     recompute = facts.meaning("recompute", "none" if off else "full", "no_recompute")
     return facts.adding([recompute._replace(note="" if off else NOTE)])
@@ -95,7 +108,7 @@ def write(setup: Setup) -> Written:
     """Return the YAML, DeepSpeed's JSON where something is sharded, and the command."""
     values = wording(setup)
     files: dict[str, str] = {}
-    if setup.whole("zero", 0):
+    if setup.whole("zero", 0) and not trainer.by_fsdp(setup):
         files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
         values["deepspeed_file"] = deepspeed.FILE
     pairs = [
@@ -103,7 +116,7 @@ def write(setup: Setup) -> Written:
         ("stage", _stage(setup)),
         ("do_train", True),
         ("finetuning_type", "lora" if "rank" in setup.values else "freeze" if "frozen_layers" in setup.values else "full"),
-        *([("pref_loss", "orpo")] if setup.text("objective") == "orpo" else []),
+        *([("pref_loss", setup.text("objective"))] if setup.text("objective") in ("orpo", "simpo") else []),
         *PROGRAM.settings(values),
     ]
     pairs += [(name, f"{forms.PLACEHOLDER}_{name}") for name in ("dataset", "template", "output_dir")]
@@ -124,6 +137,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, trainer.LIMITS)
     yield from recipe.refuse(setup, TITLE, {**trainer.can(setup), "attention": ("fa2", "fa3", "unfused")})
     yield from deepspeed.replicas(setup, TITLE)
+    yield from adapters.refuse_base(setup, TITLE)
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
@@ -139,7 +153,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="llama-factory", title=TITLE, version=VERSION, framework="deepspeed", form="yaml", keys=KEYS, write=write,
+    name="llama-factory", title=TITLE, version=VERSION, framework="llama-factory", form="yaml", keys=KEYS, write=write,
     refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, flag_words=True,
     refers={"deepspeed": "deepspeed", "--deepspeed": "deepspeed"}, auto="auto: filled in when it runs",
 )  # fmt: skip

@@ -50,11 +50,12 @@ KEYS = (
     Key("state_out", "fsdp_cpu_offload", BOOL, default=False),
     Key("tp", "tensor_parallel_dim", INT, default=1),
     Key("tp_plan", "tensor_parallel_plan._component_", TEXT),
+    Key("in_backward", "optimizer_in_bwd", BOOL, default=False),
     Key("seed", "seed", INT, write="never"),
 )
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "cp": (1,), "sp": (0,), "recompute": ("none", "full"), "precision": ("bf16",),
-    "offload": ("none", "parameters", "activations"), "optimizer": tuple(OPTIMIZERS), "loss": ("chunked", "materialised", ""),
+    "offload": ("none", "parameters", "activations"), "optimizer": tuple(OPTIMIZERS), "loss": ("kernel", "materialised", ""),
 }  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def meaning(facts: Run) -> Run:
     more.append(facts.meaning("offload", offload, out or "activations_out"))
     if "loss_class" in facts:
         chunked = "Chunked" in str(facts.value("loss_class"))
-        more.append(facts.meaning("loss", "chunked" if chunked else "materialised", "loss_class"))
+        more.append(facts.meaning("loss", "kernel" if chunked else "materialised", "loss_class"))
     optimizer = trainer.OPTIMIZERS.read(facts.value("optimizer_class") or "")
     if optimizer is not None:
         more.append(facts.meaning("optimizer", optimizer, "optimizer_class"))
@@ -144,6 +145,8 @@ def _notes(setup: Setup) -> list[str]:
     if setup.text("adapter"):
         joined = f"{TITLE} adapts qkv_proj and gate_up_proj as separate layers: adapters have more parameters than predicted."
         return [joined] if _family(_function(setup)).unjoined else []
+    if setup.plan is not None and setup.plan.framework == TITLE:
+        return []
     kept = f"{TITLE} keeps weights, gradients and optimizer states in dtype"
     return [f"{kept}, without a float32 copy: less memory than predicted."]
 
@@ -177,7 +180,7 @@ def _others(setup: Setup) -> list[tuple[str, Any]]:
     if setup.text("adapter"):  # their recipes need a schedule
         pairs += [("lr_scheduler._component_", "torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup")]
         pairs += [("lr_scheduler.num_warmup_steps", f"{todo}: the number of steps")]
-    else:
+    elif not setup.values.get("in_backward"):
         pairs += [("optimizer_in_bwd", False)]
     pairs += [("metric_logger._component_", "torchtune.training.metric_logging.DiskLogger")]
     return [*pairs, ("metric_logger.log_dir", "${output_dir}/logs"), ("log_peak_memory_stats", True)]
@@ -236,7 +239,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="torchtune", title=TITLE, version=VERSION, framework="fsdp", form="yaml", keys=KEYS, write=write, refuse=refuse,
+    name="torchtune", title=TITLE, version=VERSION, framework="torchtune", form="yaml", keys=KEYS, write=write, refuse=refuse,
     wording=wording, meaning=meaning, recognises=recognises, refers={"--config": "torchtune"},
     check=f"tune validate {FILE}",
 )  # fmt: skip

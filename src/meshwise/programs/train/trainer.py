@@ -41,7 +41,8 @@ def _sharding(value: object) -> int | None:
     return next((SHARDING[name] for name in text.replace(",", " ").split() if name in SHARDING), None)
 
 
-FSDP = Kind(_sharding, lambda _: None, "a sharding strategy", takes=-1)
+STRATEGIES = {3: "full_shard", 2: "shard_grad_op"}
+FSDP = Kind(_sharding, STRATEGIES.get, "a sharding strategy", takes=-1)
 
 TRAINING = (
     Key("model", "model_name_or_path", TEXT, write="never"),
@@ -51,7 +52,7 @@ TRAINING = (
     Key("bf16", "bf16", BOOL),
     Key("fp16", "fp16", BOOL),
     Key("deepspeed_file", "deepspeed", TEXT),
-    Key("zero", "fsdp", FSDP, write="never"),
+    Key("zero", "fsdp", FSDP),
     Key("optimizer", "optim", OPTIMIZERS, default="adamw"),
     Key("compile", "torch_compile", BOOL, default=False),
     Key("liger", "use_liger_kernel", BOOL),
@@ -79,7 +80,15 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([facts.meaning("recompute", "full" if facts.value("recompute_on") else "none", "recompute_on")])
     if facts.value("liger"):
         facts = facts.adding([facts.meaning("loss", "fused", "liger")])
-    return facts.adding([*adapters.meaning(facts), *_sharded(facts)])
+    return facts.adding([*_tuner(facts), *adapters.meaning(facts), *_sharded(facts)])
+
+
+def _tuner(facts: Run) -> Iterable[Stated]:
+    """Yield TRL where arguments of its SFTConfig or ModelConfig are set; a script with the Trainer alone has none of them."""
+    own = next((row.fact for row in adapters.TRL_KEYS if row.fact in facts), "")
+    lengths = facts.get("seq")
+    if own or (lengths is not None and lengths.key.lstrip("-") in ("max_length", "max_seq_length")):
+        yield facts.meaning("tuner", "trl", own or "seq")
 
 
 def _sharded(facts: Run) -> Iterable[Stated]:
@@ -95,13 +104,14 @@ def _sharded(facts: Run) -> Iterable[Stated]:
         why = "what starts it says so: give the launch script, or accelerate's or DeepSpeed's file"
         yield Stated("zero", None, "unknown", None, "", why)
     elif "launched_by" not in facts:
-        yield Stated("predicted_by", "ddp", "default")
         yield Stated("zero", 0, "default", None, "fsdp", f"{TITLE} shards nothing without --deepspeed or --fsdp")
 
 
 def values_of(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts as TrainingArguments."""
     values = dict(setup.values)
+    if not by_fsdp(setup):
+        values.pop("zero", None)
     values["recompute_on"] = setup.text("recompute") == "full"
     values["fp16" if setup.text("precision") == "fp16" else "bf16"] = True
     values["liger"] = setup.text("loss") == "fused"
@@ -114,7 +124,7 @@ def write(setup: Setup) -> Written:
     """Return DeepSpeed's JSON where something is sharded, and the command of a training script."""
     values = values_of(setup)
     files: dict[str, str] = {}
-    if setup.whole("zero", 0):
+    if setup.whole("zero", 0) and not by_fsdp(setup):
         files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
         values["deepspeed_file"] = deepspeed.FILE
     script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
@@ -122,6 +132,11 @@ def write(setup: Setup) -> Written:
     pairs += [("--model_name_or_path", setup.model), ("--output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: the folder of checkpoints}")]
     words = [word for key, value in pairs for word in (key, *_words(value))]
     return Written(files, (script, *words))
+
+
+def by_fsdp(setup: Setup) -> bool:
+    """Return whether a plan shards by the Trainer's own FSDP, which its arguments can say; otherwise DeepSpeed's file does."""
+    return bool(setup.whole("zero", 0)) and setup.text("sharded_by") == "fsdp" and setup.text("offload", "none") == "none"
 
 
 def _words(value: Any) -> list[str]:
@@ -134,6 +149,7 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
     yield from limited(setup, TITLE, LIMITS)
     yield from recipe.refuse(setup, TITLE, can(setup))
     yield from deepspeed.replicas(setup, TITLE)
+    yield from adapters.refuse_base(setup, TITLE)
 
 
 ATTENTION = ("fa2", "fa3", "fa4", "unfused")
@@ -141,7 +157,7 @@ ATTENTION = ("fa2", "fa3", "fa4", "unfused")
 
 def can(setup: Setup) -> dict[str, tuple[str, ...]]:
     """Return what it can say of a recipe: DeepSpeed's file, where there is one, says what is hidden and how gradients are summed."""
-    return {"attention": ATTENTION, **(deepspeed.CAN if setup.whole("zero", 0) else {})}
+    return {"attention": ATTENTION, **(deepspeed.CAN if setup.whole("zero", 0) and not by_fsdp(setup) else {})}
 
 
 OWN_KEYS = {
@@ -160,7 +176,7 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 
 PROGRAM = Program(
-    name="trainer", title=TITLE, version=VERSION, framework="deepspeed", form="flags", keys=KEYS, write=write,
+    name="trainer", title=TITLE, version=VERSION, framework="accelerate", form="flags", keys=KEYS, write=write,
     refuse=refuse, wording=values_of, meaning=meaning, recognises=recognises, flag_words=True,
     refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed"}, auto="auto: filled in when it runs",
     check="python $TRAIN_SCRIPT ... --max_steps 1",

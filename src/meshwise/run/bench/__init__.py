@@ -5,5 +5,6 @@ endpoint.py  probe an endpoint for its model and accepted fields, warm it up, an
 client.py    an HTTP client on asyncio that records when bytes arrive and parses nothing meanwhile
 stream.py    recorded bytes -> HTTP, server-sent events, tokens with their arrival times
 openloop.py  requests that arrive at a rate
+traced.py    requests of a trace, at their times and with their shared prefixes
 speeds.py    arrival times -> rates, latencies, their spread, and whether two measurements differ
 """

@@ -9,6 +9,7 @@ from meshwise.plan.fields import FLAG, SHARE, TEXT, Ask, Kind, asked, number, qu
 
 ENDPOINT = "With a URL"
 OPEN_LOOP = "Open loop (with a URL)"
+TRACE = "A trace (with a URL)"
 ENGINE = "With an engine that bench starts"
 MAX_TOKENS = 2**24
 TIME = quantity("seconds", positive=True)
@@ -81,7 +82,7 @@ class BenchAsk(Ask):
     repeats: int = asked(default=3, converter=whole(1, 1000), help="Repeats of every setting, after a warm-up.")
     rate: float = asked(default=0.0, converter=REQUEST_RATE, help="Requests that arrive at random, instead of --users: 4/s.",
                         group=OPEN_LOOP)
-    requests: int = asked(default=100, converter=whole(2, 10**6), help="Requests at each rate.", group=OPEN_LOOP)
+    requests: int = asked(default=100, converter=whole(2, 10**6), help="Requests at each rate, or of --trace.", group=OPEN_LOOP)
     ramp: bool = asked(default=False, converter=FLAG, help="Double the rate until the goodput falls behind.", group=OPEN_LOOP)
     burst: float = asked(default=1.0, converter=number(0.1, 10), help="Deviation of the time between arrivals over its mean.",
                          group=OPEN_LOOP)
@@ -91,6 +92,14 @@ class BenchAsk(Ask):
     ttft: str = asked(default="", converter=TARGET, help="Goodput counts requests with a first token within 1s.", group=OPEN_LOOP)
     tpot: str = asked(default="", converter=TARGET, help="And a time per output token of at most 40ms.", group=OPEN_LOOP)
     e2e: str = asked(default="", converter=TARGET, help="And done within 20s.", group=OPEN_LOOP)
+    trace: str = asked(default="", converter=TEXT, help="Timed requests, sent as they came; --plan puts the simulation beside them.",
+                       group=TRACE)
+    read: str = asked(default="", converter=TEXT, help="Pattern of an access log (meshwise replay).", group=TRACE)
+    speed: float = asked(default=1.0, converter=number(0.001, 1000), help="Times as fast as they came.", group=TRACE)
+    scale_users: float = asked(default=1.0, converter=number(0.001, 1000), help="Times as many users.", group=TRACE)
+    window: str = asked(default="", converter=TEXT, help="Part of the trace: 10min..40min.", group=TRACE)
+    within: float = asked(default="1h", converter=TIME, help="Send for this long, at most.", group=TRACE)
+    at_once: int = asked(default=256, converter=whole(1, 10**4), help="Requests open at once; further ones are not sent.", group=TRACE)
     against: str = asked(default="", converter=TEXT,
                          help="Compare with the --out of an earlier bench: is the difference more than noise?")
     plan: str = asked(default="", converter=TEXT, help="The plan.json that the endpoint runs, to show its prediction.",

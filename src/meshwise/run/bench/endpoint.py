@@ -41,10 +41,13 @@ class Endpoint:
     def request(self, words: int, output: int, rng: random.Random, prefix: str = "") -> dict[str, Any]:
         """Return a streamed request with a prompt that was never sent before, after a `prefix` that may have been."""
         text = " ".join("".join(rng.choices(LETTERS, k=4)) for _ in range(max(1, words)))
-        text = f"{prefix} {text}" if prefix else text
+        return self.asking(f"{prefix} {text}" if prefix else text, output, cached=bool(prefix))
+
+    def asking(self, text: str, output: int, *, cached: bool) -> dict[str, Any]:
+        """Return a streamed request with this prompt; `cached`: the engine may find its beginning in its cache."""
         body = {"messages": [{"role": "user", "content": text}]} if "chat" in self.path else {"prompt": text}
         request: dict[str, Any] = {"model": self.model, **body, "max_tokens": output, "temperature": 0.0, "stream": True}
-        extras = EXTRAS | {"cache_prompt": bool(prefix)} if self.extras else {}
+        extras = EXTRAS | {"cache_prompt": cached} if self.extras else {}
         return request | {"stream_options": {"include_usage": True}} | extras
 
     def words_for(self, tokens: int) -> int:

@@ -93,11 +93,14 @@ def outcome(
     runs = (
         (run_of([reply for reply, _ in done], replace(setting, output=max(sizes, key=lambda size: size[1])[1])),) if done else ()
     )
+    short = sum(tokens < output for tokens, (_, output) in zip(counts, done, strict=True))
+    notes = [note for note in (runs[0].notes if runs else ()) if "outputs ended early" not in note]
+    notes += [f"{short} of {len(done)} outputs ended early"] if short else []
     return Outcome(
         offered=load.rate, finished=len(done) / max(seconds, MIN_SECONDS), goodput=good / max(seconds, MIN_SECONDS),
         output_rate=sum(counts) / max(seconds, MIN_SECONDS), ttft=percentiles([values["ttft"] for values in times]),
         tpot=percentiles([values["tpot"] for values in times]), e2e=percentiles([values["e2e"] for values in times]),
-        measured=Measured(setting=setting, runs=runs, faults=dict(faults), notes=runs[0].notes if runs else ()),
+        measured=Measured(setting=setting, runs=runs, faults=dict(faults), notes=tuple(notes)),
     )  # fmt: skip
 
 

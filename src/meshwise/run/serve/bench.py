@@ -13,13 +13,15 @@ from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.count import flat
 from meshwise.plan.serve.lookup import read_lengths, target_of
 from meshwise.plan.serve.plan import ServePlan, read
+from meshwise.replay.traces.trace import open_trace
 from meshwise.run.bench import client, endpoint, openloop
+from meshwise.run.bench import traced as tracing
 from meshwise.run.bench.ask import BenchAsk
 from meshwise.run.bench.speeds import Measured, Setting
 from meshwise.run.bench.stream import printable
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.children import interrupt_on_stop
-from meshwise.run.serve import llama_bench, memory, programs, report, transformers
+from meshwise.run.serve import llama_bench, memory, programs, report, traced, transformers
 from meshwise.run.serve.allocations import from_log
 from meshwise.run.serve.ask import ServeRun
 from meshwise.run.serve.deployment import Deployment, ask_here, ask_of, deployment, with_room_for
@@ -101,7 +103,8 @@ def bench(
     with interrupt_on_stop():
         if url:
             where = client.address(ask.what, _key(ask.key_env))
-            about, points = work.open_loop(where, planned) if ask.rate else work.endpoint(where, planned)
+            measure = work.traced if ask.trace else work.open_loop if ask.rate else work.endpoint
+            about, points = measure(where, planned)
         else:
             assert planned
             about, points = work.each_count(planned, counts) if counts else work.engine(planned)
@@ -129,11 +132,23 @@ def _check_open_loop(ask: BenchAsk, url: bool) -> None:
     open_only: Mapping[str, object] = {
         "--ramp": ask.ramp, "--prefix": ask.prefix, "--lengths": ask.lengths, "--ttft": ask.ttft, "--tpot": ask.tpot, "--e2e": ask.e2e,
     }  # fmt: skip
+    own_times: Mapping[str, object] = {"--rate": ask.rate, "--ramp": ask.ramp, "--prefix": ask.prefix, "--lengths": ask.lengths}
     for flag, value in open_only.items():
-        if value and not ask.rate:
+        if value and not (ask.rate or ask.trace):
             raise UserError(f"{flag} applies to an open loop; give --rate too, such as 4/s")
-    if ask.rate and not url:
-        raise UserError("--rate needs the URL of an endpoint that is up")
+        if value and ask.trace and flag in own_times:
+            raise UserError(f"{flag}: a trace has its own times, lengths and prefixes; drop it")
+    traced_only: Mapping[str, object] = {
+        "--read": ask.read, "--speed": ask.speed != 1, "--scale-users": ask.scale_users != 1, "--window": ask.window,
+    }  # fmt: skip
+    for flag, value in traced_only.items():
+        if value and not ask.trace:
+            raise UserError(f"{flag} applies to a trace; give --trace FILE too")
+    for flag, value in (("--rate", ask.rate), ("--trace", ask.trace)):
+        if value and not url:
+            raise UserError(f"{flag} needs the URL of an endpoint that is up")
+    if ask.rate and ask.trace:
+        raise UserError("--rate and --trace exclude each other: a trace has its own times")
     if ask.rate and ask.users:
         raise UserError("--users and --rate exclude each other: users wait for their answers, a rate does not")
 
@@ -182,6 +197,18 @@ def gpu_counts(vary: str) -> list[int]:
     if not counts or counts[0] < 1 or counts[-1] > have:
         raise UserError(f"--vary {quoted(vary)}: this machine has {have} GPU{'' if have == 1 else 's'}")
     return counts
+
+
+def _open_loop_figures(one: openloop.Outcome) -> About:
+    """Return the rates and latencies of an open loop."""
+    times = {
+        f"{name}_{part}": getattr(getattr(one, name), part)
+        for name in ("ttft", "tpot", "e2e")
+        for part in ("mean", "p50", "p95", "p99")
+    }
+    return {
+        "rate": one.offered, "finished": one.finished, "goodput": one.goodput, "output_rate": one.output_rate, **times,
+    }  # fmt: skip
 
 
 @dataclass
@@ -264,20 +291,34 @@ class _Work:
         )
         points = self.points([one.measured for one in found], planned)
         for point, one in zip(points, found, strict=True):
-            times = {
-                f"{name}_{part}": getattr(getattr(one, name), part)
-                for name in ("ttft", "tpot", "e2e")
-                for part in ("mean", "p50", "p95", "p99")
-            }
-            point |= {
-                "rate": one.offered, "finished": one.finished, "goodput": one.goodput, "output_rate": one.output_rate,
-                "prefix": ask.prefix,
-                "predicted": report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None, **times,
-            }  # fmt: skip
+            predicted = report.predicted_load(planned, replace(load, rate=one.offered)) if planned else None
+            point |= {"prefix": ask.prefix, "predicted": predicted} | _open_loop_figures(one)
         return {
             "endpoint": where.url, "model": where.redact(printable(up.model)),
             "engine": planned.question.engine.name if planned else "an endpoint", "explained": [one.line() for one in found],
         }, points  # fmt: skip
+
+    def traced(self, where: client.Address, planned: Deployment | None) -> tuple[About, Points]:
+        """Send a trace to an endpoint that is up, and put the simulation of the plan beside it."""
+        ask = self.ask
+        trace = open_trace(ask.trace, read=ask.read, speed=ask.speed, users=ask.scale_users, window=ask.window)
+        bounds = tracing.Bounds(ask.requests, ask.within, ask.at_once)
+        targets = Targets(ttft=target_of(ask.ttft), tpot=target_of(ask.tpot), e2e=target_of(ask.e2e))
+        up, found = self.until_stopped(
+            lambda: tracing.bench(
+                where, trace, trace.block, bounds, targets, model=ask.model, patience=ask.patience, seed=ask.seed
+            )
+        )
+        (one,) = found
+        (point,) = self.points([one.outcome.measured], None)
+        point |= _open_loop_figures(one.outcome) | {"prefix": 0.0, "predicted": None}
+        return {
+            "endpoint": where.url, "model": where.redact(printable(up.model)),
+            "engine": planned.question.engine.name if planned else "an endpoint", "trace": trace.name,
+            "requests": traced.rows(one.answered),
+            "compared": traced.compare(planned, one, trace.block) if planned and one.answered else [],
+            "explained": [one.outcome.line(), *traced.lines(one)],
+        }, [point]  # fmt: skip
 
     def each_count(self, planned: Deployment, counts: list[int]) -> tuple[About, Points]:
         """Start the engine once for each number of GPUs."""

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.run import packages
+from meshwise.run.text.bounds import TooLong, bounded
 
 if TYPE_CHECKING:
     from jinja2 import Template as Compiled
 
 MAX_TEMPLATE_CHARS = 1 << 20
 """Characters of a template, at most."""
+MAX_SECONDS, MAX_BYTES = 5.0, 1 << 30
+"""CPU time and new memory of a template that writes one conversation, at most."""
+MAX_EXPONENT = 1000
+"""Exponents of a template, at most: a larger power is computed in one step that no limit on time can end."""
 BEGIN, END = "\ue000", "\ue001"
 """Mark an answer in what a template with generation blocks writes; private characters of Unicode."""
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
@@ -59,9 +64,18 @@ class ChatTemplate:
             def _marked(self, caller: Any) -> str:
                 return f"{BEGIN}{caller()}{END}"
 
-        environment: Any = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
-        )
+        class Bounded(ImmutableSandboxedEnvironment):
+            """A sandbox that refuses large powers."""
+
+            intercepted_binops = frozenset({"**"})
+
+            def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+                if not isinstance(right, int | float) or abs(right) > MAX_EXPONENT:
+                    raise ValueError(f"an exponent above {MAX_EXPONENT}")
+                return super().call_binop(context, operator, left, right)
+
+        # not optimized: constants would be multiplied while the template is compiled, and large powers too
+        environment: Any = Bounded(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols], optimized=False)
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _raise, "strftime_now": _now}
         try:
@@ -71,9 +85,13 @@ class ChatTemplate:
 
     def _text(self, messages: Sequence[Message], prompt: bool, more: dict[str, Any]) -> str:
         try:
-            return self._compiled.render(messages=list(messages), add_generation_prompt=prompt, **(self.tokens | more))
+            with bounded(MAX_SECONDS, MAX_BYTES):
+                return self._compiled.render(messages=list(messages), add_generation_prompt=prompt, **(self.tokens | more))
         except UserError:
             raise
+        except (TooLong, MemoryError):
+            most = f"{MAX_SECONDS:g} s and {MAX_BYTES >> 30} GiB"
+            raise TemplateError(f"the chat template of {self.where} takes more than {most} for one conversation") from None
         except Exception as error:  # a template may raise anything
             raise TemplateError(f"the chat template of {self.where} fails: {_first_line(error)}") from None
 

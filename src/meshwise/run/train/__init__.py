@@ -3,7 +3,7 @@
 ask.py         TrainRun, GenerateAsk: the run, and text from its weights, in the words of the command line
 launch.py      TrainRun -> Launch: the trainer's settings, checked before any process starts
 hosts.py       the machines of a run, from flags or from Slurm, Kubernetes and torchrun; nodes/  runs on MIN:MAX of them
-processes.py   start the workers, pass on their output, forward signals
+processes.py   start the workers, pass on their output, forward signals; secrets.py: the secret that they share
 data.py        the data of a run, and finetune.py: --finetune and --adapter, both checked against the model
 start.py       a run, a sweep, a job or a dry run, each imported when it is asked for; results.py: what they return
 single.py      one run from its workers to its report

@@ -12,6 +12,7 @@ from meshwise.run.train.processes import Watch
 from meshwise.run.train.report import comparison, memory
 from meshwise.run.train.report.comparison import Measured
 from meshwise.units import GIB
+from meshwise.workers.trainer.contract.process.stop import CUT_OFF
 from meshwise.workers.trainer.contract.rows import PREDICTED_COLUMNS, read_rows
 from meshwise.workers.trainer.contract.settings import Settings
 
@@ -49,12 +50,18 @@ def write(ready: Launch, out: Path, say: Say) -> Launch:
 
 
 def run(ready: Launch, out: Path, say: Say, progress: Progress | None, watch: Watch | None = None) -> Attempt:
-    """Start the workers of this node with the settings in `out`, and wait for their end."""
+    """Start the workers of this node with the settings in `out`, and wait for their end. They start again when a cut link to node 0
+    is back."""
     hosts.wait_for_node_0(ready.hosts, say)
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)
     command, environment = launch.command(ready, out / "config.json"), processes.environment(ready)
-    code, stopped = processes.follow(command, environment, ready.settings.steps, say, progress, watch)
+    left = ready.max_restarts
+    while True:
+        code, stopped = processes.follow(command, environment, ready.settings.steps, say, progress, watch)
+        if code != CUT_OFF or stopped or not left or not hosts.comes_back(ready.hosts, say):
+            break
+        left -= 1
     return Attempt(code, stopped, comparison.read(ready.settings, out, started, before) if ready.hosts.rank == 0 else None)
 
 

@@ -26,6 +26,9 @@ JOIN_SECONDS = 600
 QUIET_SECONDS = 2.0
 """Seconds of waiting before a line is printed: users do not start all nodes at the same moment."""
 
+ANSWERS, REFUSED, UNREACHED = "answers", "refused", "unreached"
+"""What a connection to a node finds."""
+
 
 @dataclass(frozen=True)
 class Hosts:
@@ -251,7 +254,7 @@ def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN_SECONDS) -> N
 
     begun, reported = time.monotonic(), False
     with handle_signals(stop, *stop_signals()):
-        while not _answers(host.strip("[]"), int(port)):
+        while _connected(host.strip("[]"), int(port)) != ANSWERS:
             waited = time.monotonic() - begun
             if waited > patience:
                 raise DoesNotFit(f"{first} did not answer at {hosts.rendezvous} within {patience:g} s; is its command running?")
@@ -261,12 +264,35 @@ def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN_SECONDS) -> N
             time.sleep(0.2)
 
 
-def _answers(host: str, port: int) -> bool:
+def comes_back(hosts: Hosts, say: Say, patience: float = JOIN_SECONDS) -> bool:
+    """Wait until node 0, whose link was cut, can be reached; return False if it cannot within the patience, or its run has ended."""
+    host, _, port = hosts.rendezvous.rpartition(":")
+    first = f"node {hosts.labels[0] if hosts.labels else 0} at {hosts.rendezvous}"
+    say(f"{first} could not be reached: waiting for the link, up to {patience:g} s")
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise DoesNotFit(
+            f"{signal.Signals(number).name} while waiting for the link to {first}: stopped; node 0 has what was saved"
+        )
+
+    until = time.monotonic() + patience
+    with handle_signals(stop, *stop_signals()):
+        while (found := _connected(host.strip("[]"), int(port))) == UNREACHED and time.monotonic() < until:
+            time.sleep(0.5)
+    if found == ANSWERS:
+        say(f"{first} answers again: starting the workers of this node")
+    return found == ANSWERS
+
+
+def _connected(host: str, port: int) -> str:
+    """Return what a connection finds: something that answers, a machine on which nothing listens there, or nothing."""
     try:
         socket.create_connection((host, port), timeout=2.0).close()
+    except ConnectionRefusedError:
+        return REFUSED
     except OSError:
-        return False
-    return True
+        return UNREACHED
+    return ANSWERS
 
 
 def _check_free(rendezvous: str, port: int) -> None:

@@ -18,9 +18,10 @@ from meshwise.output import say as say_to
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.children import end_tree, handle_signals, with_parent
 from meshwise.run.scratch import ScratchFile
-from meshwise.run.train import hosts, launch, lock
+from meshwise.run.train import hosts, launch, lock, secrets
 from meshwise.run.train.launch import Launch
 from meshwise.workers.trainer.contract.process.kill_points import reach
+from meshwise.workers.trainer.contract.process.secret import SECRET
 from meshwise.workers.trainer.contract.process.stop import STOP_FILE, stop_signals
 
 Watch = Callable[[], str]
@@ -50,7 +51,8 @@ def environment(ready: Launch) -> dict[str, str]:
     """Return the workers' environment variables."""
     # passive: threads that spin while they wait would take cores from threads that compute
     given = {"OMP_NUM_THREADS": launch.threads(ready), "OMP_WAIT_POLICY": "passive"} | dict(os.environ)
-    return given | hosts.network(ready.hosts, os.environ) | dict(ready.hosts.worker)
+    secret = {SECRET: secrets.of_run(Path(ready.settings.out), ready.hosts, os.environ)}
+    return given | hosts.network(ready.hosts, os.environ) | dict(ready.hosts.worker) | secret
 
 
 def follow(

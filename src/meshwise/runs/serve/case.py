@@ -72,6 +72,8 @@ class ServeCase:
     """Seconds to the first token, as the row states it."""
     tpot: float = math.nan
     """Seconds per output token after the first."""
+    ttft_p95: float = math.nan
+    """Seconds to the first token that 95% of requests stay below."""
     stated_source: str = ""
     backend: str = ""
     """The library that the engine was built for, where the row says it."""
@@ -234,6 +236,7 @@ def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
         most=rates.is_most(run),
         ttft=ttft,
         tpot=tpot,
+        ttft_p95=amount(run, "ttft_p95"),
         stated_source=run.text("source"),
         backend=backend_of(run),
         memory=memory,
@@ -264,7 +267,8 @@ def _work(run: Run, memory_only: bool, runtime: Runtime) -> Serve:
     kind = cache_type(run.text("kv") or _usual_cache(run, runtime), runtime)
     sampled = not rates.BARE_PROGRAM.search(f"{run.text('source')} {run.text('engine')} {run.text('note')}")
     return Serve(
-        prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth, sampled=sampled
+        prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth, sampled=sampled,
+        eager=run.text("graphs").lower() in ("none", "no", "off"),
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ BACKENDS = {
 MIXED_TYPES = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
 """Marks of mixes of types whose bits per weight differ from llama.cpp's own."""
 BITS_TOLERANCE = 0.01
-RELEASE, MONTH, YEAR = re.compile(r"\bv?(\d+\.\d+)"), re.compile(r"\b(20\d\d-\d\d)"), re.compile(r"20\d\d")
+RELEASE, MONTH, YEAR = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)"), re.compile(r"\b(20\d\d-\d\d)"), re.compile(r"20\d\d")
 UBATCH = re.compile(r"n_ubatch[ =](\d+)")
 PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
 
@@ -99,7 +99,8 @@ def _build(run: Run, engine: str, current: Runtime) -> Runtime:
     release = RELEASE.search(f"{run.text('era')} {run.text('engine')}")
     numbered = [build for build in builds.values() if build.releases]
     if release and numbered:
-        return next((build for build in numbered if release[1] in build.releases), current)
+        stated = f"{release[1]}."
+        return next((build for build in numbered if any(stated.startswith(f"{one}.") for one in build.releases)), current)
     stated = MONTH.search(f"{run.text('source')} {run.text('date')} {run.text('era')} {run.text('note')}")
     year = YEAR.fullmatch(run.text("date"))
     month = stated[1] if stated else f"{year[0]}-06" if year else ""
@@ -108,7 +109,11 @@ def _build(run: Run, engine: str, current: Runtime) -> Runtime:
 
 
 def with_batch(runtime: Runtime, run: Run) -> Runtime:
-    """Return the engine with the tokens of a pass that a run states: a field, or llama.cpp's 'n_ubatch 2048' in a note."""
+    """Return the engine with the tokens of a pass that a run states (a field, or llama.cpp's 'n_ubatch 2048' in a note), the requests that
+    it admits at once, and the passes between two looks for new ones."""
+    slots, passes = whole(run, "slots", default=0), whole(run, "poll_passes", default=0)
+    runtime = replace(runtime, sequences=slots, large_sequences=0) if slots else runtime
+    runtime = replace(runtime, poll_passes=passes) if passes else runtime
     noted = UBATCH.search(run.text("note")) if runtime.gguf else None
     stated = whole(run, "batched_tokens", default=int(noted[1]) if noted else 0)
     if not stated:

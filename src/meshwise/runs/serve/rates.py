@@ -80,9 +80,11 @@ def load_of(run: Run, work: Serve, runtime: Runtime) -> Load | None:
     number = amount(run, "requests")
     requests = int(number) if not math.isnan(number) else listed.get((work.prompt, work.output), 0)
     draft, accept, prefix = (amount(run, name) for name in ("draft", "accept", "prefix"))
+    spreads = (amount(run, name) for name in ("prompt_spread", "output_spread"))
+    prompt_spread, output_spread = (0.0 if math.isnan(value) else value for value in spreads)
     return Load(
-        prompt=Lengths(work.prompt),
-        output=Lengths(work.output),
+        prompt=Lengths(work.prompt, prompt_spread),
+        output=Lengths(work.output, output_spread),
         users=0 if most or not math.isnan(rate) else work.users,
         rate=0.0 if math.isnan(rate) else rate,
         requests=requests,

@@ -23,7 +23,7 @@ app = typer.Typer()
 def audit(
     given: Given,
     files: Annotated[list[Path] | None, Argument(metavar="[FILE]...",
-        help="Logs, tables (CSV, JSONL, Markdown), reports; launch files beside logs.")] = None,
+        help="Logs, tables (CSV, JSONL, Markdown), reports, profiler traces; launch files beside them.")] = None,
     format: Annotated[str, Option(metavar="NAME", help="Format of the files, if it cannot be detected.")] = "",
     predicted: Annotated[Path | None,
         Option(metavar="FOLDER", help="Folder of a run: compare predicted and measured time, part by part.")] = None,
@@ -37,6 +37,11 @@ def audit(
         if html is not None:
             raise UserError("--html is a report of files or figures; drop --predicted")
         output.show(api.compare(predicted), json=json)
+        return
+    if any(api.is_trace(file) for file in files or ()):  # a profiler's trace is a run too
+        found = api.doctor(*(files or ()), **given.of(AuditAsk))
+        output.save_report(html, lambda reports: reports.of_diagnosis(found))
+        output.show(found, json=json)
         return
     report = api.audit(*(files or ()), plan=not no_plan, format=format, **given.of(AuditAsk))
     output.save_report(html, lambda reports: reports.of_audit(report))

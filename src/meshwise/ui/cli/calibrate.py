@@ -118,9 +118,12 @@ def calibrate(
         output.draw(result, stderr=not kept)
         if not kept:
             output.emit(result.text.rstrip("\n"))
+    replaced = result.replaces if install else ""
     written = ([result.save(out, force=force)] if out else []) + ([result.install(force=force)] if install else [])
     for path in () if json else written:
         output.emit(f"written to {path}{' although ' + result.worse if result.worse else ''}")
+    if replaced and not json:
+        output.emit(f"it replaces {replaced}, which is kept as {result.target.name}.old")
 
 
 def _listed(text: str) -> list[str]:

@@ -54,17 +54,26 @@ def count(
 
 
 @plain_verb(app, "show",
-    "meshwise show models qwen3", "meshwise show chips h200", "meshwise show clusters 48x8xa100-80gb --json",
+    "meshwise show models qwen3", "meshwise show clusters 48x8xa100-80gb --json", "meshwise show trace traffic.csv",
 )  # fmt: skip
 def show(
-    catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks", help="Catalogue to list.",
-        autocompletion=among(api.CATALOGUES))],
-    name: Annotated[str, Argument(metavar="[NAME]", help="One entry, part of a name, or any cluster.",
+    catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks|calibrations|trace",
+        help="Catalogue to list, or 'trace'.",
+        autocompletion=among((*api.CATALOGUES, "trace")))],
+    name: Annotated[str, Argument(metavar="[NAME]", help="One entry, part of a name, any cluster, or the file of a trace.",
         autocompletion=_names)] = "",
+    read: Annotated[str, Option(metavar="PATTERN", help="Of a trace that is an access log: nginx, or a regular expression.")] = "",
     json: Json = False,
     csv: Csv = False,
 ) -> None:  # fmt: skip
-    """Part of a name lists every entry that contains it; an exact name shows all facts."""
+    """Part of a name lists every entry that contains it; an exact name shows all facts. Of a trace: rates, bursts, lengths and reuse."""
+    if catalogue == "trace":
+        if not name:
+            raise UserError("missing FILE: a trace of timed requests, such as 'meshwise show trace traffic.csv'")
+        output.show(api.trace(name, read=read), json=json, csv=csv)
+        return
+    if read:
+        raise UserError("--read belongs to 'show trace'")
     rows = api.show(catalogue, name)
     entry = api.look_up(catalogue, name) if name else None
     if json or csv:

@@ -13,6 +13,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "count": ("count", "Count parameters, FLOPs, caches and bytes of models."),
         "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
         "serve": ("serve", "Find the best layout to serve a model, and how to start it."),
+        "replay": ("replay", "Replay timed traffic through a deployment: latency, goodput, cost."),
         "explain": ("plan", "Explain why a layout won, and what would change it."),
         "export": ("export", "Write a plan as the files of another program and launcher."),
     },
@@ -27,6 +28,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Check and calibrate": {
         "check": ("check", "Check a launch file: does it start, fit, and run fast?"),
         "audit": ("audit", "Check reported results: logs, tables and reports."),
+        "doctor": ("doctor", "Say why a run is slow, from its profiler traces."),
         "validate": ("calibrate", "Score predictions on a table of measurements."),
         "calibrate": ("calibrate", "Fit the cost model to measurements of your own."),
     },

@@ -98,6 +98,8 @@ def explain(
     from meshwise.plan.train.plan import TrainPlan
 
     loaded = api.load(plan_file)
+    if not json and (other := loaded.provenance()):
+        output.emit(f"{plan_file}: {other}")
     if not isinstance(loaded, TrainPlan):
         if versus or trace or svg:
             raise UserError("--versus, --trace and --svg only apply to training; this plan is for serving")

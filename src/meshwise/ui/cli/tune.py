@@ -53,5 +53,5 @@ def _replay(words: dict[str, Any], *, json: bool, csv: bool) -> None:
         given = "PLAN" if others[0] == "what" else flag_of(others[0], about)
         raise UserError(f"--replay takes a table of runs that were measured: drop {given}")
     ask = TuneAsk(**words)
-    result = api.replay(ask.replay, runs=ask.runs if "runs" in words else 10, seeds=ask.seeds, calibration=ask.calibration)
+    result = api.tune_on_table(ask.replay, runs=ask.runs if "runs" in words else 10, seeds=ask.seeds, calibration=ask.calibration)
     output.show(result, json=json, csv=csv)

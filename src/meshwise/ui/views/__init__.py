@@ -1,6 +1,6 @@
 """ui/views: results as text, HTML and pictures. tables.py (the one kind of table), bars.py (stacked bars), chart.py (bars by point),
 notebook.py (HTML) and svg/ (pictures) draw; every other file says what one view shows, run/ those of our trainer's runs. `of` finds the
-view of a result. Imports the types of plan, calibrate, audit, run, tune, models and catalogue."""
+view of a result. Imports the types of plan, replay, calibrate, audit, run, tune, models and catalogue."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -10,12 +10,15 @@ if TYPE_CHECKING:
 
 VIEWS = {
     "Audit": "audit.audit_view", "Bench": "bench.bench_view", "Cheapest": "vary.cheapest_view", "Chip": "listing.entry_view",
-    "Cluster": "listing.entry_view", "Count": "count.counts_view", "DryRun": "run.dry_run.dry_run_view",
+    "Cluster": "listing.entry_view", "Compared": "replay.compared_view", "Count": "count.counts_view",
+    "Diagnosis": "doctor.diagnosis_view", "DryRun": "run.dry_run.dry_run_view",
     "Explanation": "plan.explanation_view", "Framework": "listing.entry_view", "Front": "front.front_view", "Model": "listing.entry_view",
-    "PartComparison": "audit.parts_view", "Probed": "probe.probed_view", "Replay": "tune.replay_view",
+    "Origin": "listing.entry_view",
+    "PartComparison": "audit.parts_view", "Probed": "probe.probed_view", "Replay": "tune.replay_view", "Replayed": "replay.replay_view",
     "RolloutPlan": "rollout.rollout_view", "ServeCalibrationResult": "scores.calibration_view",
     "ServePlan": "serve.plan_view", "ServePoints": "serve_points.points_view", "ServeValidation": "scores.validation_view",
     "Shapes": "shapes.shapes_view", "SweepResult": "run.report.result_view",
+    "TraceFacts": "replay.trace_view",
     "TrainCalibrationResult": "scores.calibration_view", "TrainPlan": "plan.plan_view", "TrainPoints": "vary.points_view",
     "TrainResult": "run.report.result_view", "TrainValidation": "scores.validation_view", "Tuned": "tune.tune_view",
     "Verdict": "launch_files.verdict_view", "str": "tables.sentences_view",

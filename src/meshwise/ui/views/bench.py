@@ -24,13 +24,34 @@ def bench_view(bench: "Bench", width: int) -> RenderableType:
     """Return one row per setting, with as many columns as fit; then memory, faults, notes and causes of a gap."""
     data, points = bench.data, bench.points
     where = f"at {data['endpoint']}" if data["engine"] == "an endpoint" else f"with {data['engine']}"
-    head = Text(f"{data['model']} {where}, {data['repeats']} repeats after a warm-up", style="bold")
+    how = data["trace"] if data.get("trace") else f"{data['repeats']} repeats after a warm-up"
+    head = Text(f"{data['model']} {where}, {how}", style="bold")
     faults = [f"{words} ({number}x)" for point in points for words, number in point["faults"].items()]
     notes = list(dict.fromkeys(note for point in points for note in point["notes"]))
     below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes]
     below += [*bench.lines, *_against(bench.changes)]
     memory = [memory_view(data["memory"], width)] if data.get("memory") else []
-    return Group(head, table(points).fitted(width), *memory, *(Text(line) for line in below))
+    beside = [compared(data["compared"]).fitted(width)] if data.get("compared") else []
+    return Group(head, table(points).fitted(width), *memory, *beside, *(Text(line) for line in below))
+
+
+def compared(rows: Sequence[Row]) -> Table[Row]:
+    """Return measured beside simulated percentiles of a trace."""
+
+    def shown(name: str) -> Callable[[Row], str]:
+        return lambda row: f"{100 * row[name]:.1f}%" if row["figure"] == "hits" else _time(row[name])
+
+    titles = {"ttft": "TTFT", "tpot": "per token", "e2e": "request", "hits": "cached"}
+    return Table(
+        [
+            Column("", lambda row: f"{titles[row['figure']]} {row['part']}", text=True),
+            Column("measured", shown("measured")),
+            Column("simulated", shown("simulated")),
+            Column("(90%)", lambda row: f"{shown('low')(row)}-{shown('high')(row)}", 1),
+            Column("off by", lambda row: f"{100 * (row['simulated'] / row['measured'] - 1):+.0f}%" if row["measured"] else "", 2),
+        ],
+        rows,
+    )
 
 
 def _against(changes: "Sequence[Change] | None") -> list[str]:

@@ -9,6 +9,7 @@ from rich.table import Table as Grid
 from meshwise import units
 from meshwise.catalogue.chips import Chip, Cluster, Link, Tier
 from meshwise.catalogue.frameworks import Framework
+from meshwise.catalogue.origins import Origin
 from meshwise.models.count import Tally, hyperparameters
 from meshwise.models.listing import Entry, layer_runs
 from meshwise.models.model import Model
@@ -16,11 +17,13 @@ from meshwise.ui.views.tables import Column, Table, at_path, whole_at, wrapped
 
 
 def entry_view(entry: Entry, width: int, *, name: str) -> Grid:
-    """Return the facts of one chip, cluster, framework or model."""
+    """Return the facts of one chip, cluster, framework, model or calibration."""
     if isinstance(entry, Chip):
         return chip_facts(entry)
     if isinstance(entry, Framework):
         return framework_facts(entry)
+    if isinstance(entry, Origin):
+        return origin_facts(entry)
     return cluster_facts(name, entry) if isinstance(entry, Cluster) else model_facts(entry)
 
 
@@ -28,6 +31,7 @@ def catalogue_view(catalogue: str, rows: Sequence[dict[str, Any]], width: int) -
     """Return a whole catalogue, one line per entry; below it, the presets of the user that could not be read, with the reason."""
     columns = {
         "chips": _CHIP_COLUMNS, "clusters": _CLUSTER_COLUMNS, "models": _MODEL_COLUMNS, "frameworks": _FRAMEWORK_COLUMNS,
+        "calibrations": _ORIGIN_COLUMNS,
     }[catalogue]  # fmt: skip
     unread = [row for row in rows if catalogue == "models" and "params" not in row]
     return Group(
@@ -115,6 +119,35 @@ _FRAMEWORK_COLUMNS: list[Column[Tally]] = [
     Column("graphs", _text("graphs"), text=True, rank=2),
     Column("source", lambda row: str(row["sources"][0]["title"]), text=True, rank=4),
 ]
+
+
+_ORIGIN_COLUMNS: list[Column[Tally]] = [
+    Column("calibration", _text("calibration"), text=True),
+    Column("for", _text("use"), text=True),
+    Column("chips", _listed("chips"), text=True, rank=3),
+    Column("programs", _listed("programs"), text=True, rank=4),
+    Column("rows", whole_at("rows")),
+    Column("fitted on", _text("fitted_on"), text=True, rank=2),
+    Column("date", _text("date"), text=True),
+    Column("file", _text("file"), text=True, rank=5),
+    Column("sha256", _text("sha256"), text=True, rank=1),
+]
+
+
+def origin_facts(origin: Origin) -> Grid:
+    """Return what a calibration was fitted to, the file that holds it, and its digest."""
+    rows = [
+        ("for", origin.use),
+        ("chips", ", ".join(origin.chips)),
+        ("programs", ", ".join(origin.programs)),
+        ("fitted on", origin.fitted_on),
+        ("rows", f"{origin.rows:,.0f}" if origin.rows else ""),
+        ("date", origin.date),
+        ("file", origin.file),
+        ("sha256", f"{origin.digest}..."),
+        *(("source", f"{source.title}, {source.url}") for source in origin.sources),
+    ]
+    return facts(origin.key, rows)
 
 
 def framework_facts(f: Framework) -> Grid:

@@ -32,6 +32,7 @@ def plan_view(plan: TrainPlan, width: int, *, why: Explanation, verbose: bool) -
     parts: list[RenderableType] = [
         *heading(header(plan), width), Text(), table(plan).fitted(width),
         *(wrapped(line, width) for line in below_table(plan)), Text(), *bullets(finetune_lines(plan), width),
+        *bullets(compared_lines(plan), width),
         *([Text()] if plan.finetune else []),
     ]  # fmt: skip
     kind = plan.cluster["kind"]
@@ -167,6 +168,19 @@ def finetune_lines(plan: TrainPlan) -> list[str]:
             f"{best.tokens_per_second * found.real:,.0f} real tokens/s.{ends * (found.cut > 0)}{assumed}"
         )
     return lines
+
+
+def compared_lines(plan: TrainPlan) -> list[str]:
+    """Return the seconds of each way to use the devices, and of other programs; programs that are alike are joined."""
+    found = plan.finetune
+    if found is None:
+        return []
+    lines = [f"Ways to use the devices: {', '.join(map(str, found.ways))}."] if found.ways else []
+    alike: dict[str, list[str]] = {}
+    for one in found.rivals:
+        alike.setdefault(f"{one.seconds:.3g} s in {one.peak / GIB:.1f} GiB", []).append(one.name)
+    others = ", ".join(f"{' and '.join(names)} {words}" for words, names in alike.items())
+    return lines + ([f"Other programs (--framework): {others}."] if others else [])
 
 
 def _with(recompute: str) -> str:

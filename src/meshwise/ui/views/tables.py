@@ -73,6 +73,10 @@ def price_sentence(rate: float | str, *, given: bool) -> str:
     return f"Cost at ${rate:,.2f} per device-hour ({'--price' if given else 'list price; --price changes it'})."
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Beginnings of cells that spreadsheets compute."""
+
+
 def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
     """Return one line per row, the columns in the order in which rows first have them."""
     rows = list(rows)
@@ -80,8 +84,15 @@ def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in rows)
     return out.getvalue().rstrip("\n")
+
+
+def _no_formula(value: object) -> object:
+    """Return a cell that a spreadsheet does not compute: names in files of others may begin like a formula, and get an apostrophe."""
+    if not isinstance(value, str) or not value.startswith(FORMULA) or value.lstrip("+-").replace(".", "").isdecimal():
+        return value
+    return f"'{value}"
 
 
 @dataclass(frozen=True)

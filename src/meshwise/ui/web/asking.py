@@ -19,8 +19,8 @@ Pairs = Sequence[tuple[str, str]]
 Asked = TypeVar("Asked", bound=Ask)
 LISTED_CATALOGUES = ("frameworks", "engines")
 """Catalogues short enough for a drop-down list."""
-FILES = ("lengths",)
-"""Fields that name a file, which a page does not read."""
+FILES = ("lengths", "read")
+"""Fields that name a file, or say how to read one, which a page does not."""
 MAX_VALUE_CHARS = 300
 """Characters of one value, at most."""
 MAX_ROWS = 100

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from meshwise.cost.parts import SERVE_MEMORY, SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part, on_chip
+from meshwise.cost.parts import REPLAY_TIME, SERVE_MEMORY, SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part, on_chip
 from meshwise.ui.views.tables import Column, Table
 
 Shown = TypeVar("Shown")
-SCALES = {"tt": TRAIN_TIME, "tm": TRAIN_MEMORY, "st": SERVE_TIME, "sm": SERVE_MEMORY}
-"""Parts by the prefix of their CSS classes: time and memory of training and of serving."""
+SCALES = {"tt": TRAIN_TIME, "tm": TRAIN_MEMORY, "st": SERVE_TIME, "sm": SERVE_MEMORY, "rt": REPLAY_TIME}
+"""Parts by the prefix of their CSS classes: time and memory of training and of serving, and the time of replayed requests."""
 MIN_PIECE_PERCENT = 0.02
 """Percent below which a piece of a bar cannot be seen, and is not drawn."""
 MIN_LETTER_PERCENT = 2.6

@@ -1,9 +1,11 @@
-"""Refuse a request without a known Host, the token or a small body before a page sees it; add the security headers to every reply.
+"""Refuse a request of another user, or without a known Host, the token or a small body before a page sees it; add the security headers to
+every reply.
 
 A page of another site can make a browser send requests here, and a name that changes its address (DNS rebinding) can make them look like
 our own. So the Host must be one that we answer to, and requests must come from our own pages, but for a link that somebody follows.
 """
 
+import os
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from meshwise.ui.web.peers import user_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -82,7 +86,11 @@ class Guard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:12]) > MAX_BODY_BYTES:
             return _refuse(413, too_large())
-        return self._without_token(scope, headers) if self.token else None
+        if self.token:
+            return self._without_token(scope, headers)
+        if another_user(scope):
+            return _refuse(403, "this page belongs to another user of this machine, who can share it with --token")
+        return None
 
     def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
         """Return None where the request has the token; a redirect that moves it from the address into a cookie; or a refusal."""
@@ -97,6 +105,13 @@ class Guard:
         if any(secrets.compare_digest(value.encode(), self.token.encode()) for value in carried):
             return None
         return _refuse(401, "a token is needed: open the address with ?token=... that 'meshwise ui' printed")
+
+
+def another_user(scope: Scope) -> bool:
+    """Return whether a request comes from another user of this machine, who may reach loopback too; root may see everything anyway."""
+    client, server = scope.get("client"), scope.get("server")
+    user = user_of((client[0], client[1]), (server[0], server[1])) if client and server and server[1] else None
+    return user not in (None, 0, os.getuid())
 
 
 def host_of(header: str) -> str:

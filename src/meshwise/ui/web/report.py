@@ -12,17 +12,19 @@ from typing import Any
 from markupsafe import Markup
 
 from meshwise import api
+from meshwise.audit.doctor.diagnosis import Diagnosis
 from meshwise.audit.report import Audit
 from meshwise.errors import UserError
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
+from meshwise.replay.answer import Replayed
 from meshwise.run.train.results import SweepResult, TrainResult
-from meshwise.ui.views import front
+from meshwise.ui.views import doctor, front
 from meshwise.ui.views.run import report as run_report
 from meshwise.ui.views.svg.gantt import gantt
 from meshwise.ui.views.svg.lines import lines
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.pages import audit, plan, serve
+from meshwise.ui.web.pages import audit, plan, replay, serve
 from meshwise.ui.web.pages.page import Reply
 from meshwise.ui.web.render import asset, render
 
@@ -73,8 +75,22 @@ def of_run(result: TrainResult | SweepResult) -> str:
     return document(title, "run.html", {"title": title, "sections": run_report.sections(result), "pictures": pictures})
 
 
+def of_replay(result: Replayed) -> str:
+    """Return the report of a replay: its figures, and their course over time."""
+    return document(f"Replay of {result.trace.name}", "replay.html", replay.values(result))
+
+
 def of_audit(report: Audit) -> str:
     return document(f"Audit: {report.verdict}", "audit.html", audit.values(report))
+
+
+def of_diagnosis(found: Diagnosis) -> str:
+    values = {
+        "title": found.verdict,
+        "sections": doctor.sections(found),
+        "pictures": [Markup(doctor.svg(found))] if found.rows else [],
+    }
+    return document(f"Doctor: {found.verdict}", "run.html", values)
 
 
 def document(title: str, template: str, values: Mapping[str, Any]) -> str:

@@ -39,19 +39,21 @@ class DescribingWriter(FileSystemWriter):
 
     def finish(self, metadata: Metadata, results: Any) -> None:
         super().finish(metadata, results)
+        # torch 2.11 adds the places of parts to a copy of the metadata, 2.13 to the metadata itself: they come from the results here
+        places = {written.index: written.storage_data for of_rank in results for written in of_rank}
         with Path(self.path, DESCRIPTION).open("w", encoding="utf-8") as file:
-            json.dump(described(metadata), file)
+            json.dump(described(metadata, places), file)
             file.flush()
             os.fsync(file.fileno())
 
 
-def described(metadata: Metadata) -> dict[str, Any]:
+def described(metadata: Metadata, places: Mapping[MetadataIndex, _StorageInfo]) -> dict[str, Any]:
     """Return the tensors of a checkpoint as JSON values: data type, size, and of each part its place in the tensor and in a file."""
     tensors: dict[str, Any] = {}
     for name, tensor in cast("dict[str, TensorStorageMetadata]", metadata.state_dict_metadata).items():
         tensors[name] = {"dtype": str(tensor.properties.dtype).removeprefix("torch."), "size": list(tensor.size), "parts": []}
         for chunk in tensor.chunks:
-            stored: _StorageInfo = metadata.storage_data[MetadataIndex(name, chunk.offsets)]
+            stored = places[MetadataIndex(name, chunk.offsets)]
             place = [stored.relative_path, stored.offset, stored.length]
             tensors[name]["parts"].append([list(chunk.offsets), list(chunk.sizes), *place])
     return {"tensors": tensors}

@@ -17,8 +17,8 @@ from meshwise.cost.serve.load.pools import (
     transfer_seconds,
 )
 from meshwise.cost.serve.load.requests import Lengths, Limits, Load
+from meshwise.replay.engine.steady import simulate
 from support.loads import replica
-from support.referee_simulation import simulate
 
 LIMITS = Limits(sequences=256, tokens=8192, cache=4e5)
 LOAD = Load(prompt=Lengths(2000), output=Lengths(200), rate=2.0)

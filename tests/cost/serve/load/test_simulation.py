@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from meshwise.cost.serve.load.estimate import estimate, highest_rate
 from meshwise.cost.serve.load.requests import Lengths, Limits, Load
 from meshwise.cost.serve.passes.speed import Batch
+from meshwise.replay.engine.steady import serve, simulate
 from support.loads import random_settings, replica
-from support.referee_simulation import Simulation, simulate
 
 ROOMY = Limits(sequences=256, tokens=8192, cache=1e6)
 
@@ -156,10 +156,10 @@ def test_requests_that_reserve_their_outputs_never_exceed_the_cache() -> None:
     """Where all requests of a wave end in the pass that admits the next ones, those keep what they reserved."""
     limits = Limits(sequences=512, tokens=8192, cache=96 * 528.0, reserves=True)
     load, number = closed(500, 128, 400), 500
-    run = Simulation(replica(), load, limits, number, 0, [(128, 400)] * number, [], began=0.0)
-    run.run()
+    users, _ = serve(replica(), load, limits, [(128, 400)] * number, [])
+    assert users.copy
     # 96 at once: six waves of 399 steps
-    assert run.step >= 5 * 399
+    assert users.copy.step >= 5 * 399
 
 
 @settings(max_examples=20, deadline=None)

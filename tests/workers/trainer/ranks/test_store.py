@@ -1,10 +1,14 @@
 """The store of a run listens on one address, and nothing that somebody writes into it is executed."""
 
 import base64
+import contextlib
+import json
 import os
 import pickle
+import random
 import signal
 import socket
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import _NodeDesc, _
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from meshwise.workers.trainer.ranks.store import StateError, StateText, install, serve
-from support.trainer_process import Training, descendants
+from support.trainer_process import Training, descendants, environment_of
 
 MINUTE = timedelta(seconds=60)
 
@@ -129,3 +133,45 @@ def test_two_nodes_meet_at_the_address_that_is_named(tmp_path: Path) -> None:
     runs = [Training(tmp_path / "run", *words, "--node-rank", str(node)) for node in range(2)]
     assert [run.end() for run in runs] == [0, 0], runs[0].printed()[-2000:]
     assert len(runs[0].losses()) == 4
+
+
+def ports_of(processes: list[int]) -> set[int]:
+    """Return the ports on which processes listen."""
+    sockets = {os.readlink(link) for process in processes for link in Path(f"/proc/{process}/fd").iterdir() if link.is_symlink()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[1].partition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+@pytest.mark.slow
+def test_hostile_bytes_at_every_port_and_forged_values_have_no_effect_on_a_run(tmp_path: Path) -> None:
+    """Bytes that are no message change nothing; values of a forger, who speaks the store's own protocol, are not used."""
+    run, rng = Training(tmp_path / "run", "--dp-shard", "2", "--steps", "100000", "--checkpoint-every", "90000"), random.Random(0)
+    run.after(2)
+    worker, bystander = run.workers()[0], subprocess.Popen(["sleep", "600"])
+    try:
+        ports = ports_of([run.process.pid, *descendants(run.process.pid)])
+        for port in sorted(ports) * 10:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
+                stranger.sendall(rng.randbytes(rng.choice((1, 4, 8, 64, 4096, 60_000))))
+        before = len(run.rows())
+        run.after(before + 5)
+        port = int(environment_of(worker)["MASTER_PORT"])
+        store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=MINUTE)
+        beats = [key for key in store.list_keys() if "beat/" in key]
+        assert len(beats) == 2
+        evil = {"count": 9, "done": 0, "node": 0, "host": "\x1b[2J", "pid": bystander.pid, "where": "", "message": "\x1b[2J"}
+        for key in beats:
+            store.set(key, json.dumps(evil))
+        for name in ("failure", "stop", "limit/0", "limit/1"):
+            store.set(beats[0].rpartition("beat/")[0] + name, json.dumps(evil))
+        run.after(len(run.rows()) + 5)
+        os.kill(run.process.pid, signal.SIGTERM)
+        assert run.end() == 0
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+    printed = run.printed()
+    assert "which is saved" in printed
+    assert "\x1b" not in printed
+    assert "Traceback" not in printed

@@ -38,7 +38,15 @@ def limits(
     states = [_left(runtime, chip, need) / need.cache for chip, need in zip(chips, needs[1:], strict=True) if need.cache]
     if math.isinf(capacity) and states:  # recurrent models: only states, which do not grow
         most = max(0, min(most, math.floor(min(states))))
-    return Limits(sequences=most, tokens=tokens, cache=capacity, fixed=fixed, reserves=runtime.reserves, chunked=runtime.chunked)
+    return Limits(
+        sequences=most,
+        tokens=tokens,
+        cache=capacity,
+        fixed=fixed,
+        reserves=runtime.reserves,
+        chunked=runtime.chunked,
+        poll_passes=runtime.poll_passes,
+    )
 
 
 def _left(runtime: Runtime, chip: Chip, need: Footprint) -> float:

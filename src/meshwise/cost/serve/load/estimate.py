@@ -1,4 +1,4 @@
-"""Throughput and latency of a replica at a load, by formula. tests/support/referee_simulation.py is the referee.
+"""Throughput and latency of a replica at a load, by formula. replay/engine/steady.py is the referee.
 
 In a steady state every finished request is followed by another one: for each decode token of a pass, prompt tokens pass in proportion to
 their length. Passes with a piece of a prompt take longer than those without, and every request's token waits for either. Little's law
@@ -25,6 +25,8 @@ BELOW_FULL_SHARE = 0.9
 """Share of the requests that fit at which a paged cache is not yet full, so that none is preempted. A choice."""
 PIECE_TOLERANCE = 0.01
 """A prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice."""
+GOLDEN = 0.6180339887
+"""Multiples of it, whole numbers taken off, lie evenly between 0 and 1."""
 MIN_PIECE_SPREAD = 0.01
 """Relative spread of pieces below which one size stands for all of them. A choice."""
 
@@ -118,7 +120,7 @@ class Estimator:
         load = self.load
         if self.together:
             return min(room, min(load.users, max(1, room // load.computed)) * load.computed)
-        arrived = decodes / max(load.steps, 1e-9)
+        arrived = decodes / max(load.steps, 1e-9) * self.limits.poll_passes
         several = arrived / -math.expm1(-arrived) if arrived > 1e-9 else 1.0
         return min(room, load.computed * (min(several, load.users) if load.users else several))
 
@@ -191,18 +193,24 @@ class Estimator:
             return math.inf
         return self.limits.tokens / (1 + load.draft + self.flow / load.steps)
 
+    def unseen(self, passes: Passes) -> float:
+        """Return mean seconds until the engine looks for new requests, where it does not do so before every pass."""
+        return (self.limits.poll_passes - 1) / 2 * passes.step if self.limits.poll_passes > 1 else 0.0
+
     def prefill(self, passes: Passes) -> float:
         """Return mean seconds from admission to the first token: the passes of its own prompt, behind others that are queued."""
-        request = self.cost.request
+        request = self.cost.request + self.unseen(passes)
         if not self.load.computed:
             return request
         # a piece of several prompts ends all of them at once
         number, mixed = self.load.computed / passes.chunk, passes.mixed
         if self.together:
             return request + max(1, math.ceil(number - PIECE_TOLERANCE)) * mixed
-        # a prompt of several pieces begins somewhere within one: half a pass more, an estimate
-        own = (number + 0.5 if number > 1 else 1.0) * mixed
         busy = min(MAX_BUSY_SHARE, passes.share)
+        own = mixed
+        if number > 1:  # the last piece is shorter; the first begins somewhere within a piece of another prompt, an estimate
+            last = passes.plain + (number - math.floor(number)) * (mixed - passes.plain)
+            own = math.floor(number) * mixed + last + 0.5 * busy * mixed
         alone = min(1.0, passes.chunk / self.load.computed)
         # the wait in a queue of one server with random arrivals (Pollaczek-Khinchine)
         return request + own + (1 - alone) * 0.5 * (1 + self.load.prompt.spread**2) * busy / (1 - busy) * own
@@ -409,7 +417,8 @@ def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
         times = queued(arrivals(load, per_pass, 1.0), steady.passes.plain, lines, room, users=load.users)
     else:
         times = queued(arrivals(load, steady.rate, load.burst), steady.passes.plain, lines, room, users=0)
-    later = [time + request for time in times[SAMPLED_REQUESTS // 10 :]]
+    unseen = 2 * estimator.unseen(steady.passes)  # evenly between none and this
+    later = [time + request + unseen * (i * GOLDEN % 1) for i, time in enumerate(times[SAMPLED_REQUESTS // 10 :])]
     if load.users:  # users who wait are as many as Little's law says: all of them a while longer, or each for a share of its time
         mean = sum(later) / len(later)
         scale, more = min(1.0, steady.prefill / mean), max(0.0, steady.prefill - mean)

@@ -112,6 +112,8 @@ class Limits:
     """Whether a request is admitted only if its whole output fits."""
     chunked: bool = True
     """Whether a pass computes decode tokens and pieces of prompts together."""
+    poll_passes: int = 1
+    """Passes between two looks for new requests."""
 
     def held(self, load: Load) -> float:
         """Return the mean tokens that a running request occupies. A shared prefix is stored once for all."""

@@ -67,6 +67,8 @@ class Demand:
     """Bytes of an all-reduce per token."""
     vocabulary: int
     """Logits of a sequence that a token is chosen from; 0 where none is chosen."""
+    eager: bool
+    """Whether no graph launches a step."""
     devices: int
     """Devices that have work."""
     row_products: float
@@ -217,7 +219,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         dispatch_bytes=_dispatched(model, weights, tp) if placement.apart else 0.0,
         reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None, reduce_remote=wide,
         peer_access=all(chip.peer_access for chip in rig.chips), reduce_bytes=model.decoder.hidden * 2.0, devices=len(busy),
-        vocabulary=model.decoder.vocab if work.sampled else 0,
+        vocabulary=model.decoder.vocab if work.sampled else 0, eager=work.eager,
         row_products=float(per_token.cut) if rowwise else 0.0,
         row_bytes=4 * _row_elements(per_token, len(busy)) if rowwise else 0.0,
     )  # fmt: skip

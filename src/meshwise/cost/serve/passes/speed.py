@@ -181,6 +181,16 @@ class TaskCost:
         """FLOP/s of products with many tokens."""
         return _product_rate(self.d, self.task.chip, self.s)
 
+    def filled(self, rows: int, experts: bool) -> float:
+        """Return the share of the SMs that whole tiles of these products keep busy."""
+        chosen = self.task.expert_products if experts else self.task.dense_products
+        return utilization(chosen, rows, self.task.chip.sms or 0, self.s.tile) if rows > MAX_SKINNY_TOKENS and chosen else 1.0
+
+    @cached_property
+    def gain(self) -> float:
+        """The rate of dense products over that with 16-bit weights, at least 1."""
+        return max(1.0, self.rate / (peak_flops(self.task.chip, "", int8_products=self.d.int8_products) * self.s.product))
+
     @cached_property
     def top(self) -> float:
         """FLOP/s of the matrix units in attention."""
@@ -199,9 +209,9 @@ class TaskCost:
             read = (task.weights + task.reached_bytes(tokens) / s.grouped) / (self.reading * (s.single if single else 1.0))
             rows = ceil(tokens)
             rows = rows if rows <= MAX_EXACT_ROWS else ceil(rows / 64) * 64
-            filled = utilization(task.products, rows, task.chip.sms or 0, s.tile) if rows > MAX_SKINNY_TOKENS else 1.0
-            flops = task.flops + task.expert_flops * (1 / s.expert_product - 1)
-            multiplied = self.multiplied(tokens, flops) / filled
+            dense = (task.flops - task.expert_flops) / self.filled(rows, False)
+            experts = task.expert_flops * self.gain ** (1 - s.expert_gain) / s.expert_product / self.filled(rows, True)
+            multiplied = self.multiplied(tokens, dense + experts)
             self.known[key] = (read, _overlapped(read, multiplied, s) - read)
         return self.known[key]
 
@@ -319,7 +329,7 @@ class PassCost:
         program = first.step
         if d.vocabulary:  # a server, not a program that times products alone
             program += (first.sequence + first.sample * d.vocabulary) * batch.decodes
-        if batch.tokens and first.prompt_launch:  # the host is slower than the device
+        if (batch.tokens or d.eager) and first.prompt_launch:  # the host is slower than the device
             program += max(0.0, self.units * first.prompt_launch - sum(totals))
         return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
 

@@ -1,6 +1,7 @@
 """Task: the work of one device. Hop: a transfer between two."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from meshwise.catalogue.chips import Chip, Link
 from meshwise.cost.serve.passes.waves import Product
@@ -48,6 +49,15 @@ class Task:
     """LoRA adapters in memory."""
     adapter: float = 0.0
     """Bytes of one adapter, and its FLOPs per token: two of each element of two bytes."""
+
+    @cached_property
+    def dense_products(self) -> tuple[Product, ...]:
+        return tuple(product for product in self.products if product.copies == 1)
+
+    @cached_property
+    def expert_products(self) -> tuple[Product, ...]:
+        """The products of experts, which are one grouped kernel each."""
+        return tuple(product for product in self.products if product.copies > 1)
 
     @property
     def idle(self) -> bool:

@@ -3,6 +3,7 @@
 page.py       what every page has: a form, an answer, and its records
 plan.py       layouts to train a model
 serve.py      layouts to serve a model
+replay.py     timed traffic through a deployment
 whatif.py     one question at many points
 mesh.py       which device holds what
 timeline.py   the step, operation by operation
@@ -12,6 +13,8 @@ audit.py      reported results, checked
 runs.py       runs, live and finished, and results of bench
 """
 
-from meshwise.ui.web.pages import accuracy, audit, count, mesh, plan, runs, serve, timeline, whatif
+from meshwise.ui.web.pages import accuracy, audit, count, mesh, plan, replay, runs, serve, timeline, whatif
 
-PAGES = (plan.PAGE, serve.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE, runs.PAGE)
+PAGES = (
+    plan.PAGE, serve.PAGE, replay.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE, runs.PAGE,
+)  # fmt: skip

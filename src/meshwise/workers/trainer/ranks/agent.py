@@ -22,12 +22,19 @@ import torch.distributed.launcher.api as launcher
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
 from torch.distributed.run import parse_args, run
 
 from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.process.parent import AGENT
-from meshwise.workers.trainer.contract.process.stop import LOST_TERMINAL, STOPS
+from meshwise.workers.trainer.contract.process.secret import SECRET
+from meshwise.workers.trainer.contract.process.stop import CUT_OFF, LOST_TERMINAL, STOPS
 from meshwise.workers.trainer.contract.rows import read_rows
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import FAILURE, Failure, say_error
@@ -37,6 +44,8 @@ from meshwise.workers.trainer.ranks.store import LOOPBACK, install
 
 ANSWER_SECONDS = 3.0
 """Seconds in which a node that can be reached accepts a connection."""
+
+SHARE = f"give all nodes an --out on a file system that they share, which holds the secret, or the same text in {SECRET}"
 
 
 def oom_kills() -> int:
@@ -134,7 +143,7 @@ def watch_store(endpoint: str, node: int, out: Path, timeout: float) -> None:
         silent = time.monotonic() - since
         if silent > timeout:
             name = f"node {own} ({socket.gethostname()})"
-            _failed(f"node {first} at {endpoint} could not be reached from {name} for {silent:.0f} s").exit(out)
+            _failed(f"node {first} at {endpoint} could not be reached from {name} for {silent:.0f} s").exit(out, code=CUT_OFF)
         time.sleep(min(2.0, timeout / 5))
 
 
@@ -166,11 +175,12 @@ def main(arguments: list[str]) -> int:
         return 1
     except RendezvousError as error:
         why = rendezvous_failure(error, Agent.monitor)
+        code = CUT_OFF if isinstance(error, RendezvousConnectionError) and Agent.monitor and Agent.monitor.node else 1
         if (Agent.out / FAILURE).exists():  # the launcher will print the failure that made a new rendezvous necessary
             say_error(why)
         else:
-            _failed(why).exit(Agent.out)
-        return 1
+            _failed(why).exit(Agent.out, code=code)
+        return code
     return 0
 
 
@@ -193,6 +203,8 @@ def rendezvous_failure(error: RendezvousError, monitor: RendezvousMonitor | None
         return (
             f"{format_nodes(monitor.missing)} did not join at {endpoint} within {waited:.0f} s; restart the commands of all nodes"
         )
+    if isinstance(error, RendezvousStateError):
+        return f"what is stored at {endpoint} is not signed with this node's secret: {SHARE}"
     if isinstance(error, RendezvousClosedError):
         return f"the run at {endpoint} is over; restart the commands of all nodes"
     cause = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)

@@ -55,12 +55,12 @@ class Failure:
             return False
         return True
 
-    def exit(self, folder: Path, *, first: bool = True) -> NoReturn:
+    def exit(self, folder: Path, *, first: bool = True, code: int = 1) -> NoReturn:
         """Write the failure and end at once: other threads may wait for ranks that are gone. A launcher that reads the file prints it."""
         kept = self.write(folder)
         if first and not (kept and STOP_FILE in os.environ):
             say_error(self.message)
-        exit_now()
+        exit_now(code)
 
 
 class TrainingError(Exception):

@@ -30,6 +30,7 @@ from meshwise.workers.trainer.contract.process.stop import reason, requested, st
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import Failure, TrainingError, exit_now, failure_of
 from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group, store_address
+from meshwise.workers.trainer.ranks.signed import SignedStore
 
 STOP_GRACE_SECONDS = 1.5
 """Seconds in which the launcher's stop file turns a SIGTERM into a request to stop; without it, torchrun is ending the worker."""
@@ -56,7 +57,7 @@ class Heartbeat:
         self.settings, self.worker, self.folder = settings, worker, Path(settings.out)
         self.done = self.first = self.count = 0
         self.interval = min(1.0, settings.timeout / 10)
-        self.store = connect(worker, settings.timeout)
+        self.store = SignedStore(connect(worker, settings.timeout), worker.start)
         self.moved = time.monotonic()
         self.stop = ""
         self.agreed = threading.Condition()
@@ -183,16 +184,16 @@ class Heartbeat:
         if self.stop:
             self.store.set("stop", self.stop)
         if self.limit is None:
-            if not self.store.check(["stop"]):
+            if not self.store.find(["stop"]):
                 return
             with self.agreed:
                 self.limit = self.done + self.inside
                 self.agreed.notify_all()
-            self.store.set(f"limit/{self.worker.rank}", str(self.limit))
-        keys = [f"limit/{rank}" for rank in range(self.worker.world)]
-        if self.store.check(keys):
+        self.store.set(f"limit/{self.worker.rank}", str(self.limit))
+        limits = self.store.find([f"limit/{rank}" for rank in range(self.worker.world)], whole=True)
+        if len(limits) == self.worker.world:
             with self.agreed:
-                self.last = max(int(value) for value in self.store.multi_get(keys))
+                self.last = max(map(int, limits.values()))
                 self.agreed.notify_all()
 
     def _watch(self) -> None:
@@ -231,23 +232,19 @@ class Heartbeat:
     def _claim(self, failure: Failure) -> tuple[Failure, bool]:
         """Return the first failure published for this start, and whether it is this one."""
         own = json.dumps(asdict(failure))
-        held = self.store.compare_set("failure", "", own).decode()
+        held = self.store.claim("failure", own).decode()
         return Failure(**json.loads(held)), held == own
 
     def _beats(self) -> dict[int, Beat]:
-        ranks = range(self.worker.world)
-        if self.store.check([f"beat/{rank}" for rank in ranks]):
-            values = self.store.multi_get([f"beat/{rank}" for rank in ranks])
-            return {rank: Beat(**json.loads(value)) for rank, value in zip(ranks, values, strict=True)}
-        present = [rank for rank in ranks if self.store.check([f"beat/{rank}"])]
-        return {rank: Beat(**json.loads(self.store.get(f"beat/{rank}"))) for rank in present}
+        found = self.store.find([f"beat/{rank}" for rank in range(self.worker.world)])
+        return {int(key.removeprefix("beat/")): Beat(**json.loads(value)) for key, value in found.items()}
 
     def _peers_lost(self, failure: Failure) -> Failure:
         """Find the silent ranks, unless some rank publishes why it failed."""
         before = self._beats()
         until = time.monotonic() + 4 * self.interval
         while time.monotonic() < until:
-            if self.store.check(["failure"]):
+            if self.store.find(["failure"]):
                 return failure
             time.sleep(self.interval / 4)
         now = self._beats()

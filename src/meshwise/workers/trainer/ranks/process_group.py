@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from meshwise.workers.trainer.ranks import store as stores
+from meshwise.workers.trainer.ranks.signed import sign_objects
 
 STORE = "MESHWISE_STORE"
 """HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts."""
@@ -79,6 +80,7 @@ def connect(worker: Worker, timeout: float, *, serve: bool = False) -> Store:
 def init_process_group(worker: Worker, store: Store, device: torch.device, timeout: float) -> None:
     """Create the process group of all workers. Collectives time out later than the heartbeat, which names the rank that hangs."""
     cuda = device.type == "cuda"
+    sign_objects()
     dist.init_process_group(
         "nccl" if cuda else "gloo", store=store, rank=worker.rank, world_size=worker.world,
         timeout=timedelta(seconds=2 * timeout + 60), device_id=device if cuda else None,

@@ -11,6 +11,7 @@ from typing import NoReturn
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from meshwise.workers.trainer.contract.process.stop import requested, stop_file
+from meshwise.workers.trainer.ranks.signed import SignedStore
 
 PATIENCE_SECONDS = 3.0
 """Seconds before missing nodes are reported; a node that writes nothing new for as long counts as missing."""
@@ -32,7 +33,7 @@ class RendezvousMonitor:
         """Nodes that were missing at the last look; before the first one only node 0 can be."""
         self.stop_file = stop_file()
         self.since, self.connected, self.waiting = time.monotonic(), False, True
-        self.store: TCPStore | None = None
+        self.store: SignedStore | None = None
         self.seen: dict[int, tuple[bytes, float]] = {}
         self.thread = self._start_thread()
 
@@ -74,18 +75,18 @@ class RendezvousMonitor:
             if self.node == 0:
                 self.missing = missing_nodes(store, self.nodes, self.seen, self.patience)
                 store.set(MISSING, json.dumps(self.missing))
-            elif store.check([MISSING]):
-                self.missing = [other for other in json.loads(store.get(MISSING)) if other != self.node]
+            elif found := store.find([MISSING]):
+                self.missing = [other for other in json.loads(found[MISSING]) if other != self.node]
         except Exception:  # node 0 is gone, which torchrun reports when it notices
             self.store = None
 
 
-def missing_nodes(store: TCPStore, nodes: int, seen: "dict[int, tuple[bytes, float]]", patience: float) -> list[int]:
+def missing_nodes(store: SignedStore, nodes: int, seen: "dict[int, tuple[bytes, float]]", patience: float) -> list[int]:
     """Return the nodes from 1 on that wrote nothing new for `patience` seconds. `seen` keeps each node's last value and when it changed."""
     now = time.monotonic()
-    for node in range(1, nodes):
-        key = f"{WAITS}{node}"
-        if store.check([key]) and (value := store.get(key)) != seen.get(node, (b"", 0.0))[0]:
+    for key, value in store.find([f"{WAITS}{node}" for node in range(1, nodes)]).items():
+        node = int(key.removeprefix(WAITS))
+        if value != seen.get(node, (b"", 0.0))[0]:
             seen[node] = value, now
     return [node for node in range(1, nodes) if node not in seen or now - seen[node][1] >= patience]
 
@@ -99,6 +100,7 @@ def format_nodes(nodes: Iterable[int], most: int = 8) -> str:
     return f"nodes {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _connect(endpoint: str) -> TCPStore:
+def _connect(endpoint: str) -> SignedStore:
     host, _, port = endpoint.rpartition(":")
-    return TCPStore(host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=5))
+    store = TCPStore(host.strip("[]"), int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=5))
+    return SignedStore(store, "")

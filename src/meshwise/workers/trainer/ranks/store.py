@@ -1,5 +1,5 @@
 """torch's key-value store of a run, without its two open doors: it listens on one address instead of all, and torchrun's rendezvous keeps
-its state there as JSON instead of a pickle, which whoever reaches the port could replace by code."""
+its state there as signed JSON instead of a pickle, which whoever reaches the port could replace by code."""
 
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportPrivateUsage=false, reportAttributeAccessIssue=false
 # pyright: reportPrivateImportUsage=false, reportUnknownArgumentType=false
@@ -14,7 +14,11 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
+from meshwise.workers.trainer.contract.process.secret import opened, signed
+
 LOOPBACK = "127.0.0.1"
+STATE = "rendezvous"
+"""The purpose for which torchrun's state is signed."""
 READ_SECONDS = 60
 """torch's own default for an answer of the store."""
 
@@ -64,7 +68,7 @@ class StateError(ValueError):
 
 
 class StateText:
-    """The state of torchrun's rendezvous as JSON, under the names that torch calls: those of the module pickle."""
+    """The state of torchrun's rendezvous as signed JSON, under the names that torch calls: those of the module pickle."""
 
     PickleError = StateError
 
@@ -77,13 +81,13 @@ class StateText:
             "redundancy_list": [_described(node) for node in state.redundancy_list],
             "last_heartbeats": [[*_described(node), at.isoformat()] for node, at in state.last_heartbeats.items()],
         }
-        return json.dumps(values).encode()
+        return signed(STATE, json.dumps(values).encode())
 
     @staticmethod
     def loads(text: bytes) -> _RendezvousState:
         state = _RendezvousState()
         try:
-            values: dict[str, Any] = json.loads(text)
+            values: dict[str, Any] = json.loads(opened(STATE, text))
             state.round, state.complete, state.closed = int(values["round"]), values["complete"] is True, values["closed"] is True
             state.deadline = datetime.fromisoformat(values["deadline"]) if values["deadline"] else None
             state.participants = {_node(*node): int(rank) for *node, rank in values["participants"]}

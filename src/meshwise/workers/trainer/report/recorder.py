@@ -64,7 +64,7 @@ class Recorder:
         inside = self.lead and first <= number < last
         if inside and self.trace is None:
             kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.device.type == "cuda" else [])]
-            self.trace = profile(activities=kinds)
+            self.trace = profile(activities=kinds, record_shapes=True)
             self.trace.start()
             self.phases.traced = True
         if self.device.type == "cuda" and self.lead and number == self.settings.steps - 1 >= MIN_LAST_STEP and self.trace is None:

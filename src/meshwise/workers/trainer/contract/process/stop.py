@@ -10,6 +10,8 @@ SIGNAL = "stop"
 """Content of the file after a signal; else it has the reason in words."""
 STOPS = (signal.SIGTERM, signal.SIGINT)
 """Signals that ask a run to stop, whatever was inherited for them."""
+CUT_OFF = 75
+"""Exit code of an agent that cannot reach the node with the store, which may come back: EX_TEMPFAIL of sysexits.h."""
 LOST_TERMINAL = (signal.SIGHUP, signal.SIGQUIT)
 """Signals of a terminal that is gone; they ask a run to stop too, unless they are ignored, as under nohup."""
 

@@ -1,0 +1,182 @@
+"""Faults in what the device waits for."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from meshwise.audit.doctor.fault import Fault, milliseconds
+from meshwise.audit.doctor.profile import Evidence
+from meshwise.audit.doctor.split import ALLOCATES, WAITS
+
+MIN_SHARE = 0.03
+CERTAIN_SHARE = 0.1
+LATE_SHARE = 0.2
+"""Share of a step that the device may wait for launches before kernels count as too small."""
+TRACED_HOST = 1.15
+"""Time of a host that is traced over that of one that is not."""
+MIN_LAUNCHES = 50
+LONG_PAUSE = 0.04
+"""Share of a step from which on one pause of the host is looked at alone."""
+BEFORE = 24
+"""Operators before a pause that tell what it is."""
+FROM_HOST = r"^aten::(?:to|_to_copy|copy_|embedding|stack|cat|pin_memory|tensor|from_numpy|lift_fresh|slice)$"
+
+
+def starving(e: Evidence) -> Iterator[Fault]:
+    """The device waits for the data loader."""
+    lost = e.split.mean("data")
+    if lost > MIN_SHARE * e.step:
+        workers = bool(len(e.timeline.named(e.timeline.marks, r"_MultiProcessingDataLoaderIter")))
+        yield Fault(
+            "data loader", "certain" if lost > CERTAIN_SHARE * e.step else "likely", lost,
+            f"the device waits {milliseconds(lost)} a step for data, {lost / e.step:.0%} of it",
+            "more workers or a larger prefetch_factor, or tokenize beforehand" if workers else
+            "load with workers (num_workers=4, pin_memory=True, persistent_workers=True), or tokenize beforehand",
+            f"it is idle inside {'the iterator of worker processes' if workers else 'the data loader, which runs in the training process'}",
+        )  # fmt: skip
+
+
+def _drained(e: Evidence) -> bool:
+    """Return whether the host would be ahead of the device if it did not wait for it: then idle time before late launches is the wait's,
+    which lets the queue run dry."""
+    waits = e.calls(WAITS)
+    waited = float(waits.seconds.sum()) / e.count
+    return len(waits) >= 2 * e.count and e.step - waited < TRACED_HOST * e.split.busy.total / e.count
+
+
+def synchronising(e: Evidence) -> Iterator[Fault]:
+    """The host waits for the device, and launches late afterwards."""
+    lost = e.split.mean("sync") + (e.split.mean("launch") if _drained(e) else 0.0)
+    if lost < MIN_SHARE * e.step:
+        return
+    reads = len(e.ops(r"^aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|masked_select)$")) / e.count
+    waits = len(e.calls(WAITS)) / e.count
+    cause = (
+        f"values are read from the device ({reads:.0f} operators such as aten::item a step)"
+        if reads >= 0.5
+        else "the host synchronises"
+    )
+    yield Fault(
+        "synchronisation", "certain", lost,
+        f"{cause}: the queue of kernels runs dry {waits:.0f} times a step, {milliseconds(lost)} idle",
+        "keep the loss and norms on the device and read them every few steps (loss.detach(); masks instead of nonzero)",
+        f"{waits:.0f} synchronising calls a step; idle time right after them",
+    )  # fmt: skip
+
+
+def small_kernels(e: Evidence) -> Iterator[Fault]:
+    """The host cannot launch as fast as the device computes."""
+    lost, count = e.split.mean("launch") - sum(pause for pause, _ in _pauses(e)), e.profile.launches
+    if lost < LATE_SHARE * e.step or count < MIN_LAUNCHES or _drained(e):
+        return
+    mean = float(e.split.pieces.seconds.mean())
+    yield Fault(
+        "small kernels", "certain" if e.timeline.on_gpu and lost > 0.3 * e.step else "likely", 0.8 * lost,
+        f"{count:,.0f} {'kernels' if e.timeline.on_gpu else 'operators'} a step of {mean * 1e6:.3g} us each: the host launches them too "
+        f"slowly, {lost / e.step:.0%} of the step is idle",
+        "torch.compile(mode='reduce-overhead'), CUDA graphs, or a larger micro-batch",
+        f"{milliseconds(lost)} a step in {len(e.split.gaps[0]) / e.count:,.0f} gaps before kernels that were launched late",
+    )  # fmt: skip
+
+
+def compiling(e: Evidence) -> Iterator[Fault]:
+    """Code is compiled inside the steps."""
+    lost = e.split.mean("compile")
+    if lost < MIN_SHARE * e.step:
+        return
+    frames = len(e.ops(r"^entire_frame_compile$")) or len(e.ops(r"compile_inner"))
+    yield Fault(
+        "recompilation", "certain", lost,
+        f"torch.compile compiles during the steps: {frames} time{'s' * (frames != 1)}, {milliseconds(lost)} a step",
+        "give inputs of the same shapes (pad or pack), mark_dynamic, or dynamic=True; TORCH_LOGS=recompiles says why",
+        "operators of Dynamo and Inductor lie inside the traced steps",
+    )  # fmt: skip
+
+
+def allocating(e: Evidence) -> Iterator[Fault]:
+    """Memory is returned to the driver and asked for again."""
+    calls = e.calls(ALLOCATES)
+    freed = e.calls(r"(?:cuda|hip)Free$|MemUnmap|MemRelease")
+    lost = max(e.split.mean("allocator"), float(calls.seconds.sum()) / e.count * 0.5)
+    if lost < 0.5 * MIN_SHARE * e.step or not len(calls):
+        return
+    yield Fault(
+        "allocator", "certain" if len(freed) else "likely", lost,
+        f"memory is allocated from the driver inside the step: {len(calls) / e.count:.0f} calls, "
+        f"{milliseconds(float(calls.seconds.sum()) / e.count)}",
+        "leave room: a smaller micro-batch, recompute, or PYTORCH_ALLOC_CONF=expandable_segments:True; drop calls of empty_cache()"
+        if len(freed) else "let the first steps pass before tracing; sizes that change from step to step make the allocator grow",
+        f"{len(freed) / e.count:.0f} of the calls give memory back: {'retries near the limit, or empty_cache' if len(freed) else 'none'}",
+    )  # fmt: skip
+
+
+def _pauses(e: Evidence) -> list[tuple[float, str]]:
+    """Return long pauses of the host, seconds per step, each with what it seems to do: save, data or host."""
+    first, last = e.split.gaps
+    idle = e.split.causes.get("launch", np.zeros(0)) + e.split.causes.get("sync", np.zeros(len(first)))
+    long = np.flatnonzero(idle > LONG_PAUSE * e.step)
+    ops = e.timeline.ops
+    found: list[tuple[float, str]] = []
+    for gap in long.tolist():
+        at = int(np.searchsorted(ops.start, first[gap]))
+        until = int(np.searchsorted(ops.start, last[gap]))
+        around = [e.timeline.names[i] for i in ops.name[max(0, at - BEFORE) : max(at, until)]]
+        after = [e.timeline.names[i] for i in ops.name[until : until + 4]]
+        copied = e.timeline.named(e.timeline.gpu, r"Memcpy DtoH|DeviceToHost")
+        near = copied.take((copied.end > first[gap] - 0.3 * e.step) & (copied.start < last[gap]))
+        detached = sum(name in ("aten::detach", "detach", "aten::alias") for name in around) > 0.5 * max(1, len(around))
+        kind = "save" if detached or len(near) > 8 else "data" if after and any(_loads(name) for name in after[:2]) else "host"
+        found.append((float(idle[gap]) / e.count, kind))
+    return found
+
+
+def _loads(name: str) -> bool:
+    return bool(re.search(FROM_HOST, name))
+
+
+def pauses(e: Evidence) -> Iterator[Fault]:
+    """The host does something else: writes a checkpoint, prepares data without torch's loader, or runs Python."""
+    found = _pauses(e)
+    written = e.split.mean("save") + sum(seconds for seconds, kind in found if kind == "save")
+    told = bool(len(e.split.cover["save"].start))
+    if written > MIN_SHARE * e.step:
+        yield Fault(
+            "checkpoint in the step", "certain" if told else "likely", written,
+            f"the device waits {milliseconds(written)} a step while the weights are copied and written",
+            "write checkpoints asynchronously (torch.distributed.checkpoint.async_save), and less often",
+            "files are written inside the step" if told else "all tensors are detached or copied to the host, then nothing runs",
+        )  # fmt: skip
+    for kind, name, change in (
+        ("data", "data loader", "prepare batches ahead in worker processes"),
+        ("host", "host work", "move logging, metrics and Python loops out of the step, or behind it"),
+    ):
+        lost = sum(seconds for seconds, one in found if one == kind)
+        if lost > MIN_SHARE * e.step:
+            what = "before each batch reaches the device" if kind == "data" else "in the middle of the step"
+            yield Fault(name, "likely" if lost > CERTAIN_SHARE * e.step else "unusual", lost,
+                        f"the host does nothing for torch {what}: {milliseconds(lost)} a step", change,
+                        f"{sum(one == kind for _, one in found)} long pauses in {e.count} steps")  # fmt: skip
+
+
+def host_copies(e: Evidence) -> Iterator[Fault]:
+    """Copies between host and device that nothing hides."""
+    lost = e.split.mean("copy")
+    if lost < MIN_SHARE * e.step:
+        return
+    slow = e.timeline.named(e.timeline.gpu, r"Memcpy.*Pageable")
+    copies = e.timeline.named(e.timeline.gpu, r"^Memcpy.*(?:HtoD|DtoH)")
+    sizes = [e.timeline.details[int(d)].bytes for d in copies.detail if d >= 0]
+    share = float(slow.seconds.sum()) / max(1e-12, float(copies.seconds.sum()))
+    rate = f", {sum(sizes) / max(1e-12, float(copies.seconds.sum())) / 1e9:.3g} GB/s" if sizes else ""
+    yield Fault(
+        "copies to the host" if share < 0.5 else "pageable copies", "certain", lost * (0.7 if share > 0.5 else 0.5),
+        f"copies between host and device take {milliseconds(lost)} a step that nothing hides{rate}",
+        ("pin the host's tensors (pin_memory=True) and copy with non_blocking=True on a stream of their own" if share > 0.5 else
+         "copy on a stream of its own, behind computation"),
+        f"{len(copies) / e.count:.0f} copies a step, {share:.0%} of their time from memory that is not pinned",
+    )  # fmt: skip
+
+
+RULES = (starving, synchronising, small_kernels, compiling, allocating, pauses, host_copies)

@@ -1,0 +1,259 @@
+"""Timeline: what one rank did, as arrays; made from a profiler's trace. Times are seconds since the first event."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import math
+import re
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwise.audit.doctor.scan import Trace
+from meshwise.errors import UserError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
+CALLS = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "privateuse1_runtime", "xpu_runtime"})
+MARKS = frozenset({"user_annotation", "gpu_user_annotation"})
+PYTHON = re.compile(r"serialization\.py|checkpoint|dataloader\.py|data/_utils", re.IGNORECASE)
+"""Python functions that are kept of a trace with stacks."""
+MAX_NAME = 400
+NO_DETAIL = -1
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What a trace says about an operation beside its name: shapes and types of its inputs, or its message, group and bytes."""
+
+    dims: tuple[tuple[int, ...], ...] = ()
+    types: tuple[str, ...] = ()
+    collective: str = ""
+    group: str = ""
+    ranks: int = 0
+    elements: float = 0.0
+    dtype: str = ""
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Operations of one kind, in the order of their starts."""
+
+    name: Ints
+    start: Floats
+    end: Floats
+    lane: Ints
+    """The thread or stream."""
+    link: Ints
+    """Number that joins a launch and its kernel (correlation)."""
+    owner: Ints
+    """Number that joins an operator and its kernels (external id); 0: none."""
+    detail: Ints
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, rows: Any) -> "Lane":
+        return Lane(*(getattr(self, one)[rows] for one in ("name", "start", "end", "lane", "link", "owner", "detail")))
+
+    @property
+    def seconds(self) -> Floats:
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Everything that is kept of one rank's trace."""
+
+    source: str
+    names: tuple[str, ...]
+    details: tuple[Detail, ...]
+    gpu: Lane
+    ops: Lane
+    calls: Lane
+    marks: Lane
+    gpu_marks: Lane
+    facts: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def on_gpu(self) -> bool:
+        return len(self.gpu) > 0
+
+    def matching(self, pattern: str) -> NDArray[np.bool_]:
+        """Return, by number of a name, whether the name matches."""
+        search = re.compile(pattern, re.IGNORECASE).search
+        return np.array([bool(search(name)) for name in self.names] or [False])
+
+    def named(self, lane: Lane, pattern: str) -> Lane:
+        """Return the operations of a lane whose name matches."""
+        return lane.take(self.matching(pattern)[lane.name]) if len(lane) else lane
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the trace or the name of its file states."""
+        stated = _table(self.facts.get("distributedInfo")).get("rank")
+        if isinstance(stated, int):
+            return stated
+        found = re.search(r"rank[-_.]?(\d{1,6})", self.source, re.IGNORECASE)
+        return int(found[1]) if found else None
+
+    @property
+    def world(self) -> int:
+        stated = _table(self.facts.get("distributedInfo")).get("world_size")
+        return stated if isinstance(stated, int) and 0 < stated < 10_000_000 else 1
+
+    @property
+    def chip(self) -> str:
+        """The name of the GPU that the trace was taken on; '' if it has none."""
+        devices = self.facts.get("deviceProperties")
+        first = _table(devices[0]) if isinstance(devices, list) and devices else {}
+        return str(first.get("name", ""))[:80]
+
+
+def _table(value: object) -> dict[str, Any]:
+    return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+
+@dataclass
+class Columns:
+    """Operations of one kind while a file is read."""
+
+    name: "array[int]" = field(default_factory=lambda: array("q"))
+    start: "array[float]" = field(default_factory=lambda: array("d"))
+    end: "array[float]" = field(default_factory=lambda: array("d"))
+    lane: "array[int]" = field(default_factory=lambda: array("q"))
+    link: "array[int]" = field(default_factory=lambda: array("q"))
+    owner: "array[int]" = field(default_factory=lambda: array("q"))
+    detail: "array[int]" = field(default_factory=lambda: array("q"))
+
+    def add(self, name: int, start: float, length: float, lane: int, link: int, owner: int, detail: int) -> None:
+        self.name.append(name)
+        self.start.append(start)
+        self.end.append(start + length)
+        self.lane.append(lane)
+        self.link.append(link)
+        self.owner.append(owner)
+        self.detail.append(detail)
+
+    def sorted(self, zero: float, unit: float) -> Lane:
+        """Return the operations by start, outer ones before those inside them; a time is seconds since `zero`."""
+        start, end = (np.frombuffer(one, dtype=np.float64) if len(one) else np.zeros(0) for one in (self.start, self.end))
+        order = np.lexsort((-end, start))
+        whole = [np.frombuffer(one, dtype=np.int64)[order] if len(one) else np.zeros(0, np.int64) for one in
+                 (self.name, self.lane, self.link, self.owner, self.detail)]  # fmt: skip
+        return Lane(whole[0], (start[order] - zero) * unit, (end[order] - zero) * unit, *whole[1:])
+
+
+class Builder:
+    """Collects operations, and interns their names and details."""
+
+    def __init__(self) -> None:
+        self.gpu, self.ops, self.calls, self.marks, self.gpu_marks = (Columns() for _ in range(5))
+        self.names: dict[str, int] = {}
+        self.lanes: dict[object, int] = {}
+        self.details: dict[Detail, int] = {}
+        self._known: dict[str, int] = {}
+
+    def name(self, text: str) -> int:
+        return self.names.setdefault(text[:MAX_NAME], len(self.names))
+
+    def lane(self, value: object) -> int:
+        return self.lanes.setdefault(value, len(self.lanes))
+
+    def detail(self, detail: Detail) -> int:
+        return self.details.setdefault(detail, len(self.details))
+
+    def detail_of(self, args: dict[str, Any]) -> int:
+        """Return the number of what the arguments of an event say; equal ones are read once."""
+        if "Input Dims" in args or "Collective name" in args or "bytes" in args or "In msg nelems" in args:
+            key = f"{args.get('Input Dims')}{args.get('Input type')}{args.get('Collective name')}{args.get('In msg nelems')}" \
+                  f"{args.get('bytes')}{args.get('Process Group Name')}{args.get('Group size')}"  # fmt: skip
+            number = self._known.get(key)
+            if number is None:
+                number = self._known[key] = self.detail(_detail(args))
+            return number
+        return NO_DETAIL
+
+    def build(self, source: str, facts: dict[str, Any], notes: tuple[str, ...], unit: float = 1e-6) -> Timeline:
+        columns = (self.gpu, self.ops, self.calls, self.marks, self.gpu_marks)
+        zero = min((min(one.start) for one in columns if len(one.start)), default=0.0)
+        gpu, ops, calls, marks, gpu_marks = (one.sorted(zero, unit) for one in columns)
+        return Timeline(source, tuple(self.names), tuple(self.details), gpu, ops, calls, marks, gpu_marks, facts, notes)
+
+
+def read(path: Path) -> Timeline:
+    """Read a trace of torch's profiler, plain or gzipped, of one rank."""
+    trace, builder = Trace(path), Builder()
+    for event in trace:
+        add_event(builder, event)
+    if not len(builder.gpu.start) and not len(builder.ops.start):
+        raise UserError(f"{path.name}: no kernels and no operators: not a trace of torch's profiler, or an empty one")
+    notes = (f"{path.name} is cut off: what is before the end was read",) if trace.cut_off else ()
+    return builder.build(path.name, trace.facts, notes)
+
+
+def add_event(builder: Builder, event: dict[str, Any]) -> None:
+    """Add one event of a Chrome trace, if it is of use."""
+    if event.get("ph") != "X":
+        return
+    kind, start, length = event.get("cat"), event.get("ts"), event.get("dur")
+    if kind in ON_GPU:
+        columns = builder.gpu
+    elif kind == "cpu_op" or kind == "Operator":
+        columns = builder.ops
+    elif kind in CALLS:
+        columns = builder.calls
+    elif kind in MARKS:
+        columns = builder.gpu_marks if kind == "gpu_user_annotation" else builder.marks
+    elif kind == "python_function" and PYTHON.search(str(event.get("name"))):
+        columns = builder.marks
+    else:
+        return
+    if not _is_time(start) or not _is_time(length):
+        return
+    args = event.get("args")
+    args = cast(dict[str, Any], args) if type(args) is dict else {}
+    link, owner = args.get("correlation", 0), args.get("External id", 0)
+    columns.add(
+        builder.name(str(event.get("name", ""))), float(cast(float, start)), max(0.0, float(cast(float, length))),
+        builder.lane(f"{event.get('pid')}/{event.get('tid')}" if columns is not builder.gpu else str(args.get("stream", event.get("tid")))),
+        link if type(link) is int and abs(link) < 1 << 62 else 0, owner if type(owner) is int and abs(owner) < 1 << 62 else 0,
+        builder.detail_of(args) if args else NO_DETAIL,
+    )  # fmt: skip
+
+
+def _is_time(value: object) -> bool:
+    return (type(value) is float or type(value) is int) and abs(cast(float, value)) < 1e18  # not so for NaN
+
+
+def _number(value: object) -> float:
+    return float(cast(float, value)) if _is_time(value) else 0.0
+
+
+def _detail(args: dict[str, Any]) -> Detail:
+    dims = args.get("Input Dims")
+    types = args.get("Input type")
+    return Detail(
+        dims=tuple(_dims(one) for one in cast(list[Any], dims)[:8]) if isinstance(dims, list) else (),
+        types=tuple(str(one)[:40] for one in cast(list[Any], types)[:8]) if isinstance(types, list) else (),
+        collective=str(args.get("Collective name", ""))[:40],
+        group=str(args.get("Process Group Description") or args.get("Process Group Name", ""))[:60],
+        ranks=int(_number(args.get("Group size"))),
+        elements=max(_number(args.get("In msg nelems")), _number(args.get("Out msg nelems"))),
+        dtype=str(args.get("dtype", ""))[:20],
+        bytes=_number(args.get("bytes")),
+    )  # fmt: skip
+
+
+def _dims(value: object) -> tuple[int, ...]:
+    """Return a shape; of a list of tensors, the shape of the first."""
+    one = cast(list[Any], value) if isinstance(value, list) else []
+    if one and isinstance(one[0], list):
+        sizes = [math.prod(d for d in cast(list[Any], each) if type(d) is int) for each in one if isinstance(each, list)]
+        return (int(min(sum(sizes), 1 << 60)),)
+    return tuple(d for d in one[:8] if type(d) is int and 0 <= d < 1 << 40)

@@ -1,0 +1,153 @@
+"""Traces are read one event at a time, whatever they hold; what is no trace gets one line."""
+
+import gzip
+import json
+import pickle
+import sqlite3
+
+import pytest
+
+from meshwise import api
+from meshwise.audit.doctor import diagnosis, scan, split, timeline
+from meshwise.errors import UserError
+from support.traces import GPU, kernel, write_trace
+
+
+def events(path):
+    return list(scan.Trace(path))
+
+
+def test_a_trace_is_read_plain_gzipped_and_as_a_bare_list(tmp_path):
+    plain = write_trace(tmp_path / "t.json", GPU)
+    zipped = tmp_path / "t.json.gz"
+    zipped.write_bytes(gzip.compress(plain.read_bytes()))
+    bare = tmp_path / "list.json"
+    bare.write_text(json.dumps(GPU))
+    assert events(plain) == events(zipped) == events(bare) == GPU
+
+
+def test_keys_before_and_after_the_events_are_kept(tmp_path):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": 3, "world_size": 8}, "traceEvents": GPU, "traceName": "x"}))
+    trace = scan.Trace(path)
+    assert len(list(trace)) == len(GPU)
+    assert trace.facts == {"distributedInfo": {"rank": 3, "world_size": 8}, "traceName": "x"}
+    assert (timeline.read(path).rank, timeline.read(path).world) == (3, 8)
+
+
+def test_a_truncated_trace_is_read_up_to_its_end(tmp_path):
+    whole = write_trace(tmp_path / "t.json", GPU * 50).read_bytes()
+    for name, content in (("cut.json", whole[: len(whole) // 2]), ("cut.json.gz", gzip.compress(whole)[:-60])):
+        path = tmp_path / name
+        path.write_bytes(content)
+        found = api.doctor(path)
+        assert any("is cut off" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{}", b"[]", b"hello", b'{"traceEvents": [', b'{"traceEvents": []}', b'{"traceEvents": [1, "x", null, [[]]]}', b"\x1f\x8bxx",
+        b'{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": NaN, "dur": 1e400, "name": 5}]}', b"SQLite format 3\x00" + b"x" * 200,
+        b'{"traceEvents": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_what_is_no_trace_gets_one_line(tmp_path, content):
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as error:
+        api.doctor(path)
+    assert "\n" not in str(error.value)
+    assert "t.json" in str(error.value)
+
+
+def test_strange_values_in_events_do_no_harm(tmp_path):
+    strange = [
+        kernel("gemm", 0, 10) | {"args": {"stream": [], "correlation": 10**30, "External id": "x", "Input Dims": {"a": 1}}},
+        kernel("gemm", 20, 10) | {"args": None},
+        kernel("gemm", 40, -5),
+        kernel("gemm", 10**400, 5),
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": None,
+            "ts": 1,
+            "dur": 2,
+            "args": {"Input Dims": [[-1, "x"], 3, [[2]]], "Input type": 5},
+        },
+    ]
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": strange, "deviceProperties": "x", "distributedInfo": []}))
+    assert api.doctor(path).profiles[0].parts["matmul"] == pytest.approx(20e-6)
+
+
+def test_communication_behind_computation_is_hidden(tmp_path):
+    path = write_trace(tmp_path / "t.json", GPU)
+    one = diagnosis.diagnose([path], diagnosis.AuditAsk()).profiles[0]
+    assert {part: round(1e6 * seconds) for part, seconds in one.parts.items()} == {
+        "matmul": 100, "attention": 50, "elementwise": 30, "optimizer": 20, "dp": 40, "launch": 20,
+    }  # fmt: skip
+    assert one.hidden == {"dp": pytest.approx(10e-6)}
+
+
+def test_operators_count_without_those_they_call(tmp_path):
+    def op(name, start, length):
+        return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length}
+
+    path = write_trace(tmp_path / "t.json", [op("aten::linear", 0, 10), op("aten::addmm", 2, 6), op("aten::relu", 12, 3)])
+    read = timeline.read(path)
+    index, start, end = split.own_time(read.ops)
+    spans = [(read.names[read.ops.name[i]], round(1e6 * a), round(1e6 * b)) for i, a, b in zip(index, start, end, strict=True)]
+    assert spans == [("aten::linear", 0, 2), ("aten::addmm", 2, 8), ("aten::linear", 8, 10), ("aten::relu", 12, 15)]
+
+
+def test_an_export_of_nsight_systems_is_read(tmp_path):
+    path = tmp_path / "report.sqlite"
+    with sqlite3.connect(path) as made:
+        made.executescript(
+            "CREATE TABLE StringIds (id INTEGER, value TEXT);"
+            "CREATE TABLE TARGET_INFO_GPU (name TEXT);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, streamId, correlationId, demangledName);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);"
+            "CREATE TABLE NVTX_EVENTS (start, end, globalTid, text, textId);"
+            "INSERT INTO StringIds VALUES (1, 'sm90_xmma_gemm_bf16'), (2, 'cudaLaunchKernel_v7000'), (3, 'flash_fwd_kernel');"
+            "INSERT INTO TARGET_INFO_GPU VALUES ('NVIDIA H100 80GB HBM3');"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 5000, 7, 1, 1), (6000, 8000, 7, 2, 3);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (11000, 15000, 7, 3, 1), (16000, 18000, 7, 4, 3);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 500, 1, 1, 2), (600, 900, 1, 2, 2);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (9000, 9500, 1, 3, 2), (9600, 9900, 1, 4, 2);"
+            "INSERT INTO NVTX_EVENTS VALUES (0, 8500, 1, 'ProfilerStep#1', NULL), (8600, 18500, 1, 'ProfilerStep#2', NULL);"
+        )
+    one = api.doctor(path).profiles[0]
+    assert (one.chip, len(one.steps)) == ("NVIDIA H100 80GB HBM3", 2)
+    assert one.parts["matmul"] == pytest.approx(4e-6)
+    assert one.parts["attention"] == pytest.approx(2e-6)
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as made:
+        made.execute("CREATE TABLE x (a)")
+    with pytest.raises(UserError, match="not an export of Nsight Systems"):
+        api.doctor(other)
+
+
+class Runs:
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+def test_a_memory_snapshot_is_read_and_nothing_in_it_is_run(tmp_path, capsys):
+    blocks = [{"size": 2**30, "state": "active_allocated"}, {"size": 2**29, "state": "inactive"}]
+    found = {
+        "segments": [{"total_size": 3 * 2**29, "allocated_size": 2**30, "blocks": blocks}],
+        "device_traces": [
+            [{"action": "segment_free", "size": 5}] * 3 + [{"action": "alloc", "size": 2**20}, {"action": "oom", "size": 1}]
+        ],
+    }
+    path = tmp_path / "memory-rank0.pickle"
+    path.write_bytes(pickle.dumps(found))
+    made = api.doctor(path)
+    assert [fault.name for fault in made.faults[:2]] == ["out of memory", "allocator"]
+    assert (made.memory[0].reserved, made.memory[0].allocated) == (1.5 * 2**30, 2**30)
+    path.write_bytes(pickle.dumps({"segments": [Runs()]}))
+    with pytest.raises(UserError, match="a pickle can run code"):
+        api.doctor(path)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,95 @@
+"""What SECURITY.md promises for files of strangers: verbs that only read open no socket, start no process and write nothing."""
+
+import json
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.command import meshwise
+from support.gguf_files import LLAMA_LAYER, SIZES, model
+from support.measured_rows import ROW
+from support.quiet import quiet
+from support.small_configs import small
+
+FIXTURES = Path(__file__).parent / "fixtures"
+EVIL = "$(touch {0}) `touch {0}` ; touch {0}\n!!python/object/apply:os.system ['touch {0}']\n"
+"""Text that a shell, YAML or Python would run."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files as strangers may send them, each with text that would create `owned` if anything executed it."""
+    made = tmp_path_factory.mktemp("strangers")
+    evil = EVIL.format(made / "owned")
+    (made / "config.json").write_text(
+        json.dumps(small("llama") | {"_name_or_path": evil, "auto_map": {"AutoConfig": "evil.Config"}})
+    )
+    (made / "evil.py").write_text(f"import os; os.system('touch {made}/owned')")
+    (made / "pytorch_model.bin").write_bytes(pickle.dumps(Gadget(made / "owned")))
+    model("llama", SIZES, LLAMA_LAYER).write(made / "a.gguf")
+    sizes = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 64"
+    steps = f"--train-iters $(touch {made}/owned; echo 9)"
+    (made / "train.sh").write_text(f"#!/bin/bash\n{evil}torchrun --nproc-per-node 8 pretrain_gpt.py {sizes} {steps}\n")
+    (made / "train.yaml").write_text(f"base_model: {made}\nrun_id: !!python/object/apply:os.system ['touch {made}/owned']\n")
+    (made / "run.log").write_bytes((FIXTURES / "audit" / "torchtitan-0001.log").read_bytes() + evil.encode())
+    (made / "report.md").write_text(evil + (FIXTURES / "audit" / "eight-gpus.md").read_text())
+    row = ROW | {"notes": evil.replace("\n", " ").replace('"', "'")}
+    (made / "runs.csv").write_text(",".join(row) + "\n" + ",".join(f'"{value}"' for value in row.values()) + "\n")
+    meshwise("plan", "llama-3-8b", "--on", "8xh100-sxm", "--batch", "64x2048", "--out", str(made / "plan.json"))
+    meshwise("serve", "llama-3-8b:q4_k_m", "--on", "2xrtx3090", "--out", str(made / "serve.json"))
+    stated = json.loads((made / "serve.json").read_text())
+    (made / "serve.json").write_text(json.dumps(stated | {"notes": [evil.replace("\n", " ")]}))
+    return made
+
+
+class Gadget:
+    """An object that creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.open, (str(self.path), os.O_CREAT)
+
+
+READS = [
+    ("count", "."), ("count", "config.json"), ("count", "a.gguf"), ("count", "llama-3-8b"),
+    ("plan", "config.json", "--on", "8xh100-sxm", "--batch", "64x128"), ("plan", "llama-3-8b", "--on", "8xh100-sxm", "--batch", "64x2048"),
+    ("serve", "a.gguf", "--on", "2xrtx3090"), ("serve", ".", "--on", "h100-sxm"),
+    ("check", "train.sh"), ("check", "train.sh", "--on", "8xh100-sxm"), ("check", "train.yaml"), ("check", "config.json"),
+    ("audit", "run.log"), ("audit", "report.md"), ("audit", "runs.csv"),
+    ("validate", "runs.csv"), ("validate", "bloom_prequel"),
+    ("show", "chips"), ("show", "frameworks", "megatron"), ("show", "models", "llama-3-8b"),
+    ("explain", "plan.json"), ("explain", "serve.json"), ("export", "plan.json", "--to", "megatron"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", READS, ids=" ".join)
+def test_verbs_that_read_do_nothing_else(words: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    with quiet():
+        done = meshwise(*words)
+    assert done.code == (2 if words == ("check", "config.json") else 0), done.err
+    assert "Traceback" not in done.err
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert not (folder / "owned").exists()
+
+
+@pytest.mark.parametrize("act", [
+    lambda path: path.write_text("x"), lambda path: path.mkdir(), lambda path: os.rename(path.parent / "a", path),
+    lambda path: subprocess.run([sys.executable, "-c", ""], check=True), lambda path: os.system("true"),
+    lambda path: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("127.0.0.1", 9)),
+    lambda path: pickle.loads(pickle.dumps(Gadget(path))), lambda path: os.open(path, os.O_RDWR | os.O_CREAT),
+], ids=["write", "folder", "rename", "process", "shell", "socket", "pickle", "open"])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_guard_sees_each_kind_of_act(act: Callable[[Path], object], tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(AssertionError), quiet():
+        act(tmp_path / "b")
