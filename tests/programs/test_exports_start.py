@@ -21,7 +21,10 @@ from meshwise.programs.setup import of_plan, save_every
 from meshwise.programs.write import export, nearest
 
 TRAINING = sorted(name for name, one in programs().items() if one.kind == "train" and one.write is not None)
-STUBS = ("torchrun", "python", "accelerate", "axolotl", "llamafactory-cli", "meshwise", "tune", "deepspeed")
+STUBS = (
+    "torchrun", "python", "accelerate", "axolotl", "llamafactory-cli", "meshwise", "tune", "deepspeed", "automodel", "swift", "mlx_lm.lora",
+    "unsloth",
+)  # fmt: skip
 
 
 @cache
