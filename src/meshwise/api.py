@@ -93,8 +93,10 @@ def answers(ask: Callable[P, Asked]) -> Callable[[Callable[[Asked], Answer]], Ca
 def plan(ask: TrainAsk) -> "TrainPlan":
     """Find the fastest layouts to train a model on a cluster. DoesNotFit where none fits."""
     from meshwise.plan.train.plan import make
+    from meshwise.programs.writable import writable
 
-    return make(ask)
+    made = make(ask)
+    return writable(made) if ask.framework else made
 
 
 @answers(ServeAsk)

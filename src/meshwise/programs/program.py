@@ -148,6 +148,8 @@ class Program:
     """Turn facts in the program's own words into those of FACTS, and add what follows from them."""
     recognises: Callable[[Sequence[Setting], Source | None, str], int]
     """Return how surely settings are of this program, 0 for no, from the settings, the file, and the script that a command starts."""
+    edition: Callable[[Run], str] | None = None
+    """Return the version that the facts of a file belong to, where files of several are read."""
     flag_words: bool = False
     """Whether keys of a YAML or JSON form are also read from flags: --per_device_train_batch_size 4."""
     refers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -157,9 +159,13 @@ class Program:
     check: str = ""
     """The command with which a user checks the files by the program's own parser."""
 
-    def read(self, settings: Iterable[Setting], companions: Iterable[Run] = ()) -> Run:
+    def version_of(self, facts: Run) -> str:
+        """Return the version that a file is of."""
+        return self.edition(facts) if self.edition is not None else self.version
+
+    def read(self, settings: Iterable[Setting], companions: Iterable[Run] = (), base: str = "") -> Run:
         """Return the facts of the settings, with gaps filled from companion files, then from this version's defaults, and their
-        meaning."""
+        meaning. `base`: a configuration that was not given, whose values take the place of the defaults and are not known."""
         rows = self.table()
         said: list[Stated] = []
         for setting in settings:
@@ -171,7 +177,8 @@ class Program:
         version = f"default of {self.title} {self.version}"
         missing = {row.fact: row for row in reversed(self.keys) if row.default is not None and row.fact not in facts}
         facts = facts.adding(Stated(row.fact, row.default, "default", None, row.key, version) for row in missing.values())
-        return self.meaning(facts)
+        facts = self.meaning(facts)
+        return _without_defaults(facts, base) if base else facts
 
     def table(self) -> dict[str, list[Key]]:
         """Return the rows by every spelling of their key; one key may say several facts."""
@@ -200,6 +207,12 @@ class Program:
     def key_of(self, fact: str) -> Key | None:
         """Return the row that writes a fact."""
         return next((row for row in self.keys if row.fact == fact and row.write != "never"), None)
+
+
+def _without_defaults(facts: Run, base: str) -> Run:
+    """Return the facts with those that only a default says as unknown: a file that was not given says them."""
+    why = f"in {base}, which was not given"
+    return facts.adding(Stated(one.fact, None, "unknown", one.span, one.key, why) for one in facts if one.how == "default")
 
 
 def predicted_by(program: Program, facts: Run) -> str:
@@ -243,6 +256,13 @@ class Launch:
 
     facts: tuple[Stated, ...]
     scripts: tuple[Source, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables that it sets for its scripts."""
+    files: tuple[Source, ...] = ()
+    """Files that it lays beside its scripts, such as those of a ConfigMap."""
+    pools: "tuple[Launch, ...]" = ()
+    """Servers of several kinds that it starts, such as one pool for prompts and one for outputs; each has its scripts and its machines."""
+    name: str = ""
 
 
 def _no_launch(_: Source) -> Launch | None:

@@ -94,9 +94,19 @@ def export(
         command=written.command, starter=written.starter, environment=written.environment, others=written.others,
         header=setup.header, files=written.files, chip=setup.text("chip"), hours=hours,
     )  # fmt: skip
-    made = {**starter.write(job)}
+    made, start = _named(starter.write(job), starter.start, "serve" if serves else "train")
     made |= {name: text for name, text in written.files.items() if name not in made}
-    return Exported(made, starter.start, program.check, program.title, program.version)
+    return Exported(made, start, program.check, program.title, program.version)
+
+
+def _named(made: Mapping[str, str], start: str, stem: str) -> tuple[dict[str, str], str]:
+    """Return a launcher's files and its command with names that say whether they train or serve."""
+    other = "train" if stem == "serve" else "serve"
+    names = {name: stem + name.removeprefix(other) for name in made if name.startswith((f"{other}.", f"{other}_"))}
+    for old, new in names.items():
+        start = start.replace(old, new)
+        made = {names.get(name, name): text.replace(old, new) for name, text in made.items()}
+    return dict(made), start
 
 
 def _setup(plan: TrainPlan | ServePlan | RolloutPlan, row: int) -> Setup:

@@ -14,7 +14,7 @@ from meshwise.plan.rl.plan import RolloutPlan, make
 from meshwise.programs.program import programs
 from meshwise.programs.write import export
 
-LISTS = Path(__file__).parents[2] / "fixtures" / "referees"
+LISTS = Path(__file__).parents[3] / "src/meshwise/data/programs/keys"
 ASK = TrainAsk("qwen2.5-7b", on="2x8xh100-sxm", batch=64, seq=4096, prompt=512, answer="900:3072", objective="grpo")
 ASKS = {
     "verl": replace(ASK, framework="verl"), "verl-lora": replace(ASK, framework="verl", finetune="lora:32", mode="colocated"),
