@@ -69,7 +69,7 @@ def plan_for(program: str) -> TrainPlan | ServePlan | RolloutPlan:
         return api.plan("llama-3.1-8b", on=TUNED[program], batch="16x2048", framework=program, finetune="lora:16", top=20)
     if program in ROLLOUTS:
         mode = "colocated" if program == "trl" else "split"
-        return api.plan(
+        return api.rollouts(
             "qwen2.5-7b", on="2x8xh100-sxm", batch=64, seq=4096, answer="900:3072", objective="grpo", framework=program, mode=mode
         )
     if program in ENGINES:

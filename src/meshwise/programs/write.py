@@ -94,7 +94,7 @@ def export(
         command=written.command, starter=written.starter, environment=written.environment, others=written.others,
         header=setup.header, files=written.files, chip=setup.text("chip"), hours=hours,
     )  # fmt: skip
-    made, start = _named(starter.write(job), starter.start, "serve" if serves else "train")
+    made, start = _named(starter.write(job), starter.start, "serve" if kind == "serve" else "train")
     made |= {name: text for name, text in written.files.items() if name not in made}
     return Exported(made, start, program.check, program.title, program.version)
 
