@@ -84,7 +84,8 @@ def plan_for(program: str) -> TrainPlan | ServePlan | RolloutPlan:
 @cache
 def row_for(program: str) -> int:
     """Return the number of the first layout that a program can write."""
-    for number in range(1, len(plan_for(program).choices) + 1):
+    plan = plan_for(program)
+    for number in range(1, len(plan.splits if isinstance(plan, RolloutPlan) else plan.choices) + 1):
         try:
             export(plan_for(program), program, row=number)
             return number

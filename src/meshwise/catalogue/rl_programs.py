@@ -2,7 +2,7 @@
 alone, fitted to published steps (data/rl)."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Source
@@ -11,6 +11,7 @@ from meshwise.units import Count, Seconds
 
 Rows = Literal["packed", "padded", "longest"]
 Mode = Literal["colocated", "split", "async"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 USUAL = "verl"
 """The program that is assumed where none is named."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from meshwise.catalogue import files, records
-from meshwise.catalogue.rl_programs import USUAL, Overheads, RlProgram, Trainer, find_rl_program, overheads_of, rl_programs
+from meshwise.catalogue.rl_programs import MODES, USUAL, Overheads, RlProgram, Trainer, find_rl_program, overheads_of, rl_programs
 from meshwise.cost.train.question import Question
 from meshwise.cost.work import OBJECTIVES, Objective
 from meshwise.errors import DoesNotFit, UserError, nearest, quoted
@@ -69,6 +69,8 @@ def read(path: Path) -> RolloutPlan:
         made = records.restore(RolloutPlan, {key: value for key, value in table.items() if key not in ("format", "kind")})
         if not made.splits:
             raise ValueError("it has no splits")
+        if unknown := {split.mode for split in made.splits} - set(MODES):
+            raise ValueError(f"mode {quoted(unknown.pop())} is unknown")
         return made
     except (KeyError, TypeError, ValueError, OverflowError, UserError) as error:
         raise UserError(f"{path}: a damaged plan ({error}); make it again") from None
