@@ -4,6 +4,7 @@ Each workload repeats for a few seconds, while a process of its own reads NVML t
 did (FLOP and bytes of one repeat, repeats, begin and end), $OUT/nvml.csv the meter, $OUT/card.json the card and its limits. The meter is
 joined with the workloads by time. What cannot run is recorded with its reason. Needs torch; the decoder's rows need transformers.
 """
+# pyright: reportPrivateImportUsage=false
 
 import ctypes
 import json
@@ -181,7 +182,7 @@ def memory_bound() -> None:
     def half() -> None:
         start = time.perf_counter()
         for _ in range(20):
-            left @ right
+            _ = left @ right
         torch.cuda.synchronize()
         time.sleep(time.perf_counter() - start)
 
