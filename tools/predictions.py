@@ -24,6 +24,7 @@ from typing import Any
 import answers
 import meshwise as mw
 from meshwise import api
+from meshwise.calibrate.rl.validate import RlValidation
 from meshwise.calibrate.serve.validate import ServeValidation
 from meshwise.calibrate.train.validate import TrainValidation
 from meshwise.plan.ask import ServeAsk, TrainAsk
@@ -99,7 +100,10 @@ def of_table(name: str) -> Iterator[Prediction]:
         return
     counts = f"{len(validation.cases)} predicted, {len(validation.skipped)} skipped"
     yield Prediction(source=name, id="all rows", answer=counts)
-    yield from of_training(validation) if isinstance(validation, TrainValidation) else of_serving(validation)
+    if isinstance(validation, RlValidation):
+        yield from of_rollouts(validation)
+    else:
+        yield from of_training(validation) if isinstance(validation, TrainValidation) else of_serving(validation)
 
 
 def of_training(validation: TrainValidation) -> Iterator[Prediction]:
@@ -129,6 +133,13 @@ def of_serving(validation: ServeValidation) -> Iterator[Prediction]:
             prefill=speed.prefill if case.work.prompt else None,
             ttft=speed.ttft if case.work.prompt and not math.isnan(speed.ttft) else None,
         )
+
+
+def of_rollouts(validation: RlValidation) -> Iterator[Prediction]:
+    for case, split in zip(validation.cases, validation.predicted, strict=True):
+        low, high = split.interval
+        source = f"{validation.table} {case.program}"
+        yield Prediction(source=source, id=case.row_id, answer=split.name, seconds=split.step, low=low, high=high)
 
 
 def fitting(fits: bool) -> str:

@@ -1,7 +1,7 @@
 """Referees: the parsers of other programs, which check what `export` writes.
 
     python tools/referees.py               install each referee into a folder of its own and run tests/referees with it; write the results
-    python tools/referees.py keys [NAME]   write tests/fixtures/referees/NAME.json: the keys that each program lists
+    python tools/referees.py keys [NAME]   write src/meshwise/data/programs/keys/NAME.json: the keys that each program lists
 
 Keys are read from the packages' sources, which are downloaded and not run, except where they exist only after an import.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-KEYS = ROOT / "tests" / "fixtures" / "referees"
+KEYS = ROOT / "src" / "meshwise" / "data" / "programs" / "keys"
 RESULTS = ROOT / "docs" / "use" / "referees.json"
 FOLDER = ROOT / ".referees"
 OWN = ("numpy", "scipy", "typer", "rich", "huggingface-hub", "gguf", "pyyaml", "pytest", "hypothesis")

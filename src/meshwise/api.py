@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, given, parameters
+from meshwise.plan.pick.ask import PickAsk
 
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
     from meshwise.audit.doctor.parts import PartComparison
     from meshwise.audit.report import Audit
     from meshwise.calibrate.result import Result
+    from meshwise.calibrate.rl.validate import RlValidation
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
     from meshwise.plan.cheapest import Cheapest
+    from meshwise.plan.pick.answer import Pick
+    from meshwise.plan.pick.machines import Machines
     from meshwise.plan.rl.plan import RolloutPlan
     from meshwise.plan.serve.front import Front
     from meshwise.plan.serve.plan import ServePlan
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from meshwise.run.probe.store import Probed
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.session import ServeDryRun, Serving
+    from meshwise.run.share import Shared
     from meshwise.run.train.dry_run import DryRun
     from meshwise.run.train.folder import RunFolder
     from meshwise.run.train.generate import Generated
@@ -88,8 +93,10 @@ def answers(ask: Callable[P, Asked]) -> Callable[[Callable[[Asked], Answer]], Ca
 def plan(ask: TrainAsk) -> "TrainPlan":
     """Find the fastest layouts to train a model on a cluster. DoesNotFit where none fits."""
     from meshwise.plan.train.plan import make
+    from meshwise.programs.writable import writable
 
-    return make(ask)
+    made = make(ask)
+    return writable(made) if ask.framework else made
 
 
 @answers(ServeAsk)
@@ -99,6 +106,15 @@ def serve(ask: ServeAsk) -> "ServePlan":
     from meshwise.programs.engines import commands
 
     return make(ask, commands)
+
+
+@answers(PickAsk)
+def pick(ask: PickAsk) -> "Pick | Machines":
+    """Find the open models that run on a machine, by published quality; with `buy` or `rent`, machines. DoesNotFit where none does."""
+    from meshwise.plan.pick import answer, machines
+    from meshwise.programs.start import start
+
+    return (machines.answer if ask.buy or ask.rent else answer.answer)(ask, start)
 
 
 @answers(ShapeAsk)
@@ -111,7 +127,7 @@ def shapes(ask: ShapeAsk) -> "Shapes":
 
 @answers(TrainAsk)
 def rollouts(ask: TrainAsk) -> "RolloutPlan":
-    """Find the fastest split of devices between training and generating answers (objective "ppo" or "grpo"). DoesNotFit where none fits."""
+    """Find the fastest split of devices between training and generating answers (objective "grpo", ...). DoesNotFit where none fits."""
     from meshwise.plan.rl.plan import make
 
     return make(ask)
@@ -246,14 +262,16 @@ def cheapest(ask: TrainAsk | str, *axes: str, **words: Any) -> "Cheapest":
     return answer(given(TrainAsk, {"model": ask, **words}) if isinstance(ask, str) else ask, axes)
 
 
-def load(path: str | Path) -> "TrainPlan | ServePlan":
+def load(path: str | Path) -> "TrainPlan | ServePlan | RolloutPlan":
     """Open a plan.json that `save`, `plan --out` or `serve --out` wrote."""
     from meshwise.catalogue import records
+    from meshwise.plan.rl import plan as rollouts
     from meshwise.plan.serve import plan as serving
     from meshwise.plan.train import plan as training
 
     kind = records.any_table(Path(path)).get("kind", "")
-    return serving.read(Path(path)) if kind == serving.ServePlan.kind else training.read(Path(path))
+    readers = {serving.ServePlan.kind: serving.read, rollouts.RolloutPlan.kind: rollouts.read}
+    return readers.get(str(kind), training.read)(Path(path))
 
 
 def load_bench(path: str | Path) -> "Bench":
@@ -279,6 +297,13 @@ def is_bench(path: str | Path) -> bool:
     return records.any_table(Path(path)).get("kind", "") == report.KIND
 
 
+def share(report: str | Path, folder: str | Path = "shared-runs", *, write: bool = False) -> "Shared":
+    """Return the rows of a report of `bench --out` without anything personal; `write`: into a file that `validate` of the folder reads."""
+    from meshwise.run.share import share
+
+    return share(Path(report), Path(folder), write=write)
+
+
 def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":
     """Explain why the best layout of a training plan won, against the runner-up or a layout of your own: `plan.explain(versus)`."""
     return plan.explain(versus)
@@ -294,7 +319,7 @@ def write(path: str | Path, content: str | bytes) -> None:
 # Launch files.
 
 
-def export(plan: "str | Path | TrainPlan | ServePlan", **words: Any) -> "Exported":
+def export(plan: "str | Path | TrainPlan | ServePlan | RolloutPlan", **words: Any) -> "Exported":
     """Write a plan as the files of another program: export(plan, to="megatron", launcher="slurm").save("job").
 
     Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
@@ -429,7 +454,7 @@ def compare(folder: str | Path) -> "PartComparison":
 
 def validate(
     table: str | Path, *, calibration: str = "", fit: bool = False, leave_out: LeaveOut | None = None
-) -> "TrainValidation | ServeValidation":
+) -> "TrainValidation | ServeValidation | RlValidation":
     """Predict every run of a table of measurements (a built-in name, .csv or .jsonl) and score the predictions. With `fit`,
     each row or group of rows is predicted by a fit that left it out."""
     from meshwise.calibrate import dispatch

@@ -18,10 +18,12 @@ import yaml
 
 from meshwise import api
 from meshwise.errors import UserError
+from meshwise.plan.rl.plan import RolloutPlan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs import setup as setups
 from meshwise.programs.program import Job, Setup, launchers, programs
+from meshwise.programs.rl import facts as rollout_facts
 from meshwise.programs.serve import setup as serve_setups
 from meshwise.programs.write import export
 
@@ -49,17 +51,27 @@ FIX = {
     "fsdp": ("tp=1", "cp=1", "pp=1", "recompute=full"),
     "maxtext": ("cp=1",),
 }
+TUNED = {"unsloth": "1xh100-sxm", "mlx-lm": "1xm3-ultra", "ms-swift": "8xh100-sxm", "automodel": "8xh100-sxm"}
+"""Machines on which programs for adapters are planned."""
+ROLLOUTS = ("verl", "nemo-rl", "openrlhf", "trl")
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "tensorrt-llm", "dynamo": "vllm", "llama.cpp": "llama.cpp",
            "ollama": "ollama", "mlx": "mlx"}  # fmt: skip
 WRITTEN = sorted(name for name, program in programs().items() if program.write is not None)
-QUICK = ("megatron", "torchtitan-0.2", "vllm", "llama.cpp")
+QUICK = ("megatron", "torchtitan-0.2", "unsloth", "verl", "vllm", "llama.cpp")
 """Programs of every kind of file, tried in each run of the tests."""
 LAUNCHERS = sorted(launchers())
 
 
 @cache
-def plan_for(program: str) -> TrainPlan | ServePlan:
+def plan_for(program: str) -> TrainPlan | ServePlan | RolloutPlan:
     """Return a plan that a program can write."""
+    if program in TUNED:
+        return api.plan("llama-3.1-8b", on=TUNED[program], batch="16x2048", framework=program, finetune="lora:16", top=20)
+    if program in ROLLOUTS:
+        mode = "colocated" if program == "trl" else "split"
+        return api.rollouts(
+            "qwen2.5-7b", on="2x8xh100-sxm", batch=64, seq=4096, answer="900:3072", objective="grpo", framework=program, mode=mode
+        )
     if program in ENGINES:
         on = "1xm3-ultra" if program == "mlx" else "1xh100-sxm"
         return api.serve("llama-3.1-8b", on=on, engine=ENGINES[program])
@@ -72,7 +84,8 @@ def plan_for(program: str) -> TrainPlan | ServePlan:
 @cache
 def row_for(program: str) -> int:
     """Return the number of the first layout that a program can write."""
-    for number in range(1, len(plan_for(program).choices) + 1):
+    plan = plan_for(program)
+    for number in range(1, len(plan.splits if isinstance(plan, RolloutPlan) else plan.choices) + 1):
         try:
             export(plan_for(program), program, row=number)
             return number
@@ -85,6 +98,8 @@ def row_for(program: str) -> int:
 def setup_for(program: str) -> Setup:
     """Return the facts of the layout that a program can write."""
     plan, row = plan_for(program), row_for(program)
+    if isinstance(plan, RolloutPlan):
+        return rollout_facts.of_plan(plan, row)
     return serve_setups.of_plan(plan, row) if isinstance(plan, ServePlan) else setups.of_plan(plan, row)
 
 
@@ -108,7 +123,7 @@ def _named(setup: Setup, text: str) -> Mapping[str, Any]:
 
 
 def test_every_program_that_is_written_is_tried() -> None:
-    assert set(WRITTEN) == {*FRAMEWORKS, *ENGINES}
+    assert set(WRITTEN) == {*FRAMEWORKS, *TUNED, *ROLLOUTS, *ENGINES}
 
 
 @pytest.mark.parametrize("program", [pytest.param(one, marks=[] if one in QUICK else pytest.mark.slow) for one in WRITTEN])

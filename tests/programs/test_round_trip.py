@@ -13,6 +13,8 @@ from support.launch_files import UNSAID, base, layout_of, read_again, with_layou
 
 WRITTEN = {name: program for name, program in programs().items() if program.kind == "train" and program.write is not None}
 NAMES = sorted(WRITTEN)
+ONE_DEVICE = ("mlx-lm", "unsloth")
+"""Programs that have no layout of many devices to say."""
 POWERS = st.sampled_from([1, 2, 4, 8])
 
 
@@ -80,6 +82,8 @@ def test_every_program_can_say_some_layout() -> None:
              "recompute": "none"}  # fmt: skip
     kinds = {stage: {"zero": stage, "dp_replicate": 1, "dp_shard": 64} for stage in (1, 2, 3)}
     for name, program in WRITTEN.items():
+        if name in ONE_DEVICE:  # tests/programs/test_tuners.py
+            continue
         setup = base("bloom") if name == "megatron-deepspeed" else base("dense")
         said = [setup] if name == "megatron-deepspeed" else [with_layout(setup, plain | kind) for kind in kinds.values()]
         assert any(not list(program.refuse(one)) for one in said), name

@@ -21,7 +21,7 @@ from meshwise.runs.serve import case as serve
 from meshwise.runs.table import run_of
 from meshwise.runs.train import case as train
 
-TABLES = sorted(set(files.files("measurements", ".csv")) - {"local_rig_notes"})
+TABLES = sorted(set(files.files("measurements", ".csv")) - {"local_rig_notes", "rl_steps"})
 """Every built-in table but one whose rows name no model that could be evaluated."""
 TRAINED = [name for name in TABLES if not is_served(name)]
 SERVED = [name for name in TABLES if is_served(name)]

@@ -1,9 +1,10 @@
 """Keys that programs list themselves, from their packages (`tools/referees.py keys`)."""
 
 import json
-from pathlib import Path
 
-LISTS = Path(__file__).parents[1] / "fixtures" / "referees"
+from meshwise.catalogue.files import BUILT_IN
+
+LISTS = BUILT_IN / "programs" / "keys"
 
 
 def listed(name: str) -> set[str]:

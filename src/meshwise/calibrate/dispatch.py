@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshwise.calibrate import probe_rows
 from meshwise.calibrate.result import Result
+from meshwise.calibrate.rl.table import is_rl_table
 from meshwise.calibrate.score import LeaveOut
 from meshwise.catalogue import chips as chip_catalogue
 from meshwise.catalogue import engines, files, frameworks
@@ -13,20 +14,32 @@ from meshwise.errors import UserError
 from meshwise.runs.table import find_table, is_serving_table
 
 if TYPE_CHECKING:
+    from meshwise.calibrate.rl.validate import RlValidation
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
 
 
 def is_served(table: str) -> bool:
     """Return whether a table is of served models; otherwise it is of training runs."""
-    return is_serving_table(find_table(table))
+    path = find_table(table)
+    return is_serving_table(min(path.glob("*.csv")) if path.is_dir() else path)
 
 
-def validate(table: str, calibration: str, fit: bool, leave_out: LeaveOut | None) -> "TrainValidation | ServeValidation":
+def validate(
+    table: str, calibration: str, fit: bool, leave_out: LeaveOut | None
+) -> "TrainValidation | ServeValidation | RlValidation":
     """Predict and score a table of training runs or of served models."""
     left = leave_out or ("row" if fit else None)
     if left and calibration:
         raise UserError("--fit makes its own calibration; drop --calibration, or --fit and --leave-out")
+    if is_rl_table(find_table(table)):
+        if left:
+            raise UserError(
+                f"{table} holds steps on generated answers, which leave out whole programs: drop --fit and --leave-out"
+            )
+        from meshwise.calibrate.rl.validate import validate as validate_rl
+
+        return validate_rl(table, calibration)
     if is_served(table):
         from meshwise.calibrate.serve.validate import validate as validate_serve
 
@@ -44,6 +57,11 @@ def calibrate(
     leave_out: LeaveOut | None,
 ) -> Result:
     """Fit to tables of training runs (and a probe), or of served models."""
+    for name in tables:
+        if is_rl_table(find_table(name)):
+            raise UserError(
+                f"{name} holds steps on generated answers: validate scores it, and benchmarks/accuracy/rl_steps.py fits to it"
+            )
     keys = [chip_catalogue.find_chip(name).key for name in chips]
     probes = files.files("probes", ".jsonl")
     kinds = {is_served(name) for name in tables if name not in probes}

@@ -10,7 +10,10 @@
     here.py          this machine: its GPUs, its memory, its name as a cluster
     frameworks.py    Framework: what a training program overlaps, stores and supports
     engines.py       Engine, Runtime: what a serving program supports, and how it allocates memory
+    rl_programs.py   RlProgram: what a program that trains on generated answers does; Overheads: what its phases cost
     quality.py       Quality: what formats of weights cost in quality, with sources
+    releases.py      Release, Offer: open models, where their weights are, and their published scores
+    power.py         Power: what chips draw by what they do, fitted on meters; hosts and grids
     calibrations.py  Calibration, ServeCalibration: fitted coefficients
     origins.py       Origin: what each calibration was fitted to, and the digest of its file
     modes.py         Mode: a state in which runs of a campaign are slower, whatever the model

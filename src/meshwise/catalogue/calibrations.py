@@ -190,6 +190,8 @@ class ServeCalibration(Record):
     if the chip's own cache serves heads that share keys."""
     flash_cache: Count = coefficient(0.5, width=0.4, most=1)
     """Fraction of the memory bandwidth when reading the KV cache once for all heads that share it, as flash kernels do."""
+    cache_reach: Count = coefficient(0.0, width=0.4)
+    """Bytes of the KV cache that flash kernels read per cycle of all SMs, where that bounds them before the bandwidth does; 0: no bound."""
     layer: Seconds = coefficient(9.5e-5, width=0.4)
     """Per layer and step: kernels that start one after another."""
     expert: Seconds = coefficient(3e-5, width=0.5)

@@ -1,11 +1,15 @@
 """The machine that runs this process: its GPUs, its memory, and its name as a cluster."""
 
 import os
+import platform
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 from meshwise.catalogue import chips
+from meshwise.errors import UserError, quoted
+from meshwise.units import GIB
 
 NETWORK = "10Gbps"
 """Assumed between nodes whose network is unknown."""
@@ -23,11 +27,46 @@ def gpus() -> list[str]:
     """Return the names of this machine's NVIDIA GPUs, as many as CUDA_VISIBLE_DEVICES exposes."""
     if shutil.which("nvidia-smi") is None:
         return []
-    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False)
-    names = [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    names = _lines("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return names if visible is None else names[: len([number for number in visible.split(",") if number.strip()])]
+
+
+def _lines(*command: str) -> list[str]:
+    """Return the lines that a program prints; none where it fails or is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def radeons() -> list[str]:
+    """Return the names of this machine's AMD GPUs, as rocm-smi prints them."""
+    if shutil.which("rocm-smi") is None:
+        return []
+    head, *rows = [line.split(",") for line in _lines("rocm-smi", "--showproductname", "--csv")] or [[]]
+    column = next((i for i, title in enumerate(head) if title.lower() == "card series"), None)
+    return [row[column].strip() for row in rows if len(row) > column] if column is not None else []
+
+
+def machine_text() -> str:
+    """Return this machine as the text of devices to serve on: its GPUs and the memory of their host, its Apple chip, or its CPU.
+    UserError for a GPU that the catalogue does not have."""
+    memory = f":{host_memory() / GIB:.0f}GB"
+    names = gpus() or radeons()
+    if names:
+        cards = {name: chips.known_chip(name.removeprefix("NVIDIA ")) for name in names}
+        strange = next((name for name, chip in cards.items() if chip is None), None)
+        if strange:
+            raise UserError(f"this machine has a {quoted(strange)}, which is not in the catalogue: name the devices with --on")
+        counts = Counter(chip.key for name in names if (chip := cards[name]))
+        return "+".join([*(f"{number}x{key}" for key, number in counts.items()), f"cpu{memory}"])
+    if platform.system() == "Darwin":
+        chip = chips.known_chip(" ".join(_lines("sysctl", "-n", "machdep.cpu.brand_string")))
+        if chip and chip.kind == "apple":
+            return f"{chip.key}{memory}"
+    return f"cpu{memory}"
 
 
 def host_memory() -> float:

@@ -90,7 +90,7 @@ class Finetune:
 
 
 FULL = Finetune()
-SAME_COST = dict.fromkeys(("rslora", "lora+", "loraplus", "pissa", "olora"), "lora")
+SAME_COST: dict[str, str] = dict.fromkeys(("rslora", "lora+", "loraplus", "pissa", "olora"), "lora")
 """Kinds of LoRA with another scale, learning rate or start, which cost the same."""
 
 

@@ -51,11 +51,15 @@ OBJECTIVES = {
         Objective("embedding", sequences=2, vocabulary=False, columns=(("anchor", "positive"), ("query", "document"), *PAIRS)),
         Objective("ppo", reference=True, forwards=2, generates=True, columns=(("prompt",), *TEXTS)),
         Objective("grpo", reference=True, forwards=2, generates=True, columns=(("prompt",), *TEXTS)),
+        Objective("rloo", reference=True, forwards=2, generates=True, columns=(("prompt",), *TEXTS)),
+        Objective("reinforce++", reference=True, forwards=2, generates=True, columns=(("prompt",), *TEXTS)),
+        Objective("dapo", forwards=1, generates=True, columns=(("prompt",), *TEXTS)),
     )
 }
 """DPO arXiv:2305.18290, KTO arXiv:2402.01306, ORPO arXiv:2403.07691, SimPO arXiv:2405.14734, CPO arXiv:2401.08417, GKD
-arXiv:2306.13649 (answers that the student generates are not counted), PPO arXiv:2203.02155, GRPO arXiv:2402.03300. PPO and GRPO read each
-generated answer once with the policy, for its probabilities when it was generated, and once with the reference."""
+arXiv:2306.13649 (answers that the student generates are counted with --teacher), PPO arXiv:2203.02155, GRPO arXiv:2402.03300. PPO and
+GRPO read each generated answer once with the policy, for its probabilities when it was generated, and once with the reference; so do
+RLOO (arXiv:2402.14740) and REINFORCE++ (arXiv:2501.03262). DAPO (arXiv:2503.14476) has no reference."""
 SFT = OBJECTIVES["sft"]
 
 

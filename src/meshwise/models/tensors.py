@@ -45,7 +45,8 @@ class Slot:
 
     @property
     def expert(self) -> bool:
-        return "_exps." in self.name
+        """Whether a token reads only those of its copies that it is routed to; scales of all experts in one row are read whole."""
+        return "_exps." in self.name and self.share < 1
 
 
 def architecture(model: Model) -> Architecture:

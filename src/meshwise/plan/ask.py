@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from meshwise import units
 from meshwise.catalogue.frameworks import ELEMENT_BYTES, GRAPHS, KERNELS, LOSSES
+from meshwise.catalogue.power import intensity
 from meshwise.cost import axes, finetune
 from meshwise.cost.axes import Bounds
 from meshwise.cost.precision import PRECISIONS
@@ -28,6 +29,7 @@ from meshwise.plan.fields import (
     question,
     whole,
 )
+from meshwise.plan.rl_fields import RolloutFields
 
 LAYOUT = "Layout"
 RECIPE = "Recipe of the program"
@@ -36,6 +38,7 @@ FINETUNE = "Fine-tuning"
 FAILURES = "Failures (with --tokens)"
 SHAPE = "Model shape (instead of MODEL)"
 TARGETS = "Latency targets"
+ENERGY = "Power and energy"
 LOAD = "Load"
 QUANTILES = ("p50", "p95", "p99")
 
@@ -142,8 +145,33 @@ _ACCEPTED_SHARE = number(0, 0.99)
 ADAPTERS: Kind[str, str] = Kind(_adapters, str, "N:RANK")
 
 
+def _grid(value: str) -> str:
+    intensity(value)
+    return value
+
+
+_GRID: Kind[str, str] = Kind(_grid, str)
+
+
 @question
-class TrainAsk(Ask):
+class EnergyAsk(Ask):
+    """What a question says about power: a limit of each device, and what a kWh costs in dollars and carbon."""
+
+    power_limit: float = asked(
+        default=0.0, converter=quantity("watts", positive=True, metavar="WATTS"), help="Power limit of one device: 300W.",
+        shown="the chip's", group=ENERGY,
+    )  # fmt: skip
+    grid: str = asked(
+        default="", converter=_GRID, help="Grams of CO2 per kWh: a country, 240, or 24 numbers by hour.", group=ENERGY
+    )
+    energy_price: float = asked(default=0.0, converter=number(0, 100), help="Dollars per kWh: 0.15.", group=ENERGY)
+    pue: float = asked(
+        default=1.0, converter=number(1, 5), help="Power of the building over that of its computers.", group=ENERGY
+    )
+
+
+@question
+class TrainAsk(EnergyAsk, RolloutFields):
     """How to train a model: `meshwise plan`. Seconds, bytes/s, tokens and dollars per second."""
 
     verb: ClassVar[str] = "plan"
@@ -185,10 +213,6 @@ class TrainAsk(Ask):
         help="Count the tower for pictures beside the language model.",
     )  # fmt: skip
     images: int = asked(default=1, converter=whole(1, 10_000), help="Pictures per sequence (with --tower).", group=FINETUNE)
-    answers: int = asked(default=8, converter=whole(1, 4096), help="Answers generated per prompt (ppo, grpo).", group=FINETUNE)
-    prompt: int = asked(
-        default=512, converter=LENGTH, help="Prompt tokens; the answer is the rest of --seq (ppo, grpo).", group=FINETUNE
-    )
     data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=FINETUNE)
     epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=FINETUNE)
     packing: bool = asked(
@@ -285,6 +309,9 @@ class TrainAsk(Ask):
     def words(self) -> list[str]:
         """Return the command-line arguments, the batch with its sequence length, so that neither depends on a default."""
         arguments = super().words()
+        if self.model in arguments:  # what is meant comes first
+            arguments.remove(self.model)
+            arguments.insert(0, self.model)
         if not self.batch:
             return arguments
         for flag, value in (("--seq", ""), ("--batch", f"{self.batch}x{self.seq}")):
@@ -322,7 +349,7 @@ class ShapeAsk(TrainAsk):
 
 
 @question
-class ServeAsk(Ask):
+class ServeAsk(EnergyAsk):
     """How to serve a model: `meshwise serve`. Tokens, seconds, bytes/s and dollars per second."""
 
     verb: ClassVar[str] = "serve"

@@ -107,8 +107,8 @@ class Ask:
 
 
 def spec(cls: type[Any]) -> dict[str, About]:
-    """Return the fields of a question by name, in order."""
-    return {f.name: f.metadata["asked"] for f in fields(cls) if "asked" in f.metadata}
+    """Return the fields of a question by name, in order: its arguments, then its flags."""
+    return {f.name: f.metadata["asked"] for f in sorted(fields(cls), key=lambda f: f.kw_only is True) if "asked" in f.metadata}
 
 
 def defaults(cls: type[Any]) -> dict[str, Any]:

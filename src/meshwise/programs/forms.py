@@ -8,8 +8,9 @@ from typing import Any, cast
 
 VARIABLES = ("$NNODES", "$NODE_RANK", "$MASTER_ADDR", "$MASTER_PORT")
 """Shell variables that a launcher sets and that words of a command may hold."""
-REQUIRED_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):\?([\w ,.:;/()'+-]*)\}")
-"""A variable that the user must set, with what it means: words alone, because a shell would expand anything else in it."""
+REQUIRED_VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):\?([\w ,.:;/()+-]*)\}")
+"""A variable that the user must set, with what it means: words alone, because a shell would expand anything else
+in it, and an apostrophe would begin a text that goes on to the next one."""
 EXPANDED = re.compile(
     rf"\$(?:NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM[A-Z_]*)\b|\$\{{[A-Z][A-Z0-9_]*\}}|{REQUIRED_VARIABLE.pattern}"
 )
@@ -69,6 +70,8 @@ def _scalar(value: Any) -> str:
     """Return a value in JSON, which YAML reads in the same way; plain words without quotes."""
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w./-]*", value) and value.lower() not in _RESERVED_WORDS:
         return value
+    if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:
+        return text.replace("e", ".0e")  # YAML 1.1 takes 1e-05 for text
     return quoted(value)
 
 

@@ -1,6 +1,6 @@
 """Program and Launcher: how one training or serving program, and one way to start processes, say the facts of a run.
 
-A program is one file with `PROGRAM` in `train/` or `serve/`, a launcher one file with `LAUNCHER` in `launch/`, each named like its file,
+A program is one file with `PROGRAM` in `train/`, `serve/`, `rl/`, a launcher one with `LAUNCHER` in `launch/`, each named like its file,
 punctuation aside; another package registers its own under the entry-point groups `meshwise.programs` and `meshwise.launchers`. The table
 `keys` of a program serves both directions: `wording` turns the facts of a plan into the program's own facts, `keys` writes and reads them,
 `meaning` turns them back.
@@ -20,6 +20,7 @@ from meshwise.runs.run import Run, Stated, Value
 
 PROGRAMS, LAUNCHERS = "meshwise.programs", "meshwise.launchers"
 TRAIN, SERVE, LAUNCH = "meshwise.programs.train", "meshwise.programs.serve", "meshwise.programs.launch"
+RL = "meshwise.programs.rl"
 """The folders of our own programs and launchers."""
 Form = Literal["flags", "yaml", "toml", "json", "text"]
 KERNELS = "kernels:"
@@ -132,7 +133,7 @@ class Program:
     title: str
     version: str
     """The version whose keys and defaults these are."""
-    kind: Literal["train", "serve"] = "train"
+    kind: Literal["train", "serve", "rl"] = "train"
     framework: str = ""
     """The framework of the catalogue that predicts it (training), or the engine (serving)."""
     form: Form
@@ -147,6 +148,8 @@ class Program:
     """Turn facts in the program's own words into those of FACTS, and add what follows from them."""
     recognises: Callable[[Sequence[Setting], Source | None, str], int]
     """Return how surely settings are of this program, 0 for no, from the settings, the file, and the script that a command starts."""
+    edition: Callable[[Run], str] | None = None
+    """Return the version that the facts of a file belong to, where files of several are read."""
     flag_words: bool = False
     """Whether keys of a YAML or JSON form are also read from flags: --per_device_train_batch_size 4."""
     refers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -156,9 +159,13 @@ class Program:
     check: str = ""
     """The command with which a user checks the files by the program's own parser."""
 
-    def read(self, settings: Iterable[Setting], companions: Iterable[Run] = ()) -> Run:
+    def version_of(self, facts: Run) -> str:
+        """Return the version that a file is of."""
+        return self.edition(facts) if self.edition is not None else self.version
+
+    def read(self, settings: Iterable[Setting], companions: Iterable[Run] = (), base: str = "") -> Run:
         """Return the facts of the settings, with gaps filled from companion files, then from this version's defaults, and their
-        meaning."""
+        meaning. `base`: a configuration that was not given, whose values take the place of the defaults and are not known."""
         rows = self.table()
         said: list[Stated] = []
         for setting in settings:
@@ -170,7 +177,8 @@ class Program:
         version = f"default of {self.title} {self.version}"
         missing = {row.fact: row for row in reversed(self.keys) if row.default is not None and row.fact not in facts}
         facts = facts.adding(Stated(row.fact, row.default, "default", None, row.key, version) for row in missing.values())
-        return self.meaning(facts)
+        facts = self.meaning(facts)
+        return _without_defaults(facts, base) if base else facts
 
     def table(self) -> dict[str, list[Key]]:
         """Return the rows by every spelling of their key; one key may say several facts."""
@@ -199,6 +207,12 @@ class Program:
     def key_of(self, fact: str) -> Key | None:
         """Return the row that writes a fact."""
         return next((row for row in self.keys if row.fact == fact and row.write != "never"), None)
+
+
+def _without_defaults(facts: Run, base: str) -> Run:
+    """Return the facts with those that only a default says as unknown: a file that was not given says them."""
+    why = f"in {base}, which was not given"
+    return facts.adding(Stated(one.fact, None, "unknown", one.span, one.key, why) for one in facts if one.how == "default")
 
 
 def predicted_by(program: Program, facts: Run) -> str:
@@ -242,6 +256,13 @@ class Launch:
 
     facts: tuple[Stated, ...]
     scripts: tuple[Source, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables that it sets for its scripts."""
+    files: tuple[Source, ...] = ()
+    """Files that it lays beside its scripts, such as those of a ConfigMap."""
+    pools: "tuple[Launch, ...]" = ()
+    """Servers of several kinds that it starts, such as one pool for prompts and one for outputs; each has its scripts and its machines."""
+    name: str = ""
 
 
 def _no_launch(_: Source) -> Launch | None:
@@ -274,7 +295,7 @@ class Launcher:
 @cache
 def programs() -> dict[str, Program]:
     """Load every program, by name."""
-    modules = load_plugins(PROGRAMS, (TRAIN, SERVE), "PROGRAM or lines")
+    modules = load_plugins(PROGRAMS, (TRAIN, SERVE, RL), "PROGRAM or lines")
     return _by_name(module.PROGRAM for module in modules.values() if hasattr(module, "PROGRAM"))
 
 
@@ -290,7 +311,7 @@ def _by_name(known: Iterable[Any]) -> dict[str, Any]:
 
 def find_program(name: str) -> Program:
     """Return a program by name; of ours, no other is loaded. UserError with the nearest name for an unknown one."""
-    own = getattr(load_own((TRAIN, SERVE), name), "PROGRAM", None)
+    own = getattr(load_own((TRAIN, SERVE, RL), name), "PROGRAM", None)
     return own if own is not None and own.name == name else _found(name, programs(), "--to")
 
 

@@ -39,6 +39,7 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     values |= {"in_backward": True} if plan.ask.in_backward else {}
     values |= {"sharded_by": sharded_by} if (sharded_by := sharding_of(q.work.framework)) else {}
     values |= adapters.facts_of(q.model, q.work.finetune)
+    values["save_every"] = save_every(choice)
     if plan.ask.tokens:
         steps = -(-int(plan.ask.tokens) // (plan.ask.batch * plan.ask.seq))
         values |= {"tokens": plan.ask.tokens, "steps": steps, "samples": steps * plan.ask.batch}
@@ -46,6 +47,16 @@ def of_plan(plan: TrainPlan, number: int = 1) -> Setup:
     config, _, _ = find.find_values(plan.ask.model)
     values |= _numbers(config)
     return Setup(values, config, find.hub_id(plan.ask.model), header(plan, choice), plan)
+
+
+MAX_SAVE_SECONDS = 4 * 3600.0
+"""Work between two checkpoints at most, whatever the failures: a job in a queue also ends at its time limit."""
+
+
+def save_every(choice: Choice) -> int:
+    """Return the steps between checkpoints: the plan's best interval for its failures."""
+    seconds = min(float(choice.goodput.get("interval", MAX_SAVE_SECONDS)), MAX_SAVE_SECONDS)
+    return max(1, round(seconds / choice.step)) if choice.step > 0 else 1000
 
 
 def sharding_of(framework: Framework) -> str:
@@ -69,7 +80,19 @@ def model_facts(model: Model) -> dict[str, Value]:
         number = ops["experts.up"].count // model.times["moe"]
         facts |= {"experts": number, "top_k": round(ops["experts.up"].m * number), "expert_ffn": ops["experts.up"].n}
         facts |= {"shared_ffn": ops["shared.up"].n} if "shared.up" in ops else {}
-    return facts
+        facts |= {"dense_layers": model.times["ffw"]} if model.times.get("ffw") else {}
+    return facts | _latent(model)
+
+
+def _latent(model: Model) -> dict[str, Value]:
+    """Return the ranks and widths of latent attention; nothing for another kind."""
+    ops = {op.name: op for op in model.ops}
+    if "attention.kv_down" not in ops or "attention.kv_norm" not in ops:
+        return {}
+    rank = ops["attention.kv_norm"].n
+    rope, scores = ops["attention.kv_down"].n - rank, ops["attention.scores"]
+    facts: dict[str, Value] = {"kv_rank": rank, "rope_dim": rope, "nope_dim": scores.k - rope, "v_dim": scores.n}
+    return facts | ({"q_rank": ops["attention.q_norm"].n} if "attention.q_down" in ops else {})
 
 
 def _numbers(config: Mapping[str, object]) -> dict[str, Value]:
@@ -78,7 +101,9 @@ def _numbers(config: Mapping[str, object]) -> dict[str, Value]:
     theta = config.get("rope_theta") or (cast(dict[str, object], rope).get("rope_theta") if isinstance(rope, dict) else None)
     eps = next((config[key] for key in ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps") if key in config), None)
     stated = {"rope_theta": theta, "norm_eps": eps}
-    return {name: float(value) for name, value in stated.items() if isinstance(value, int | float)}
+    numbers: dict[str, Value] = {name: float(value) for name, value in stated.items() if isinstance(value, int | float)}
+    counts = {"expert_groups": "n_group", "group_top_k": "topk_group", "mtp_layers": "num_nextn_predict_layers"}
+    return numbers | {name: count for name, key in counts.items() if isinstance(count := config.get(key), int) and count}
 
 
 def header(plan: TrainPlan, choice: Choice) -> tuple[str, ...]:

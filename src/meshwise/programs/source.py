@@ -98,3 +98,5 @@ class Command:
     """Exported variables and assignments before the command."""
     certain: bool = True
     """Whether the command certainly starts: not in a branch whose condition is unknown."""
+    by: tuple[tuple[str, int], ...] = ()
+    """What the tests depend on that decide whether, or how, it starts, with the way that each goes here: ('$1 (train.sh:3)', 0)."""

@@ -11,6 +11,7 @@ from meshwise.cost.axes import AXES, NAMES, layout_name
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.step import peak
 from meshwise.errors import UserError
+from meshwise.plan.rl.plan import RolloutPlan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.plan.train.rules import broken
@@ -20,6 +21,8 @@ from meshwise.programs.train import recipe
 from meshwise.units import GIB
 
 CUTS = ("tp", "pp", "cp")
+DOES = {"serve": "serves", "train": "trains", "rl": "trains on generated answers"}
+MADE_FOR = {"serve": "serving", "train": "training", "rl": "training on generated answers"}
 MAX_REFUSALS = 6
 """Refusals in a row: the nearest layout to one may be refused for another reason."""
 
@@ -56,7 +59,13 @@ class Exported:
 
 
 def export(
-    plan: TrainPlan | ServePlan, to: str, launcher: str = "", row: int = 1, *, name: str = "", hours: float = Job.hours
+    plan: TrainPlan | ServePlan | RolloutPlan,
+    to: str,
+    launcher: str = "",
+    row: int = 1,
+    *,
+    name: str = "",
+    hours: float = Job.hours,
 ) -> Exported:
     """Return one layout of a plan as the files of a program. UserError with the nearest layout for what the program cannot say.
 
@@ -64,13 +73,17 @@ def export(
     program = find_program(to)
     if program.write is None:
         raise UserError(f"--to {to}: {program.title} is only read ('meshwise check'), not written")
-    serves = isinstance(plan, ServePlan)
-    if serves != (program.kind == "serve"):
-        raise UserError(f"--to {to}: {program.title} {'serves' if program.kind == 'serve' else 'trains'}, and the plan is for "
-                        f"{'serving' if serves else 'training'}")  # fmt: skip
-    setup = _serve_setup(plan, row) if isinstance(plan, ServePlan) else setups.of_plan(plan, row)
-    _check_adapters(program, setup)
+    kind = "serve" if isinstance(plan, ServePlan) else "rl" if isinstance(plan, RolloutPlan) else "train"
+    if kind != program.kind:
+        raise UserError(f"--to {to}: {program.title} {DOES[program.kind]}, and the plan is for {MADE_FOR[kind]}")
+    setup = _setup(plan, row)
+    if kind == "rl":
+        _check_program(program, setup)
+    else:
+        _check_adapters(program, setup)
     refusals = list(program.refuse(setup))
+    if refusals and kind == "rl":
+        raise UserError("; ".join(refusal.why for refusal in refusals))
     if refusals:
         raise UserError(_refused(program, setup, refusals))
     setup = replace(setup, header=(*setup.header, *_header(program, setup)))
@@ -81,15 +94,41 @@ def export(
         command=written.command, starter=written.starter, environment=written.environment, others=written.others,
         header=setup.header, files=written.files, chip=setup.text("chip"), hours=hours,
     )  # fmt: skip
-    made = {**starter.write(job)}
+    made, start = _named(starter.write(job), starter.start, "serve" if kind == "serve" else "train")
     made |= {name: text for name, text in written.files.items() if name not in made}
-    return Exported(made, starter.start, program.check, program.title, program.version)
+    return Exported(made, start, program.check, program.title, program.version)
 
 
-def _serve_setup(plan: ServePlan, row: int) -> Setup:
-    from meshwise.programs.serve import setup
+def _named(made: Mapping[str, str], start: str, stem: str) -> tuple[dict[str, str], str]:
+    """Return a launcher's files and its command with names that say whether they train or serve."""
+    other = "train" if stem == "serve" else "serve"
+    names = {name: stem + name.removeprefix(other) for name in made if name.startswith((f"{other}.", f"{other}_"))}
+    for old, new in names.items():
+        start = start.replace(old, new)
+        made = {names.get(name, name): text.replace(old, new) for name, text in made.items()}
+    return dict(made), start
 
-    return setup.of_plan(plan, row)
+
+def _setup(plan: TrainPlan | ServePlan | RolloutPlan, row: int) -> Setup:
+    """Return the facts of a row of a plan."""
+    if isinstance(plan, ServePlan):
+        from meshwise.programs.serve import setup
+
+        return setup.of_plan(plan, row)
+    if isinstance(plan, RolloutPlan):
+        from meshwise.programs.rl import facts
+
+        return facts.of_plan(plan, row)
+    return setups.of_plan(plan, row)
+
+
+def _check_program(program: Program, setup: Setup) -> None:
+    """Refuse a plan of another program, whose modes, layouts and objectives differ."""
+    if setup.plan.program != program.framework:
+        raise UserError(
+            f"--to {program.name}: the plan was made for {setup.plan.framework}, which splits devices differently; plan again with "
+            f"--framework {program.framework}"
+        )
 
 
 def _name(setup: Setup) -> str:

@@ -8,6 +8,8 @@
     children.py   end child processes with their parent
     packages.py   optional packages, and the command that installs one
     scratch.py    files between processes that leave nothing behind
+    meter.py      power of this machine's devices while something runs: NVML, rocm-smi, RAPL
+    share.py      a bench as a row that anybody can check: nothing personal, shown before it is written
     callbacks.py  Say and Progress: how long functions report to their caller
 Prints nothing: lines and progress go to callbacks.
 """

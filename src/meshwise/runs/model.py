@@ -73,6 +73,12 @@ class Shape(NamedTuple):
     top_k: int
     expert_ffn: int
     shared_ffn: int
+    dense_layers: int = 0
+    groups: tuple[int, int] = (0, 0)
+    """Groups of experts, and those of a token."""
+    latent: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    """Of latent attention: the ranks of queries and of keys and values, and the widths of a head without positions, with them, and of its
+    values; zeros for another kind."""
 
 
 def shape_of(run: Run, heads: dict[int, int]) -> Shape:
@@ -98,7 +104,15 @@ def shape_of(run: Run, heads: dict[int, int]) -> Shape:
         top_k=whole(run, "top_k", default=1),
         expert_ffn=width,
         shared_ffn=whole(run, "shared_ffn", default=0) or whole(run, "shared_experts", default=0) * width,
+        dense_layers=whole(run, "dense_layers", default=0),
+        groups=(whole(run, "expert_groups", default=0), whole(run, "group_top_k", default=0)),
+        latent=_latent(run),
     )
+
+
+def _latent(run: Run) -> tuple[int, int, int, int, int]:
+    q, kv, nope, rope, v = (whole(run, name, default=0) for name in ("q_rank", "kv_rank", "nope_dim", "rope_dim", "v_dim"))
+    return (q, kv, nope, rope, v) if kv else (0, 0, 0, 0, 0)
 
 
 def _yes_or_no(run: Run, name: str) -> str:
@@ -129,6 +143,8 @@ def _candidates(s: Shape) -> tuple[Model, ...]:
         "intermediate_size": s.ffn,
         "vocab_size": s.vocab,
     }
+    if s.latent[1] or (s.experts and s.dense_layers):
+        return (_sparse(s, llama, name),)
     if s.experts:
         return (_mixture(s, llama, name),)
     gpt = {
@@ -162,6 +178,31 @@ def _candidates(s: Shape) -> tuple[Model, ...]:
 def _tied_or_not(s: Shape, values: dict[str, object], name: str) -> tuple[Model, ...]:
     ways = (s.tied == "yes",) if s.tied else (False, True)
     return tuple(build(values | {"tie_word_embeddings": tied}, name + "-tied" * tied, SOURCE) for tied in ways)
+
+
+def _sparse(s: Shape, llama: dict[str, object], name: str) -> Model:
+    """Build a model with latent attention, or with dense layers before those with experts: DeepSeek's and GLM's."""
+    q, kv, nope, rope, v = s.latent
+    shared = s.shared_ffn // s.expert_ffn if s.expert_ffn else 0
+    sizes: dict[str, object] = {
+        "first_k_dense_replace": s.dense_layers if s.experts else s.layers, "n_routed_experts": s.experts or 1,
+        "num_experts_per_tok": s.top_k or 1, "moe_intermediate_size": s.expert_ffn, "n_shared_experts": shared,
+        "tie_word_embeddings": s.tied == "yes", "n_group": s.groups[0] or 1, "topk_group": s.groups[1] or s.groups[0] or 1,
+    }  # fmt: skip
+    if kv:
+        heads = {
+            "kv_lora_rank": kv,
+            "q_lora_rank": q or None,
+            "qk_nope_head_dim": nope,
+            "qk_rope_head_dim": rope,
+            "v_head_dim": v,
+        }
+        sizes |= {"model_type": "deepseek_v3", **heads}
+    else:
+        sizes |= {"model_type": "glm4_moe"}
+    kept = {key: value for key, value in llama.items() if not kv or key not in ("head_dim", "num_key_value_heads")}
+    label = f"sparse-{name}-e{s.experts}-k{s.top_k}-w{s.expert_ffn}-s{s.shared_ffn}-d{s.dense_layers}-r{kv}"
+    return build(kept | sizes, label, SOURCE)
 
 
 def _mixture(s: Shape, llama: dict[str, object], name: str) -> Model:

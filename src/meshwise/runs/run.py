@@ -19,6 +19,15 @@ VARIABLES = tuple(ENVIRONMENT + start for start in _LIBRARIES.split())
 """Starts of the environment variables that programs and libraries read; others are a script's own."""
 
 
+def in_words(value: Value | None) -> str:
+    """Return a value for people."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(str(item) for item in value)
+    return f"{value:,}" if isinstance(value, int) and value > 99_999 else "unknown" if value is None else str(value)
+
+
 class Span(NamedTuple):
     """A piece of a file: the line it is on, and the characters that hold the value, which `--fix` replaces."""
 

@@ -68,7 +68,7 @@ def find_table(text: str) -> Path:
     path, known = Path(text), files.files("measurements", ".csv")
     if text in known:
         return known[text]
-    if path.suffix in (".csv", ".jsonl") or path.is_file():
+    if path.suffix in (".csv", ".jsonl") or path.is_file() or (path.is_dir() and any(path.glob("*.csv"))):
         return path
     if text == PROBED_CHIP:
         raise UserError("this machine was not measured yet: run 'meshwise probe' first")

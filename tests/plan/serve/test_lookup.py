@@ -65,9 +65,9 @@ def test_unified_memory_is_counted_once() -> None:
 
 
 def test_layers_in_host_memory_need_room_there() -> None:
-    ask = {"model": "llama-3.3-70b:q4_k_m", "on": "rtx4090"}
-    assert search(question(ServeAsk(**ask, ram="64GB"))).options
-    q = question(ServeAsk(**ask, ram="8GB"))
+    enough, little = (ServeAsk("llama-3.3-70b:q4_k_m", on="rtx4090", ram=ram) for ram in ("64GB", "8GB"))
+    assert search(question(enough)).options
+    q = question(little)
     error = refuse(q, search(q))
     assert isinstance(error, DoesNotFit)
     assert "12 GiB more host memory" in str(error)

@@ -109,8 +109,8 @@ def test_tensor_parallelism_cuts_no_4_bit_weights(finetune: str) -> None:
         ({"epochs": 3}, "--epochs counts passes over --data"),
         ({"packing": False}, "leave out --no-packing"),
         ({"images": 2}, "--images counts pictures for --tower"),
-        ({"answers": 4}, "--objective ppo or grpo"),
-        ({"prompt": 100}, "--objective ppo or grpo"),
+        ({"answers": 4}, "--objective ppo, grpo"),
+        ({"prompt": 100}, "--objective ppo, grpo"),
     ],
 )
 def test_options_without_effect_are_refused(change: dict[str, Any], words: str) -> None:

@@ -50,10 +50,37 @@ def test_arguments_and_the_environment_are_unknown_until_they_are_given() -> Non
 def test_both_branches_of_an_undecidable_test_are_followed_and_none_is_believed() -> None:
     text = 'TP=8; PP=2\nif nvidia-smi | grep -q H100; then TP=4; A=(--x --fp8); else A=(--x); fi\ntrain --tp $TP --pp $PP "${A[@]}"\n'
     script = read(text)
-    words = script.commands[-1].words
-    assert [word.text for word in words if not word.unknown] == ["train", "--tp", "--pp", "2", "--x"]
-    assert "run.sh:2" in script.unknown[next(word.unknown for word in words if word.unknown)]
+    both = [" ".join(word.text for word in one.words) for one in script.commands if one.words[0].text == "train"]
+    assert both == ["train --tp 4 --pp 2 --x --fp8", "train --tp 8 --pp 2 --x"]
+    assert [one.by for one in script.commands[-2:]] == [(("a test (run.sh:2)", 0),), (("a test (run.sh:2)", 1),)]
+    assert not any(one.certain for one in script.commands[-2:])
     assert not read("if [ -d /data ]; then train; fi").commands[-1].certain
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ('if [ $1 = fp16 ]; then P="--fp16"; else P="--bf16"; fi\ntrain $P', ["train --fp16", "train --bf16"]),
+        ('A="--bf16"; if [ $1 = 8 ]; then A="$A --tp 8"; fi\ntrain $A', ["train --bf16 --tp 8", "train --bf16"]),
+        ("if [ $1 = a ]; then T=2; elif [ $1 = b ]; then T=2; else T=4; fi\ntrain --tp $T",
+         ["train --tp 2", "train --tp 2", "train --tp 4"]),
+        ('A=(--x)\ncase $SIZE in big) A+=(--l 64);; *) A+=(--l 32);; esac\ntrain "${A[@]}" --y',
+         ["train --x --l 64 --y", "train --x --l 32 --y"]),
+        ("if [ $1 = a ]; then T=2; fi\ntrain --tp ${T:-1}", ["train --tp 2", "train --tp 1"]),
+        ("if [ $1 = a ]; then T=2; P=4; else T=4; P=2; fi\ntrain --tp $T --pp $P", ["train --tp 2 --pp 4", "train --tp 4 --pp 2"]),
+    ],
+)  # fmt: skip
+def test_a_command_has_one_form_for_each_way_that_an_undecided_test_may_go(text: str, commands: list[str]) -> None:
+    found = read(text).commands
+    assert [" ".join(word.text for word in one.words) for one in found] == commands
+    assert not any(word.unknown for one in found for word in one.words)
+    assert not any(one.certain for one in found)
+
+
+def test_more_undecided_tests_than_can_be_followed_leave_the_words_unknown() -> None:
+    text = "".join(f"if [ $1 = {i} ]; then A{i}=1; else A{i}=2; fi\n" for i in range(8))
+    words = read(text + "train " + " ".join(f"--a{i} $A{i}" for i in range(8))).commands[-1].words
+    assert [bool(word.unknown) for word in words] == [False] + [False, True] * 8
 
 
 def test_a_branch_that_exits_changes_nothing_after_it() -> None:

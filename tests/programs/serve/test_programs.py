@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import yaml
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.judge import check
 from meshwise.audit.check.verdict import Verdict
+from meshwise.catalogue.files import BUILT_IN
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.plan import ServePlan, make
@@ -74,7 +74,7 @@ def test_llama_cpp_and_ollama_say_their_plans() -> None:
         model="llama-3-8b:q4_k_m", on="2xrtx3090", users=4, context=8192, engine="llama.cpp", fix=("split=layer", "cards=2")
     )
     written = export(made, "llama.cpp")
-    facts = read_sources([Source("train.sh", written.files["train.sh"])], {}).facts
+    facts = read_sources([Source("serve.sh", written.files["serve.sh"])], {}).facts
     assert [facts.value(name) for name in ("users", "context", "split", "kv", "flash")] == [4, 8192, "layer", "f16", True]
     preset = written.files["models.ini"]
     assert preset.endswith(
@@ -212,7 +212,7 @@ def test_sglang_with_data_parallel_attention_has_one_copy() -> None:
 
 def test_flags_of_vllm_and_sglang_exist() -> None:
     """Every flag that is written, or whose value is read, is one that the program itself lists (abbreviations are only read)."""
-    folder = Path(__file__).parents[2] / "fixtures" / "referees"
+    folder = BUILT_IN / "programs" / "keys"
 
     def flags(name: str) -> None:
         listed = set(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))

@@ -101,7 +101,7 @@ def test_measured_says_where_it_lies() -> None:
 
 KEYS = {
     "format", "kind", "ask", "engine", "weights", "context", "contexts", "fits", "choices", "misses", "reasons", "commands", "serving",
-    "cluster", "notes", "versions", "most",
+    "cluster", "notes", "versions", "most", "energy",
 }  # fmt: skip
 
 

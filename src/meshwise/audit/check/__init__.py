@@ -6,6 +6,9 @@ contradictions.py   what cannot start as written, and what does nothing
 changes.py          a better layout as changes of the file, and the patched text
 train.py            the verdict on a training file
 serve.py            the verdict on a serving file; served.py one layout at a load
+rollout.py          the verdict on a file of a program that trains on generated answers
 judge.py            `check`: reads files and judges them
+difference.py       whether one layout is faster than another by more than the uncertainty of that
+shape.py            the model of a file in one line
 verdict.py          Verdict
 """

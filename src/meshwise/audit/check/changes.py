@@ -58,8 +58,17 @@ def changes(programs: Sequence[Program], facts: Run, own: Setup | None, better: 
     return [change for change in found.values() if change.old != change.new or change.action != "replace"]
 
 
+OF_THE_MODEL = frozenset([
+    "tokenizer", "vocab_file", "grouped_gemm", "latent", "layer_kinds", "grouped", "rotary", "microsoft", "batch_schedule",
+    "embedding_norm", "family", "flavor", "converters", "module", "config", "config_file", "deepspeed", "deepspeed_file",
+])  # fmt: skip
+"""Facts of programs' own about the model, the data and further files, which no better layout changes."""
+
+
 def _changeable(name: str) -> bool:
-    return not name.startswith(KERNELS) and (name not in BY_NAME or BY_NAME[name].group in CHANGEABLE_GROUPS)
+    if name in BY_NAME:
+        return BY_NAME[name].group in CHANGEABLE_GROUPS
+    return not name.startswith(KERNELS) and name not in OF_THE_MODEL
 
 
 def _of_fact(program: Program, facts: Run, name: str, value: Value | None) -> Iterator[Change]:

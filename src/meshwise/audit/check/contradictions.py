@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.programs.program import Program
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.run import ENVIRONMENT, Run, Stated
+from meshwise.runs.run import ENVIRONMENT, Run, Stated, in_words
 
 CONNECTIONS = f"{ENVIRONMENT}CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -28,7 +28,7 @@ def _devices(program: Program, facts: Run) -> Iterator[Finding]:
     cuts, devices = 1, facts.whole("devices")
     for axis in axes:
         cuts *= facts.whole(axis, 1)
-    if not devices or devices % cuts == 0:
+    if not devices or cuts < 1 or devices % cuts == 0:
         return
     product = " x ".join(f"{axis} {facts.whole(axis)}" for axis in axes)
     much = f"is more than the {devices:,} devices" if cuts > devices else f"does not divide the {devices:,} devices"
@@ -48,6 +48,8 @@ def _product(program: Program, facts: Run) -> Iterator[Finding]:
     stated = dp is not None and dp.value is not None and not dp.note.startswith(f"{devices} devices")
     shards = facts.says("dp_shard") or facts.says("dp_replicate")
     ranks = facts.whole("dp") * facts.whole("tp", 1) * facts.whole("pp", 1) * facts.whole("cp", 1)
+    if not all(facts.whole(axis, 1) > 0 for axis in ("tp", "pp", "cp")):
+        return
     if (stated or shards) and devices and ranks and ranks != devices:
         parts = " x ".join(f"{axis} {facts.whole(axis, 1)}" for axis in ("dp", "tp", "pp", "cp") if facts.whole(axis, 1) > 1)
         yield contradiction(
@@ -89,7 +91,8 @@ def _model(program: Program, facts: Run) -> Iterator[Finding]:
             "stops", f"pp {pp} does not divide {layers} layers, and no uneven split is given", places(facts, "pp", "layers")
         )
     chunks = pp * facts.whole("vpp", 1)
-    if layers and facts.whole("vpp", 1) > 1 and pp > 1 and layers % chunks and not _uneven(facts):
+    cuts_evenly = program.framework != "torchtitan"  # which counts the embedding and the head as layers, and rounds up
+    if cuts_evenly and layers and facts.whole("vpp", 1) > 1 and pp > 1 and layers % chunks and not _uneven(facts):
         yield contradiction(
             "stops",
             f"pp {pp} x vpp {facts.whole('vpp')} = {chunks} does not divide {layers} layers",
@@ -106,6 +109,44 @@ def _model(program: Program, facts: Run) -> Iterator[Finding]:
         yield contradiction(
             "stops", f"ep {ep} does not divide the {ranks} ranks that share experts (dp x cp x tp / etp)", places(facts, "ep")
         )
+
+
+COUNTS = ("tp", "pp", "cp", "ep", "etp", "mbs", "vpp", "batch", "seq", "accumulation", "layers", "hidden", "heads", "kv_heads", "ffn",
+          "vocab", "nodes", "devices_per_node", "devices", "dp", "dp_shard", "dp_replicate", "experts", "top_k")  # fmt: skip
+"""Facts that are 1 or more wherever they are set at all."""
+
+
+def _zeros(program: Program, facts: Run) -> Iterator[Finding]:
+    """No degree, size or count of a run is zero or less."""
+    for name in COUNTS:
+        one = facts.get(name)
+        if (
+            one is not None
+            and one.how == "said"
+            and isinstance(one.value, int)
+            and not isinstance(one.value, bool)
+            and one.value < 1
+        ):
+            if name in ("experts", "top_k") and one.value == 0:
+                continue  # no experts
+            yield contradiction("stops", f"{one.key or name} is {one.value}: expected 1 or more", places(facts, name))
+
+
+def _exclusive(program: Program, facts: Run) -> Iterator[Finding]:
+    """Flags that a parser takes only one of."""
+    if facts.says("vpp") and facts.says("layers_per_chunk") and program.name.startswith("megatron"):
+        text = f"{facts.word('vpp')} and {facts.word('layers_per_chunk')} exclude each other"
+        yield contradiction("stops", text, places(facts, "vpp", "layers_per_chunk"))
+    each, pp, layers = facts.whole("layers_per_chunk"), facts.whole("pp", 1), facts.whole("layers")
+    if each and pp > 1 and layers and layers % pp == 0 and layers // pp % each and program.name.startswith("megatron"):
+        text = f"{layers // pp} layers of a stage are no multiple of the {each} of {facts.word('layers_per_chunk')}"
+        yield contradiction("stops", text, places(facts, "layers_per_chunk", "pp"))
+    if facts.value("no_pipeline") and facts.whole("pp", 1) > 1:
+        text = f"--no-pipeline-parallel and pp {facts.whole('pp')} exclude each other"
+        yield contradiction("stops", text, places(facts, "no_pipeline", "pp"))
+    if facts.says("batch_schedule") and facts.says("batch") and program.name == "megatron":
+        text = "--step-batch-size-schedule and --global-batch-size exclude each other"
+        yield contradiction("stops", text, places(facts, "batch_schedule", "batch"))
 
 
 def _uneven(facts: Run) -> bool:
@@ -224,13 +265,10 @@ def _twice(program: Program, facts: Run) -> Iterator[Finding]:
 
 
 def shown(stated: Stated) -> str:
-    """Return a value for people."""
-    value = stated.value
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, tuple):
-        return " ".join(str(item) for item in value)
-    return f"{value:,}" if isinstance(value, int) and value > 99_999 else "unknown" if value is None else str(value)
+    """Return the value of a fact for people; of an unknown one, the values that it may have."""
+    if stated.value is None and " or " in stated.note and ", by " in stated.note:
+        return stated.note.partition(", by ")[0]
+    return in_words(stated.value)
 
 
 def _unreadable(program: Program, facts: Run) -> Iterator[Finding]:
@@ -242,5 +280,5 @@ def _unreadable(program: Program, facts: Run) -> Iterator[Finding]:
 
 Rule = Callable[[Program, Run], Iterator[Finding]]
 RULES: tuple[Rule, ...] = (
-    _devices, _product, _batch, _model, _length, _schedule, _sharding, _idle, _old, _environment, _twice, _unreadable,
+    _zeros, _exclusive, _devices, _product, _batch, _model, _length, _schedule, _sharding, _idle, _old, _environment, _twice, _unreadable,
 )  # fmt: skip

@@ -22,6 +22,10 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
             from meshwise.audit.check import serve
 
             return serve.judge(reading, ask)
+        if reading.program.kind == "rl":
+            from meshwise.audit.check import rollout
+
+            return rollout.judge(reading, ask)
         return verdict.judge(reading, ask)
     except OverflowError:
         files = ", ".join(reading.files)

@@ -21,7 +21,7 @@ class Missing:
     where: str = ""
 
     def __str__(self) -> str:
-        return f"{self.fact}: {self.why}" + (f" ({self.where})" if self.where else "")
+        return f"{self.fact}: {self.why}" + (f" ({self.where})" if self.where and self.where not in self.why else "")
 
 
 def row_of(program: Program, facts: Run) -> tuple[dict[str, int | str], list[Missing]]:

@@ -7,8 +7,10 @@ from dataclasses import replace
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.changes import Change, applied, changes
 from meshwise.audit.check.contradictions import places
+from meshwise.audit.check.difference import is_faster
 from meshwise.audit.check.served import Served, served, with_settings
-from meshwise.audit.check.train import cluster_of, model_of_file
+from meshwise.audit.check.shape import described
+from meshwise.audit.check.train import chip_of, cluster_of, machine_notes, model_of_file
 from meshwise.audit.check.verdict import Verdict
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.cost.serve.question import ServeQuestion
@@ -24,16 +26,22 @@ from meshwise.programs.program import Program
 from meshwise.programs.read.files import Reading, read_sources
 from meshwise.programs.serve import lengths, setup
 from meshwise.programs.source import Source
-from meshwise.runs.run import Run
+from meshwise.runs.run import Run, Stated
 
 AXES = ("tp", "pp", "replicas", "attention_dp")
 GGUF = ("llama.cpp", "ollama")
 ENGINES_WITHOUT_REPLICAS = (*GGUF, "tensorrt-llm", "mlx")
 """Engines whose command starts one copy."""
+INPUTS = (
+    "tp", "pp", "replicas", "attention_dp", "ep", "context", "kv", "weights", "memory_share", "draft", "adapters", "adapter_rank", "users",
+)  # fmt: skip
+"""Facts beside the model that a prediction depends on: none is guessed where the file leaves it open."""
+WHOLE_CONTEXT = "vllm"
+"""The engine that refuses to start where its cache holds no request of the longest context."""
 SET = "--set"
 """The key of a fact that the user answered."""
-TIE_SHARE = 0.01
-"""A layout within this share of the best needs no change."""
+MAX_COUNT = 10**8
+"""Devices, requests or tokens of a request, at most."""
 
 
 def judge(reading: Reading, ask: CheckAsk) -> Verdict:
@@ -43,24 +51,31 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     facts = facts.adding(  # a manifest may say how many copies there are
         one for one in lengths.totals(facts) if one.fact not in answered
     )
-    reading = replace(reading, facts=facts)
     found, why = _model(facts, ask.model)
+    if found is not None and program.framework == WHOLE_CONTEXT and "context" not in facts and found.decoder.context:
+        note = f"as {found.name}'s config: {program.title} starts only if the cache holds one such request"
+        facts = facts.adding([Stated("context", found.decoder.context, "default", None, "--max-model-len", note)])
+    reading = replace(reading, facts=facts)
     unknown = [f"model: {why}"] if found is None else []
+    unknown += [f"{one.fact}: {one.note}" for name in INPUTS if (one := facts.get(name)) is not None and one.how == "unknown"]
+    unknown += reading.withheld
     findings = list(_contradictions(facts, found))
     on, command = "", ""
     own = best = None
     notes = list(reading.notes)
     words: list[Change] = []
-    if not ask.on:
+    where = ask.on or chip_of(facts)
+    if not where:
         unknown.append("cluster: --on names it")
     elif found is not None:
-        on, more = cluster_of(_counted(facts), ask.on)
+        on, more = cluster_of(_counted(facts), where)
+        notes += machine_notes(facts, ask.on, on)
         findings += more
         question = asked(program, facts, found, on, ask)
         command = question.command()
         unknown += _partly(facts, found)
         try:
-            if not unknown:
+            if not unknown and not any(one.severity == "stops" for one in findings):
                 own, best, words, added = _predicted(reading, question, found)
                 notes += added
         except UserError as error:
@@ -69,10 +84,10 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     return Verdict(
         program=program.name,
         title=program.title,
-        version=program.version,
+        version=program.version_of(facts),
         kind=program.kind,
         files=reading.files,
-        facts=facts,
+        facts=_as_written(facts),
         findings=tuple(findings),
         unknown=tuple(unknown),
         missing=reading.missing,
@@ -84,7 +99,17 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
         changes=tuple(words),
         patched=done,
         plan_command=command,
+        model=described(found, facts) if found is not None else "",
+        unread=reading.unread,
     )
+
+
+def _as_written(facts: Run) -> Run:
+    """Return the facts for people: where data-parallel ranks share the experts, tp and dp as the file writes them."""
+    tensor, copies = facts.get("tensor"), facts.get("copies")
+    if facts.value("attention_dp") is not True or tensor is None or copies is None or tensor.value is None:
+        return facts
+    return facts.adding([tensor._replace(fact="tp"), copies._replace(fact="dp")])
 
 
 def _applied(reading: Reading, ask: CheckAsk, words: list[Change], best: Served) -> dict[str, str]:
@@ -181,6 +206,8 @@ def _partly(facts: Run, model: Model) -> Iterator[str]:
     layers = facts.value("gpu_layers")
     if isinstance(layers, int) and 0 <= layers < model.decoder.layers:
         yield f"gpu_layers: {layers} of {model.decoder.layers} layers on cards are not predicted, only all"
+    if facts.whole("pools") > 1:
+        yield f"pools: {facts.whole('pools')} pools of servers together ({facts.whole('all_devices')} devices) are not predicted"
     if facts.says("transfer") or (facts.says("pool") and facts.value("pool") != "null"):
         yield "pool: a server of one pool, for prompts or for outputs, is not predicted without the other"
     for name in ("expert_layers", "override", "offload_bytes"):
@@ -201,13 +228,15 @@ def _predicted(
     option = _first(search(q), all_on_cards=facts.says("gpu_layers"))
     if option is None:
         return None, None, [], [f"the planner has no layout {','.join(fix)} for {free.cluster.name}"]
-    own = served(own_ask, q, option)
+    own = served(own_ask, q, option, facts.whole("context") or model.decoder.context or q.work.context)
+    if not own.fits:
+        own = replace(own, remedies=tuple(_remedies(own_ask, facts, model)))
     top = next(iter(search(free).options), None)
-    if top is None or top.layout.name == option.layout.name or worth(free, top) <= worth(q, option) * (1 + TIE_SHARE):
+    if top is None or top.layout.name == option.layout.name or not is_faster(worth(free, top) / max(worth(q, option), 1e-9)):
         return own, None, [], notes
     mine, better = setup.of_layout(q, option.layout), setup.of_layout(free, top.layout)
     words = changes(reading.programs or (reading.program,), facts, mine, better)
-    return own, served(free_ask, free, top), words, notes
+    return own, served(free_ask, free, top, own.context), words, notes
 
 
 def _started_with(ask: ServeAsk, facts: Run, model: Model) -> tuple[ServeAsk, list[str]]:
@@ -217,9 +246,15 @@ def _started_with(ask: ServeAsk, facts: Run, model: Model) -> tuple[ServeAsk, li
     said = facts.get("users")
     if ask.rate or (said is not None and said.key == SET):
         return ask, notes
-    if not facts.whole("users"):
-        return ask, [*notes, "users are not stated: one request at a time is assumed; --set users=64, or --set rate=5"]
     copies = facts.whole("replicas", 1)
+    if not facts.whole("users"):
+        q = lookup.question(ask, model)
+        if not q.runtime.paged:
+            return ask, [*notes, "users are not stated: one request at a time is assumed; --set users=64, or --set rate=5"]
+        found = next(iter((*search(q).options, *search(q).misses)), None)
+        most = found.limits.sequences * copies if found is not None else 1
+        notes.append(f"users are not stated: as many as it admits, at most {most:,}; --set users=64, or --set rate=5")
+        ask = replace(ask, users=max(copies, most))
     q = with_settings(lookup.question(replace(ask, users=max(copies, ask.users)), model), facts, bounded=True)
     if not q.runtime.paged:
         return ask, notes
@@ -230,6 +265,51 @@ def _started_with(ask: ServeAsk, facts: Run, model: Model) -> tuple[ServeAsk, li
     return replace(ask, users=max(copies, most.most_users)), [*notes, f"{room}, of at most {ask.users:,} at a time"]
 
 
+def _remedies(ask: ServeAsk, facts: Run, model: Model) -> Iterator[str]:
+    """Yield what would make a server fit: a smaller cache, a shorter context, smaller weights, more devices."""
+    name, _, fmt = ask.model.partition(":")
+    tries: list[tuple[str, ServeAsk]] = []
+    if ask.kv in ("f16", ""):
+        tries.append(("a KV cache in fp8", replace(ask, kv="fp8")))
+    context = ask.context or model.decoder.context or 0
+    shorter = [context // part for part in (2, 4, 8, 16) if context // part >= max(1024, ask.prompt + ask.output)]
+    tries += [(f"a context of {length:,}", replace(ask, context=length)) for length in shorter]
+    if fmt in ("", "bf16", "fp16"):
+        tries += [
+            ("weights in fp8", replace(ask, model=f"{name}:fp8")),
+            ("weights in 4 bits (awq)", replace(ask, model=f"{name}:awq")),
+        ]
+    found: dict[str, bool] = {}
+    for words, other in tries:
+        kind = words.split()[1]
+        if kind not in found and _fits(other, facts, model):
+            found[kind] = True
+            yield words
+    yield from _more_devices(ask, facts, model)
+
+
+def _more_devices(ask: ServeAsk, facts: Run, model: Model) -> Iterator[str]:
+    """Yield the smallest tp, in doublings, of the same chip that fits."""
+    tp, heads = facts.whole("tp", 1), model.decoder.heads
+    fixed = dict(part.split("=") for part in ask.fix)
+    q = lookup.question(ask, model)
+    for number in (2 * tp, 4 * tp, 8 * tp):
+        if heads and heads % number == 0 and "tp" in fixed:
+            on = f"{number}x{q.cards[0].chip.key}"
+            fix = tuple(f"{key}={number if key == 'tp' else 1 if key == 'ep' else value}" for key, value in fixed.items())
+            if _fits(replace(ask, on=on, fix=fix), facts, model):
+                yield f"tp {number}, on {number} devices"
+                return
+
+
+def _fits(ask: ServeAsk, facts: Run, model: Model) -> bool:
+    try:
+        q = with_settings(lookup.question(ask, model), facts, bounded=True)
+    except UserError:
+        return False
+    return next(iter(search(q).options), None) is not None
+
+
 def _first(found: Found, *, all_on_cards: bool = False) -> Option | None:
     """Return the best layout that fits, else the one that misses least. `all_on_cards`: none that keeps layers in host memory."""
     kept = [one for one in found.options if not all_on_cards or (one.layout.gpu_layers is None and not one.layout.expert_layers)]
@@ -238,6 +318,12 @@ def _first(found: Found, *, all_on_cards: bool = False) -> Option | None:
 
 def _contradictions(facts: Run, model: Model | None) -> Iterator[Finding]:
     """Yield what keeps an engine from starting."""
+    for name in ("tp", "pp", "replicas", "context", "users", "copy_users"):
+        one = facts.get(name)
+        if one is not None and one.how == "said" and isinstance(one.value, int) and not 1 <= one.value < MAX_COUNT:
+            yield contradiction(
+                "stops", f"{one.key or name} is {one.value}: expected 1 or more, and no more than anyone has", (one.where,)
+            )
     share = facts.value("memory_share")
     if isinstance(share, int | float) and not 0 < share <= 1:
         yield contradiction(

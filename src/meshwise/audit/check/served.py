@@ -1,5 +1,6 @@
 """Served: one layout of a served model at a load, as `check` reports it; and the settings of a file that the prediction depends on."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,14 @@ class Served:
     ttft: float | None = None
     ttft_p95: float | None = None
     e2e_p95: float | None = None
+    cache_tokens: int = 0
+    """Tokens of KV cache of all copies; 0 where it is not paged."""
+    context: int = 0
+    """The longest request, in tokens."""
+    full_requests: int = 0
+    """Requests of that length that run at once."""
+    remedies: tuple[str, ...] = ()
+    """What would make it fit, in words."""
     dollars_in: float | None = None
     dollars_out: float | None = None
     """Rent per million prompt and output tokens: each pays for the time that it takes."""
@@ -45,7 +54,13 @@ class Served:
         memory = f"{self.peak / GIB:.1f} GiB of {self.capacity / GIB:.1f} on the fullest device"
         yield f"{'fits' if self.fits else 'does not fit'}: {memory}, with {self.users:,} request{'' if self.users == 1 else 's'} in flight"
         if not self.fits:
+            yield f"it would fit with: {'; '.join(self.remedies)}" if self.remedies else "no smaller cache or format makes it fit"
             return
+        if self.cache_tokens:
+            yield (
+                f"KV cache: {self.cache_tokens:,} tokens, so {self.full_requests:,} request{'' if self.full_requests == 1 else 's'} "
+                f"of the whole context of {self.context:,}"
+            )
         if self.per_user is None:
             yield f"too slow: it does not serve {self.load}"
             return
@@ -59,8 +74,8 @@ class Served:
             yield f"${self.dollars_out:.2f} per million output tokens{prompts}"
 
 
-def served(ask: ServeAsk, q: ServeQuestion, option: Option) -> Served:
-    """Return a layout with its memory on the fullest device and, where it fits, its speed at the load."""
+def served(ask: ServeAsk, q: ServeQuestion, option: Option, context: int) -> Served:
+    """Return a layout with its memory on the fullest device and, where it fits, its speed at the load. `context`: the longest request."""
     number = min(range(len(option.spares)), key=lambda i: option.spares[i])
     layout, capacity = option.layout, option.rooms[number]
     plain = Served(
@@ -72,6 +87,9 @@ def served(ask: ServeAsk, q: ServeQuestion, option: Option) -> Served:
         users=max(1, min(option.most_users, q.work.users)) if not q.load.rate else max(1, option.most_users),
         most_users=option.most_users,
         fits=option.speed is not None,
+        context=context,
+        cache_tokens=_cache_tokens(q, option),
+        full_requests=_full_requests(q, option, context),
     )
     if option.speed is None or option.report is None:
         return plain
@@ -88,6 +106,20 @@ def served(ask: ServeAsk, q: ServeQuestion, option: Option) -> Served:
         dollars_in=one.dollars_per_million_in,
         dollars_out=one.dollars_per_million_out,
     )
+
+
+def _cache_tokens(q: ServeQuestion, option: Option) -> int:
+    """Return the tokens of KV cache of all copies; 0 where the cache is not paged."""
+    room = option.limits.cache
+    return int(room) * option.layout.replicas if q.runtime.paged and math.isfinite(room) and room > 0 else 0
+
+
+def _full_requests(q: ServeQuestion, option: Option, context: int) -> int:
+    """Return the requests of the whole context that the cache of all copies holds."""
+    if not _cache_tokens(q, option):
+        return 0
+    limits = option.limits
+    return int(min(float(limits.sequences), limits.cache / (context + limits.fixed))) * option.layout.replicas
 
 
 def with_settings(q: ServeQuestion, facts: Run, *, bounded: bool) -> ServeQuestion:

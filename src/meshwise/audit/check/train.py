@@ -1,15 +1,18 @@
 """The verdict on a training file: whether its layout fits and how fast it is, and the best layout of the same question."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from meshwise.audit.check import difference
 from meshwise.audit.check.contradictions import places
 from meshwise.audit.check.layout import row_of
+from meshwise.audit.check.shape import described
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.catalogue import clusters
 from meshwise.catalogue.chips import known_chip
+from meshwise.cost.axes import NAMES
 from meshwise.cost.layout import Layouts
 from meshwise.cost.precision import PRECISIONS
 from meshwise.cost.train.question import Question
@@ -21,18 +24,18 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.recipes import FACTS, assumed
 from meshwise.plan.train.rules import TP_IN_NODE, broken
-from meshwise.programs.program import Program, Setup, predicted_by
+from meshwise.programs.program import KERNELS, Program, Setup, predicted_by
 from meshwise.programs.setup import model_facts, sharding_of
 from meshwise.programs.train import adapters
 from meshwise.runs.compare import layouts as layouts_of
 from meshwise.runs.compare import own_choice
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.model import REQUIRED_SIZES, model_of
+from meshwise.runs.model import REQUIRED_SIZES, SIZES, model_of
 from meshwise.runs.run import Run
 from meshwise.runs.train.machine import part_of
 
 TIE_SHARE = 0.01
-"""A layout within this share of the best needs no change."""
+"""A layout within this share of the best is not worth a word."""
 MAX_TRIED = 40
 """Layouts to look through for one that the program can say."""
 
@@ -58,6 +61,8 @@ class Judged:
     """The part of the cluster that is used."""
     command: str = ""
     """The command that plans the same question."""
+    model: str = ""
+    """The model in one line."""
 
 
 def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
@@ -76,22 +81,60 @@ def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
     return part_of(on, devices), []
 
 
-def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0) -> Judged:
-    """Predict the layout of a training file on a cluster, and search the best one for the same question."""
+INPUTS = (
+    "optimizer", "adapter", "rank", "targets", "frozen", "frozen_layers", "attention", "loss", "overlap", "graphs", "gradients", "capacity",
+    "compile", *SIZES, "experts", "top_k", "expert_ffn", "shared_ffn", "gated", "tied",
+)  # fmt: skip
+"""Facts beside the layout, the batch and the precision that a prediction depends on: none is guessed where the file leaves it open."""
+
+
+def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0, *, withheld: Sequence[str] = ()) -> Judged:
+    """Predict the layout of a training file on a cluster, and search the best one for the same question. `withheld`: what decides the
+    verdict and was not read, so that there is none."""
+    judged = _judge(program, facts, on, model, price, withheld)
+    found, _ = model_of_file(facts, model)
+    return replace(judged, model=described(found, facts) if found is not None else "")
+
+
+def _judge(program: Program, facts: Run, on: str, model: str, price: float, withheld: Sequence[str]) -> Judged:
     found, why = model_of_file(facts, model)
     row, missing = row_of(program, facts)
-    open_axes = [str(one) for one in missing]
+    open_axes = [str(one) for one in [one for one in missing if one.why != "not stated"] or missing]
     unknown = [f"model: {why}"] if found is None else []
     unknown += [f"{name}: {_why(facts, name)}" for name in ("batch", "seq") if not facts.whole(name)]
     precision = str(facts.value("precision") or "")
     if precision not in PRECISIONS:
         unknown.append(f"precision: {precision + ' is not predicted' if precision else _why(facts, 'precision')}")
+    open_facts = [name for name in INPUTS if (one := facts.get(name)) is not None and one.how == "unknown"]
+    unknown += [f"{name}: {_why(facts, name)}" for name in open_facts if not (found is not None and name in SIZES and model)]
+    unknown += withheld
+    given, on = on, on or chip_of(facts)
     if not on:
         return Judged(unknown=(*unknown, *open_axes, "cluster: --on names it"))
     part, findings = cluster_of(facts, on)
+    notes = machine_notes(facts, given, part)
     if unknown or found is None or findings:
-        return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part)
-    return _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
+        return Judged(unknown=(*unknown, *open_axes), findings=tuple(findings), on=part, notes=notes)
+    judged = _predicted(program, facts, found, {} if missing else row, asked(program, facts, found, part, price), open_axes)
+    return replace(judged, notes=(*notes, *judged.notes))
+
+
+def chip_of(facts: Run) -> str:
+    """Return the chip that a file names (H100:8, mi250), where it is a known one; '' otherwise."""
+    name = facts.text("chip")
+    found = known_chip(name) if name else None
+    return found.key if found is not None else ""
+
+
+def machine_notes(facts: Run, on: str, part: str) -> tuple[str, ...]:
+    """Return what is assumed of the machine: the file's own chip, or a part of what the user names."""
+    if not on:
+        return (f"--on is not given: the {facts.text('chip')} that the file names",)
+    if part == on or known_chip(on) is not None:
+        return ()
+    return (
+        f"the file starts {facts.whole('devices'):,} of the {clusters.find_cluster(on).devices:,} devices of {on}: the others are idle",
+    )
 
 
 def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
@@ -114,9 +157,16 @@ def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
         return None, str(error)
 
 
+def unsure(facts: Run) -> list[str]:
+    """Return the axes that only running the file would tell."""
+    return [name for name in NAMES if (one := facts.get(name)) is not None and one.how == "unknown"]
+
+
 def _why(facts: Run, name: str) -> str:
     stated = facts.get(name)
-    return f"{stated.note} ({stated.where})" if stated and stated.note else "not stated"
+    if stated is None or not stated.note:
+        return "not stated"
+    return stated.note if not stated.where or stated.where in stated.note else f"{stated.note} ({stated.where})"
 
 
 def _predicted(
@@ -137,19 +187,38 @@ def _predicted(
         layouts = Layouts.from_row({**row, "etp": row["tp"]} if whole else row)
         rules = broken(q, layouts)
         notes += [
-            f"the planner does not know this choice of {program.title}: {rule}"
+            f"{program.title} is not planned like this ({rule.removeprefix('the framework must ')}): predicted all the same"
             for rule in rules
             if rule.startswith("the framework")
         ]
         if TP_IN_NODE in rules:
             notes.append(f"tp {row['tp']} spans nodes of {q.cluster.node.devices}: its all-reduces go over the network")
         own = own_choice(q, layouts)
-    best, better = _best(program, facts, q)
+        notes += _uncounted(facts, own)
+    best, better = _best(program, facts, q) if own is not None or not unsure(facts) else (None, None)
     usable = own is not None and own.peak <= own.capacity * (1 - q.work.reserve)
-    if best is not None and own is not None and usable and best.step > own.step * (1 - TIE_SHARE):
+    if best is not None and own is not None and usable and not difference.is_faster(own.step / best.step):
+        if best.step < own.step * (1 - TIE_SHARE):
+            low, high = difference.interval(1.0)
+            sure = f"the uncertainty of a difference, {low - 1:.0%} to {high - 1:+.0%}"
+            notes.append(f"{best.name} is predicted {own.step / best.step - 1:.0%} faster, which is within {sure}")
         best, better = None, None
     mine = setup_of(facts, q, own) if own is not None else None
     return Judged(q, own, best, better, mine, tuple(unknown), (), tuple(notes), ask.on, ask.command())
+
+
+def _uncounted(facts: Run, own: Choice) -> list[str]:
+    """Return what a file says and the prediction does not count."""
+    notes: list[str] = []
+    if facts.whole("mtp_layers"):
+        notes.append(f"{facts.whole('mtp_layers')} layer of multi-token prediction is not counted: about "
+                     f"{facts.whole('mtp_layers') / max(1, facts.whole('layers', 1)):.1%} more work")  # fmt: skip
+    dispatcher = facts.value(f"{KERNELS}dispatcher")
+    if facts.whole("ep", 1) > 1 and "overlap_ep" in facts and dispatcher != "flex":
+        notes.append(
+            f"tokens are predicted as sent by DeepEP (flex), not by the dispatcher {dispatcher or 'allgather'} of the file"
+        )
+    return notes
 
 
 def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.0) -> TrainAsk:

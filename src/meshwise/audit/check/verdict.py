@@ -15,6 +15,7 @@ from meshwise.catalogue import records
 from meshwise.errors import UserError
 from meshwise.programs.program import Program
 from meshwise.programs.read.files import Reading, read_sources
+from meshwise.programs.read.unread import Unread
 from meshwise.programs.source import Source
 from meshwise.runs import derive
 from meshwise.runs.fields import BY_NAME
@@ -52,6 +53,10 @@ class Verdict:
     """The texts of the files with these changes, where they can be applied."""
     plan_command: str = ""
     """The command that plans the same question."""
+    model: str = ""
+    """The model in one line: its parameters, and the known model of the same shape; '' where it is not known."""
+    unread: tuple[Unread, ...] = ()
+    """Keys of the files that the answer does not use."""
 
     @property
     def starts(self) -> bool:
@@ -94,6 +99,11 @@ class Verdict:
                 for one in self.changes
             ],
             "plan": self.plan_command,
+            "model": self.model,
+            "not_read": [
+                {"key": one.key, "where": str(one.span), "changes": one.changes, "like": one.like, "decides": one.decides}
+                for one in self.unread
+            ],
         }
 
     @property
@@ -137,28 +147,33 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     """Judge what the launch files of a training say."""
     program = reading.program
     facts = derive.complete(reading.facts, devices_of(ask.on), launched=True)
-    judged = train.judge(program, facts, ask.on, ask.model, ask.price)
+    judged = train.judge(program, facts, ask.on, ask.model, ask.price, withheld=reading.withheld)
     found = (*findings(program, facts), *judged.findings)
     own, best = judged.own, judged.best
     words, done = _better(reading, facts, judged, ask)
+    fits = own.peak <= own.capacity if own is not None else None
+    saved = reading.lessened if fits is False else ()
+    fits = None if saved else fits
     return Verdict(
         program=program.name,
         title=program.title,
-        version=program.version,
+        version=program.version_of(facts),
         kind=program.kind,
         files=reading.files,
         facts=facts,
         findings=tuple(found),
-        unknown=judged.unknown,
+        unknown=(*judged.unknown, *(f"it needs less with {text}, which is not counted" for text in saved)),
         missing=reading.missing,
         notes=(*reading.notes, *judged.notes),
         on=judged.on,
         own=own,
         best=best,
-        fits=own.peak <= own.capacity if own is not None else None,
+        fits=fits,
         changes=tuple(words),
         patched=done,
         plan_command=judged.command,
+        model=judged.model,
+        unread=reading.unread,
     )
 
 
@@ -196,4 +211,6 @@ def _layout(program: Program, texts: Mapping[str, str], ask: CheckAsk) -> Mappin
     except UserError:
         return {}
     facts = derive.complete(reading.facts, devices_of(ask.on), launched=True)
+    if any(one.severity == "stops" for one in findings(program, facts)):
+        return {}  # flags that exclude each other
     return {**row_of(program, facts)[0], **task_of(facts)}

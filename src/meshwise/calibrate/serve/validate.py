@@ -13,7 +13,7 @@ from meshwise.calibrate.serve.score import score
 from meshwise.catalogue import calibrations
 from meshwise.cost.serve.distance import distance
 from meshwise.runs.serve.case import ServeCase, read_cases
-from meshwise.runs.serve.predict import Prediction, predict
+from meshwise.runs.serve.predict import Prediction, on_host, predict
 from meshwise.runs.table import find_table
 
 PRIOR_SPREAD = 0.1
@@ -57,7 +57,7 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
         used: Score = {"calibration": ", ".join(dict.fromkeys(c.name for c in chosen))}
         spreads = {
             part: [
-                distance(one, case.chip, experts=case.kind == "experts", prefill=part == "prefill")
+                distance(one, case.chip, experts=case.kind == "experts", unmeasured=on_host(case, one), prefill=part == "prefill")
                 for one, case in zip(chosen, cases, strict=True)
             ]
             for part in ("decode", "prefill")

@@ -132,7 +132,17 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
     moved = work.framework.unfused * d.calibration.elementwise * how.stream / 2.0
     total.pointwise *= moved
     total.norms *= moved
-    add_adapters(total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters, compiled=work.compiled)
+    add_adapters(
+        total,
+        d,
+        model,
+        placed,
+        how,
+        cut,
+        rows,
+        fused=work.framework.fuses_adapters,
+        compiled=work.compiled or work.framework.joins_adapters,
+    )
     return total
 
 

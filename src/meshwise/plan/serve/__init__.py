@@ -2,6 +2,7 @@
 
 lookup.py    ServeAsk -> ServeQuestion: engine, weights, load
 search.py    memory and speed of every layout, the best first; pools.py layouts with pools for prompts and for outputs
+energy.py    power of a layout at its load, energy of its tokens
 option.py    Option: a layout at a load; choice.py ServeChoice: an option in SI figures
 plan.py      ServePlan: the best choices and their commands; refusal.py why there is none
 explain.py   why the best one won; measured.py whether a measured speed is normal

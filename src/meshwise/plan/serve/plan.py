@@ -9,6 +9,7 @@ from meshwise import units
 from meshwise.catalogue import calibrations, records
 from meshwise.catalogue.quality import quality_note
 from meshwise.cost.parts import SERVE_PARTS
+from meshwise.cost.power import Energy
 from meshwise.cost.serve.layouts import ServeLayout, unit
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
@@ -18,6 +19,7 @@ from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve import lookup
 from meshwise.plan.serve.capacity import most_within
 from meshwise.plan.serve.choice import ServeChoice, choice, contexts, doubts, on_cards
+from meshwise.plan.serve.energy import served
 from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Option, meets, search
 
@@ -67,6 +69,8 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
     cluster: dict[str, str | int | float | None]
     """The devices that `--on` names: name, chips, number, dollars per device and hour."""
     versions: dict[str, str]
+    energy: Energy | None = None
+    """Power of the best layout at the load, and the energy of a million output tokens; None where a chip states no power limit."""
 
     def row(self, choice: ServeChoice) -> dict[str, Any]:
         return {key: value for key, value in records.plain(choice).items() if key != "devices"}
@@ -129,6 +133,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
             "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
         },
         versions=_versions(q, fitted),
+        energy=served(ask, q, best),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ lookup.py    TrainAsk -> Question: cluster, model, framework, calibration; datas
 recipes.py   what a program does in a release, as a plan assumes it, and what another recipe would change
 support.py   tasks, chips and pairs that a program does not support
 rules.py     which layouts can run; floors.py bounds that spare the evaluation of slow ones; search.py evaluates the rest
+energy.py    power of a step, energy of a training
 choice.py    Choice: one layout in SI figures; plan.py TrainPlan: the best ones
 compared.py  ways to use several devices, and programs, side by side
 fallback.py  other frameworks, until one fits; remedies.py what would fit

@@ -16,9 +16,12 @@ from meshwise.models.families.blocks import EMBEDDING
 from meshwise.models.model import ONLY_LANGUAGE, Model
 from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.fields import defaults
+from meshwise.plan.fields import defaults, spec
+from meshwise.plan.rl_fields import RolloutFields
 from meshwise.plan.train import dataset, recipes, support
 
+ROLLOUT_FIELDS = tuple(spec(RolloutFields))
+GENERATING = f"--objective {', '.join(name for name, one in OBJECTIVES.items() if one.generates)}"
 MAX_PADDED_SEQUENCES = 8
 """Sequences of a micro-batch that are padded to the longest of them, at most. An assumption: the search chooses the micro-batch later."""
 
@@ -115,14 +118,16 @@ def beyond_context(ask: TrainAsk, model: Model) -> tuple[str, ...]:
 
 def _check_options(ask: TrainAsk) -> None:
     """Refuse options that have no effect without another option."""
-    generates = OBJECTIVES[ask.objective or "sft"].generates
+    generates = OBJECTIVES[ask.objective or "sft"].generates or bool(ask.teacher)
     usual = defaults(TrainAsk)
     needed = {
         "epochs": (bool(ask.data), "--epochs counts passes over --data ROWS.jsonl"),
         "packing": (bool(ask.data), "--no-packing pads the rows of --data ROWS.jsonl"),
         "images": (bool(ask.tower), "--images counts pictures for --tower frozen or trained"),
-        "answers": (generates, "--answers are generated with --objective ppo or grpo"),
-        "prompt": (generates, "--prompt is part of --seq with --objective ppo or grpo"),
+        **{
+            name: (generates, f"--{name.replace('_', '-')} needs answers that are generated: {GENERATING}")
+            for name in ROLLOUT_FIELDS
+        },
     }
     for name, (given, words) in needed.items():
         if not given and getattr(ask, name) != usual[name]:

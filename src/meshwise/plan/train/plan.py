@@ -15,6 +15,7 @@ from meshwise.cost import axes, goodput
 from meshwise.cost.layout import Layouts
 from meshwise.cost.modes import MIN_LOG_SLOWDOWN, seconds_in, share_of
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
+from meshwise.cost.power import Energy
 from meshwise.cost.precision import RECIPES, is_narrow
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import host_memory
@@ -24,6 +25,7 @@ from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import compared, fallback, finetune, lookup, recipes, remedies
 from meshwise.plan.train.choice import Choice, distinct, no_progress, sizes, too_large
+from meshwise.plan.train.energy import PRODUCTS, trained
 from meshwise.plan.train.finetune import FinetuneFacts
 from meshwise.plan.train.search import check_divides
 
@@ -57,6 +59,8 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     """Where a method of fine-tuning, data or an objective was asked for."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict[str, str])
+    energy: Energy | None = None
+    """Power of the best layout, and the energy of the whole training; None where the chip states no power limit."""
 
     def question(self) -> Question:
         """Return the model, cluster, framework and calibration that the ask names, looked up once."""
@@ -142,6 +146,7 @@ def make(ask: TrainAsk) -> TrainPlan:
         ),
         finetune=_tuned(given, q, choices[0]),
         versions=_versions(q),
+        energy=_energy(ask, q, choices[0]),
     )  # fmt: skip
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
@@ -209,6 +214,14 @@ def _assumptions(q: Question, asked: str) -> list[str]:
     elif recipe.rate not in ("bf16", "fp16"):
         notes.append(f"{q.chip.name} has no {recipe.rate} matrix units: products are computed in 16 bits")
     return notes
+
+
+def _energy(ask: TrainAsk, q: Question, best: Choice) -> Energy | None:
+    """Return the power of a layout, whose products run at the share of the peak that its MFU implies."""
+    products = sum(best.time.get(name, 0.0) for name in PRODUCTS)
+    rate = min(1.0, best.mfu * best.step / products) if products else 0.0
+    days = best.wall_days or best.days
+    return trained(ask, q.chip, best.devices, q.cluster.node.devices, best.time, rate, days * 24 if days else None)
 
 
 def read(path: Path) -> TrainPlan:

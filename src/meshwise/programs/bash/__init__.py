@@ -8,6 +8,7 @@
     automaton.py    patterns that a script states, matched in linear time; budget.py: steps and seconds that reading may take
     interpreter.py  statements -> commands that would start; flow.py: how statements end; shell.py: what they change; assignments.py
     builtins.py     simple commands; outputs.py and sed.py: what harmless ones print; inner.py: scripts inside commands
+    variants.py     the forms of a command by the tests that cannot be decided
     directives.py   `#SBATCH` lines
 
 Why an own parser: `bashlex` is GPL and stops at arithmetic and arrays; `tree-sitter-bash` (MIT) gives a tree in which expansions,

@@ -144,7 +144,8 @@ class Builtins:
         if script is not None and shell.calls < 30:
             return inner.follow(shell, script, environment)
         place = words[0].place or Place(shell.state.script, line, -1, -1)
-        shell.started.append(Started(tuple(words), environment, shell.uncertain == 0, place, shell.stdin))
+        by = tuple((text, len(shell.started)) for text in dict.fromkeys(shell.uncertain))
+        shell.started.append(Started(tuple(words), environment, not by, place, shell.stdin, by))
         shell.print(not_known(f"$({words[0].text})", COMMAND))
         return "ran"
 

@@ -83,7 +83,9 @@ class Condition:
     def _value(self) -> Value:
         token = self.tokens[self.at]
         self.at += 1
-        return self.expander.string(token) if isinstance(token, Word) else token if isinstance(token, Value) else Value()
+        value = self.expander.string(token) if isinstance(token, Word) else token if isinstance(token, Value) else Value()
+        self.expander.doubt(value)
+        return value
 
     def _primary(self) -> Truth:
         operator = self._text(1)

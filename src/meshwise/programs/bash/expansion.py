@@ -38,6 +38,8 @@ class Expander:
         self.assumed: dict[str, None] = {}
         self.nothing_given = False
         """Whether a test is evaluated as if no argument and no variable of the environment were given."""
+        self.doubts: dict[str, None] = {}
+        """How the script spells what the last test depends on and is not known."""
 
     # variables
 
@@ -98,6 +100,25 @@ class Expander:
     def split(self, value: Value) -> list[Value]:
         """Return the words of a value that is not quoted."""
         return self._split([Fragment(value, False)])
+
+    def doubt(self, value: Value) -> None:
+        """Remember what a test depends on, where it is not known."""
+        for piece in value.unknown[:4]:
+            self.doubts[piece.by.partition(" (")[0] or piece.text] = None
+
+    def chosen(self, word: Value, fork: int, way: int) -> list[Value]:
+        """Return the words that a word becomes where an undecided test goes one way."""
+        if not any(piece.fork == fork for piece in word.pieces):
+            return [word]
+        fragments: list[Fragment] = []
+        for piece in word.pieces:
+            choice = piece.choices[way] if piece.fork == fork and way < len(piece.choices) else Value((piece,))
+            if choice is None:
+                if len(word.pieces) == 1:
+                    return []
+                continue
+            fragments.append(Fragment(choice, not (piece.fork == fork and piece.loose)))
+        return self._split(fragments)
 
     # words
 
@@ -163,8 +184,10 @@ class Expander:
                 if current is not None:
                     fields.append(current)
                 current = None
-            elif fragment.quoted or (not fragment.value.known and len(fragment.value.pieces) == 1):
+            elif fragment.quoted:
                 current = (current or EMPTY) + fragment.value
+            elif not fragment.value.known and len(fragment.value.pieces) == 1:
+                current = (current or EMPTY) + Value((replace(fragment.value.pieces[0], loose=True),))
             else:
                 current, pending = self._cut(fragment.value, separators, fields, current, pending)
         if current is not None:
@@ -177,7 +200,7 @@ class Expander:
         """Split one unquoted value, adding whole fields; return the field that goes on after it."""
         for piece in value.pieces:
             if piece.unknown:
-                current = (current or EMPTY) + Value((piece,))
+                current = (current or EMPTY) + Value((replace(piece, loose=True),))
                 continue
             start = 0
             for at, char in enumerate(piece.text):
@@ -325,6 +348,10 @@ class Expander:
         assert argument is not None
         given = value is not None and not value.outside
         colon = part.operator[0] == ":"
+        if given and value is not None and len(value.pieces) == 1 and value.pieces[0].fork and colon and kind in ("-", "="):
+            otherwise, piece = self.string(argument), value.pieces[0]
+            chosen = tuple(one if one is not None and one.pieces else otherwise for one in piece.choices)
+            return [Fragment(Value((replace(piece, choices=chosen),)), part.quoted)]
         if given and value is not None and not value.known and colon:
             full = any(piece.filled or (not piece.unknown and piece.text) for piece in value.pieces)
             if not full:

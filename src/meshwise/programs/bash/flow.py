@@ -31,6 +31,9 @@ class Started:
     certain: bool
     place: Place | None
     stdin: Value | None = None
+    by: tuple[tuple[str, int], ...] = ()
+    """What the tests depend on that decide whether, or how, it starts, with the way that each goes here; empty where it certainly starts
+    like this."""
 
 
 class Leave(Exception):

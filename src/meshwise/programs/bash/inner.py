@@ -12,7 +12,7 @@ from meshwise.programs.bash.statements import parse
 
 SHELLS = ("bash", "sh", "zsh", "dash", "/bin/bash", "/bin/sh", "/usr/bin/bash", "/usr/bin/env bash")
 RUNNERS = (
-    "srun", "sbatch", "salloc", "mpirun", "nohup", "env", "time", "timeout", "docker", "singularity", "apptainer", "pdsh",
+    "srun", "sbatch", "salloc", "mpirun", "nohup", "env", "time", "timeout", "docker", "podman", "singularity", "apptainer", "pdsh",
     "sudo", "exec",
 )  # fmt: skip
 REMOTE = ("ssh", "pdsh")

@@ -14,7 +14,7 @@ from meshwise.programs.bash.expansion import COMMAND
 from meshwise.programs.bash.flow import MOST_CALLS, Guess, Leave, Status
 from meshwise.programs.bash.pieces import Piece, Source, Value, not_known
 from meshwise.programs.bash.shell import Shell
-from meshwise.programs.bash.state import State, merged
+from meshwise.programs.bash.state import Fork, State, merged
 from meshwise.programs.bash.statements import parse
 from meshwise.programs.bash.words import Parameter, Substitution, Word
 
@@ -103,7 +103,7 @@ class Interpreter(Shell):
     def _tested(self, test: Callable[[], bool | None], line: int) -> Status:
         """Evaluate a test. A variable that nothing sets counts as empty, which is noted."""
         outer, self.expander.testing = self.expander.testing, True
-        before = dict(self.expander.assumed)
+        before, self.expander.doubts = dict(self.expander.assumed), {}
         guess = None
         try:
             truth = test()
@@ -128,6 +128,7 @@ class Interpreter(Shell):
     def calculated(self, expression: Word) -> bool | None:
         """Evaluate `((...))`."""
         text = self.expander.string(expression)
+        self.expander.doubt(text)
         try:
             return bool(arithmetic.calculate(text.text, self.expander)) if text.known else None
         except arithmetic.NotKnown:
@@ -138,7 +139,10 @@ class Interpreter(Shell):
     def alternatives(self, ways: Sequence[Callable[[], Status]], line: int) -> Status:
         """Follow every way that the script may take from here, and keep what is the same in all of them."""
         start, ends, left = self.state.copy(), list[State](), None
-        self.uncertain += 1
+        place = f"{self.state.script}:{line}"
+        by = f"{' and '.join(self.expander.doubts) or 'a test'} ({place})"
+        self.expander.doubts = {}
+        self.uncertain.append(by)
         for way in ways:
             self.state.take(start.copy())
             try:
@@ -148,11 +152,12 @@ class Interpreter(Shell):
                 if leave.kind in ("break", "continue"):
                     ends.append(self.state.copy())
                 left = leave
-        self.uncertain -= 1
+        self.uncertain.pop()
         if not ends:
             assert left is not None
             raise left
-        self.state.take(merged(ends, f"depends on a test that cannot be decided ({self.state.script}:{line})"))
+        self.forks += 1
+        self.state.take(merged(ends, Fork(self.forks, f"depends on a test that cannot be decided ({place})", by)))
         return None
 
     def guessed(self, guess: Guess, yes: Callable[[], Status], no: Callable[[], Status], line: int) -> Status:
@@ -216,6 +221,8 @@ class Interpreter(Shell):
 
     def _case(self, case: tree.Case) -> Status:
         subject = self.expander.string(case.word)
+        self.expander.doubts = {}
+        self.expander.doubt(subject)
         possible: list[int] = []
         certain = False
         for number, (words, _, _) in enumerate(case.clauses):

@@ -38,8 +38,14 @@ class Piece:
     """Whether the text stands at its place character for character; a computed number does not."""
     filled: bool = False
     """Unknown, but certainly not empty: the number of a job."""
-    choices: tuple[str, ...] = ()
-    """Possible texts of an unknown piece, if an undecided test chooses between known ones."""
+    choices: "tuple[Value | None, ...]" = ()
+    """Possible values of an unknown piece, one for each way that an undecided test may go; None: there is no such word."""
+    fork: int = 0
+    """Number of that test, so that pieces of one test are chosen together."""
+    by: str = ""
+    """What that test depends on, and where it stands: '$1 (train.sh:3)'."""
+    loose: bool = False
+    """Whether it stands without quotes in a command, so that its value may be several words, or none."""
 
     def cut(self, start: int, end: int) -> "Piece":
         """Return a part of a known piece, at its own place if the piece is exact."""
@@ -122,9 +128,9 @@ def said(text: str, place: Place | None = None) -> Value:
     return Value((Piece(text, place, exact=False),))
 
 
-def not_known(spelled: str, why: str, place: Place | None = None, *, outside: bool = False, choices: Iterable[str] = ()) -> Value:
+def not_known(spelled: str, why: str, place: Place | None = None, *, outside: bool = False) -> Value:
     """Return a value of one unknown piece."""
-    return Value((Piece(spelled, place, unknown=why, outside=outside, exact=False, choices=tuple(choices)),))
+    return Value((Piece(spelled, place, unknown=why, outside=outside, exact=False),))
 
 
 def joined(values: Iterable[Value], separator: str = "") -> Value:

@@ -21,7 +21,9 @@ class Shell(ABC):
         self.expander = Expander(state, fixed, self.substituted)
         self.started: list[Started] = []
         self.notes: list[str] = []
-        self.uncertain = 0
+        self.uncertain: list[str] = []
+        """What the undecided tests depend on, inside which the script is followed."""
+        self.forks = 0
         self.steps = self.calls = 0
         self.outputs: list[list[Value]] = []
         self.directives: list[Directive] = []

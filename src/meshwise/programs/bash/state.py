@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshwise.programs.bash.budget import spend
-from meshwise.programs.bash.pieces import EMPTY, Piece, Value, not_known
+from meshwise.programs.bash.pieces import EMPTY, Piece, Place, Value
 from meshwise.programs.bash.tree import Statement
 
 LAUNCHERS = (
@@ -79,15 +79,24 @@ def is_given(name: str) -> bool:
     return name in PRESET_VARIABLES or name.split("_")[0] in LAUNCHERS
 
 
-def merged(states: Sequence[State], why: str) -> State:
-    """Return what is known whichever of the states is the right one."""
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A test that cannot be decided: its number, why, and what it depends on."""
+
+    number: int
+    why: str
+    by: str
+
+
+def merged(states: Sequence[State], fork: Fork) -> State:
+    """Return what is known whichever of the states is the right one; what differs is unknown, with its value in each."""
     first = states[0].copy()
     if len(states) == 1:
         return first
     names = {name: None for state in states for name in state.variables}
-    first.variables = {name: _one([state.variables.get(name) for state in states], why) for name in names}
+    first.variables = {name: _one([state.variables.get(name) for state in states], fork) for name in names}
     first.exported = set[str]().union(*(state.exported for state in states))
-    first.files = {name: _value([s.files.get(name, EMPTY) for s in states], why) for state in states for name in state.files}
+    first.files = {name: _value([s.files.get(name, EMPTY) for s in states], fork) for state in states for name in state.files}
     first.functions = {name: body for state in reversed(states) for name, body in state.functions.items()}
     if any(_texts(state.arguments) != _texts(first.arguments) for state in states):
         first.arguments = None
@@ -98,29 +107,41 @@ def _texts(values: Sequence[Value] | None) -> list[str] | None:
     return None if values is None else [value.text for value in values]
 
 
-def _one(variables: Sequence[Variable | None], why: str) -> Variable:
+def _one(variables: Sequence[Variable | None], fork: Fork) -> Variable:
     if any(isinstance(variable, Array) for variable in variables):
         arrays = [v if isinstance(v, Array) else Array(((0, v),)) if v is not None else Array() for v in variables]
-        return _array(arrays, why)
-    return _value([v if isinstance(v, Value) else None for v in variables], why)
+        return _array(arrays, fork)
+    return _value([v if isinstance(v, Value) else None for v in variables], fork)
 
 
-def _value(values: Sequence[Value | None], why: str) -> Value:
+def _value(values: Sequence[Value | None], fork: Fork) -> Value:
     """Keep the words that all values begin and end with; what is between them is unknown, with its choices."""
     present = [value for value in values if value is not None]
-    texts = ["" if value is None else value.text for value in values]
-    if len(set(texts)) == 1 and len(present) == len(values):
+    if len(present) == len(values) and all(_same(value, present[0]) for value in present):
         return present[0]
-    if len(present) < len(values):
-        return not_known(present[0].text, why, present[0].place, choices=texts)
+    if len(present) < len(values) or not all(value.known for value in present):
+        return _choice(values, present[0].place, fork)
+    texts = [value.text for value in present]
     start = _common(texts)
     end = min(_common([text[::-1] for text in texts]), min(map(len, texts)) - start)
-    choices = [text[start : len(text) - end] for text in texts]
-    spelled = max(choices, key=len)
-    place = next((p for value in present for p in [value.cut(start, len(value.text) - end).place] if p is not None), None)
-    middle = not_known(spelled, why, place, choices=choices)
+    middles = [value.cut(start, len(value.text) - end) for value in present]
+    place = next((middle.place for middle in middles if middle.place is not None), None)
     first = present[0]
-    return first.cut(0, start) + middle + first.cut(len(first.text) - end, len(first.text))
+    return first.cut(0, start) + _choice(middles, place, fork) + first.cut(len(first.text) - end, len(first.text))
+
+
+def _same(a: Value, b: Value) -> bool:
+    """Return whether two values are the same text, or the same unknown of one earlier test."""
+    if a.known and b.known:
+        return a.text == b.text
+    return [(p.text, p.unknown, p.fork) for p in a.pieces] == [(p.text, p.unknown, p.fork) for p in b.pieces]
+
+
+def _choice(values: Sequence[Value | None], place: Place | None, fork: Fork) -> Value:
+    """Return the unknown value that is one of these, by a test that cannot be decided. It is spelled as the longest of them."""
+    spelled = max(("" if value is None else value.text for value in values), key=len)
+    chosen = tuple(EMPTY if value is None else value for value in values)
+    return Value((Piece(spelled, place, fork.why, exact=False, choices=chosen, fork=fork.number, by=fork.by),))
 
 
 def _common(texts: Sequence[str]) -> int:
@@ -132,25 +153,31 @@ def _common(texts: Sequence[str]) -> int:
     return size
 
 
-def _array(arrays: Sequence[Array], why: str) -> Array:
-    """Keep the elements that all arrays begin and end with; each element between them is unknown."""
+def _array(arrays: Sequence[Array], fork: Fork) -> Array:
+    """Keep the elements that all arrays begin and end with; each element between them is there in one of them."""
     lists = [array.values for array in arrays]
-    texts = [[value.text for value in values] for values in lists]
-    if all(text == texts[0] for text in texts):
+    if all(_same_list(values, lists[0]) for values in lists):
         return arrays[0]
     if any(array.named for array in arrays):
         keys = {key: None for array in arrays for key, _ in array.items}
-        return Array(tuple((key, _value([dict(a.items).get(key) for a in arrays], why)) for key in keys), True)
-    shortest = min(map(len, texts))
-    start = next((i for i in range(shortest) if any(t[i] != texts[0][i] for t in texts)), shortest)
-    end = next((i for i in range(shortest - start) if any(t[-1 - i] != texts[0][-1 - i] for t in texts)), shortest - start)
+        return Array(tuple((key, _value([dict(a.items).get(key) for a in arrays], fork)) for key in keys), True)
+    shortest = min(map(len, lists))
+    start = next((i for i in range(shortest) if not all(_same(t[i], lists[0][i]) for t in lists)), shortest)
+    end = next(
+        (i for i in range(shortest - start) if not all(_same(t[-1 - i], lists[0][-1 - i]) for t in lists)), shortest - start
+    )
     middle: list[Value] = []
-    for values in lists:
+    for number, values in enumerate(lists):
         for value in values[start : len(values) - end]:
-            piece = Piece(value.text, value.place, unknown=why, exact=False, choices=(value.text, ""))
+            chosen = tuple(value if way == number else None for way in range(len(lists)))
+            piece = Piece(value.text, value.place, fork.why, exact=False, choices=chosen, fork=fork.number, by=fork.by)
             middle.append(Value((piece,)))
     whole = [*lists[0][:start], *middle, *(lists[0][len(lists[0]) - end :] if end else [])]
     return Array(tuple(enumerate(whole)))
+
+
+def _same_list(a: Sequence[Value], b: Sequence[Value]) -> bool:
+    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def environment(values: Mapping[str, str], file: str) -> dict[str, Variable]:

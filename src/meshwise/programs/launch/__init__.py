@@ -2,4 +2,5 @@
 
 script.py     the lines that a node runs
 manifests.py  manifests of Kubernetes, both ways
+containers.py docker compose, Helm values and Ray Serve, read only
 """

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from meshwise.programs.launch import manifests, script
+from meshwise.programs.launch import containers, manifests, script
 from meshwise.programs.program import Job, Launch, Launcher
 from meshwise.programs.source import Source
 
@@ -29,14 +29,14 @@ def write(job: Job) -> dict[str, str]:
 
 
 def read(source: Source) -> Launch | None:
-    """Return what a JobSet starts, or another kind of Kubernetes object with containers."""
+    """Return what a JobSet starts, or another file that starts containers: any kind of Kubernetes, compose, Helm values, Ray Serve."""
     template = ("spec", "replicatedJobs", "0", "template", "spec")
     found = manifests.read(source, ("JobSet",), [("spec", "replicatedJobs", "0", "replicas"), (*template, "parallelism")])
     found = found or manifests.read_services(source)
     if found is not None:
         return found
     replicas = [("spec", "pytorchReplicaSpecs", "Worker", "replicas"), ("spec", "parallelism")]
-    return manifests.read(source, KINDS, replicas)
+    return manifests.read(source, KINDS, replicas) or containers.read(source)
 
 
 LAUNCHER = Launcher(

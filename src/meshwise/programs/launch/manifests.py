@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -11,6 +12,7 @@ from meshwise.programs.bash.budget import spend
 from meshwise.programs.launch import script
 from meshwise.programs.program import Job, Launch
 from meshwise.programs.read import tree
+from meshwise.programs.read.images import entry_of
 from meshwise.programs.source import Source
 from meshwise.runs.run import Span, Stated
 
@@ -85,8 +87,28 @@ def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]])
             facts += _devices(source, held)
             facts += _environment(source, held)
             scripts += _script(source, held)
-        return Launch(tuple(_multiplied(facts)), tuple(scripts))
+        return Launch(tuple(_multiplied(facts)), tuple(scripts), variables_of(facts), config_maps(source))
     return None
+
+
+def variables_of(facts: Iterable[Stated]) -> dict[str, str]:
+    """Return the environment of containers as variables of their scripts."""
+    return {
+        one.fact.removeprefix("env:"): str(one.value) for one in facts if one.fact.startswith("env:") and one.value is not None
+    }
+
+
+def config_maps(source: Source) -> tuple[Source, ...]:
+    """Return the files that the ConfigMaps of a text hold, by name."""
+    maps = [one for one in composed(source) if value(at(one, ("kind",))) == "ConfigMap"]
+    found: list[Source] = []
+    for document in maps:
+        data = at(document, ("data",))
+        for key, item in data.value if data is not None and data.id == "mapping" else ():
+            if item.id == "scalar":
+                body = block(source, item)
+                found.append(Source(body.file, body.text, str(key.value), body.line, body.starts))
+    return tuple(found)
 
 
 def read_services(source: Source) -> Launch | None:
@@ -95,17 +117,20 @@ def read_services(source: Source) -> Launch | None:
     services = at(document, ("spec", "services"))
     if services is None or services.id != "mapping":
         return None
-    facts: list[Stated] = []
-    scripts: list[Source] = []
-    for _, service in services.value:
-        started = [one for held in containers(service) for one in _script(source, held)]
+    pools: list[Launch] = []
+    for key, service in services.value:
+        held_here = list(containers(service))
+        started = [one for held in held_here for one in _script(source, held)]
         if not started:
             continue  # a frontend, whose image starts it
-        scripts += started
-        facts += _count(source, service, ("replicas",), "replicas")
-        facts += _count(source, service, ("multinode", "nodeCount"), "nodes")
+        facts = [
+            *_count(source, service, ("replicas",), "replicas"),
+            *_count(source, service, ("multinode", "nodeCount"), "nodes"),
+        ]
         facts += _devices(source, service)
-    return Launch(tuple(facts), tuple(scripts))
+        facts += [one for held in (service, *held_here) for one in _environment(source, held)]
+        pools.append(Launch(tuple(facts), tuple(started), variables_of(facts), config_maps(source), name=str(key.value)))
+    return Launch((), pools=tuple(pools))
 
 
 def _multiplied(facts: Sequence[Stated]) -> list[Stated]:
@@ -196,13 +221,14 @@ def _environment(source: Source, held: Any) -> Iterator[Stated]:
 def _script(source: Source, held: Any) -> list[Source]:
     """Return what a container starts: the script of `bash -c`, or its words."""
     words = [item for name in ("command", "args") for item in _items(at(held, (name,)))]
+    entry = entry_of(value(at(held, ("image",)))) if at(held, ("command",)) is None else ()
     texts = [value(word) for word in words]
     for number in range(len(words) - 1):
         if texts[number].rpartition("/")[2] in ("bash", "sh") and number + 1 < len(words):
             option = next((i for i in range(number + 1, len(words)) if texts[i].startswith("-") and "c" in texts[i]), None)
             if option is not None and option + 1 < len(words):
                 return [block(source, words[option + 1])]
-    return [of_words(source, words)] if words else []
+    return [of_words(source, words, entry)] if words else []
 
 
 def _items(node: Any) -> list[Any]:
@@ -233,18 +259,21 @@ def block(source: Source, node: Any) -> Source:
     return Source(source.file, text, "", first + 1, tuple(starts))
 
 
-def of_words(source: Source, words: Sequence[Any]) -> Source:
-    """Return words of a list as a command, one a line, each at its own place."""
-    lines, starts = list[str](), list[int]()
+def of_words(source: Source, words: Sequence[Any], entry: Sequence[str] = ()) -> Source:
+    """Return words of a list as a command, one a line, each at its own place; `entry`: what the image starts before them. Kubernetes writes
+    a variable as $(NAME)."""
+    lines, starts = [f"{text} \\" for text in entry], [-1 for _ in entry]
     for number, node in enumerate(words):
         word = str(node.value)
         last = number == len(words) - 1
-        lines.append(shlex.quote(word) + ("" if last else " \\"))
+        shown = re.sub(r"\$\((\w+)\)", r"${\1}", word)
+        quoted = f'"{shown}"' if shown != word and not set(word) & set('"`\\') else shlex.quote(word)
+        lines.append(quoted + ("" if last else " \\"))
         place = span(source, node)
-        plain = shlex.quote(word) == word and place.writable and place.end - place.start == len(word)
+        plain = quoted == word and place.writable and place.end - place.start == len(word)
         starts.append(place.start if plain else -1)
-    first = source.line + int(words[0].start_mark.line)
-    return Source(source.file, "\n".join(lines), "", first, tuple(starts))
+    first = source.line + int(words[0].start_mark.line) - len(entry)
+    return Source(source.file, "\n".join(lines), "", max(1, first), tuple(starts))
 
 
 def object_name(job: Job) -> str:

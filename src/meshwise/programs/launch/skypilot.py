@@ -1,6 +1,7 @@
 """SkyPilot: a task on rented machines."""
 
 import re
+from typing import Any
 
 from meshwise.programs import forms
 from meshwise.programs.launch import manifests, script
@@ -52,10 +53,20 @@ def read(source: Source) -> Launch | None:
     for key, item in variables.value if variables is not None and variables.id == "mapping" else ():
         if manifests.value(item):
             facts.append(Stated(f"env:{key.value}", manifests.value(item), "said", manifests.span(source, item), str(key.value)))
-    return Launch(tuple(facts), (manifests.block(source, run),))
+    return Launch(tuple(facts), (manifests.block(source, run),), _variables(task, facts))
 
 
-def _accelerators(source: Source, node: object) -> list[Stated]:
+def _variables(task: object, facts: list[Stated]) -> dict[str, str]:
+    """Return the variables that SkyPilot sets for the script: the task's own, and those of its machines."""
+    found = {one.fact: one.value for one in facts}
+    names = {"SKYPILOT_NUM_NODES": "nodes", "SKYPILOT_NUM_GPUS_PER_NODE": "devices_per_node"}
+    known = {name: str(found[fact]) for name, fact in names.items() if found.get(fact) is not None}
+    return known | {
+        fact.removeprefix("env:"): str(value) for fact, value in found.items() if fact.startswith("env:") and value is not None
+    }
+
+
+def _accelerators(source: Source, node: Any) -> list[Stated]:
     """Return `accelerators: H100:8`, also written as `{H100: 8}`."""
     text = manifests.value(node)
     match = re.fullmatch(r"([\w.-]+)(?::(\d+))?", text)
@@ -65,7 +76,18 @@ def _accelerators(source: Source, node: object) -> list[Stated]:
             Stated("chip", match[1], "said", span, "accelerators"),
             Stated("devices_per_node", int(match[2] or 1), "said", span, "accelerators"),
         ]
-    pairs = getattr(node, "value", ()) if getattr(node, "id", "") == "mapping" else ()
+    kind = getattr(node, "id", "")
+    items = [key for key, _ in node.value] if kind == "mapping" else list(node.value) if kind == "sequence" else []
+    several = [match for item in items if (match := re.fullmatch(r"([\w.-]+):(\d{1,4})", manifests.value(item)))]
+    if several and len(several) == len(items):
+        counts, names = {int(match[2]) for match in several}, " or ".join(match[1] for match in several)
+        chip = Stated(
+            "chip", names if len(several) == 1 else None, "said" if len(several) == 1 else "unknown", None, "accelerators", names
+        )
+        each = counts.pop() if len(counts) == 1 else None
+        how = "said" if each is not None else "unknown"
+        return [chip, Stated("devices_per_node", each, how, None, "accelerators", "" if each else f"by the accelerator: {names}")]
+    pairs = node.value if kind == "mapping" else ()
     for key, item in pairs:
         if manifests.value(item).isdecimal():
             counted = Stated("devices_per_node", int(item.value), "said", manifests.span(source, item), "accelerators")

@@ -39,10 +39,10 @@ def _directives(job: Job) -> list[str]:
 def _body(job: Job) -> list[str]:
     """Return the lines of the batch script: Slurm runs them on the first node, and srun starts the command on all."""
     text = ["set -euo pipefail", *script.exported(script.required(job))]
-    text += [f"export {name}={forms.shell_word(value)}" for name, value in job.environment.items()]
     text += ["export NNODES=$SLURM_NNODES"]
     text += ['MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', "export MASTER_ADDR"]
     text += ["export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))"]
+    text += [f"export {name}={forms.shell_word(value)}" for name, value in job.environment.items()]
     # since Slurm 22.05 srun no longer inherits the number of CPUs; a task without it would run on one
     text += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_ON_NODE", ""]
     text += ["# Near the time limit the job is put back into the queue, and goes on from its last checkpoint.", "requeue() {"]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshwise.programs.read.images import entry_of
 from meshwise.programs.source import Command, Source, Word
 from meshwise.runs.run import Span, Stated, Value
 
@@ -12,12 +13,12 @@ WRAPPERS = frozenset([
     "srun", "sbatch", "salloc", "env", "nohup", "time", "exec", "sudo", "stdbuf", "timeout", "numactl", "nice", "ionice",
     "taskset", "setsid", "xvfb-run", "nsys", "ncu", "uv", "uvx", "conda", "mamba", "poetry", "pipenv", "singularity",
     "apptainer", "docker", "podman", "enroot", "ssh", "pdsh", "clush", "kubectl", "ray", "mpirun", "mpiexec", "orterun",
-    "jsrun", "aprun", "flux", "command", "torch-run", "unbuffer", "script", "catchsegv", "strace", "gdb", "pixi",
+    "mlx.launch", "jsrun", "aprun", "flux", "command", "torch-run", "unbuffer", "script", "catchsegv", "strace", "gdb", "pixi",
 ])  # fmt: skip
 """Commands that start another one, which is found behind their options."""
 PROGRAMS = frozenset([
     "torchrun", "deepspeed", "accelerate", "vllm", "axolotl", "llamafactory-cli", "llama-server", "llama-cli", "ollama",
-    "trtllm-serve", "trtllm-bench", "meshwise", "tune", "swift", "xtuner", "sglang", "dynamo", "lmdeploy",
+    "mlx_lm.server", "litgpt", "trl", "trtllm-serve", "trtllm-bench", "meshwise", "tune", "swift", "xtuner", "sglang", "dynamo", "lmdeploy",
     "text-generation-launcher", "maxtext", "torchtitan", "composer", "colossalai", "mlx_lm.lora", "automodel",
 ])  # fmt: skip
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy3?)$")
@@ -66,6 +67,8 @@ class Started:
     `launcher_words`."""
     launcher_words: tuple[Word, ...] = ()
     certain: bool = True
+    by: tuple[tuple[str, int], ...] = ()
+    """What decides whether, or how, it starts, where that is not known, with the way that it goes here."""
 
 
 @dataclass
@@ -98,6 +101,8 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
             words = _launched(words[1:] if name == "deepspeed" else words[_after_module(words) :], "deepspeed", found)
         elif (name == "accelerate" and len(words) > 1 and words[1].text == "launch") or module == "accelerate.commands.launch":
             words = _launched(words[2:] if name == "accelerate" else words[_after_module(words) :], "accelerate", found)
+        elif name in DOCKER and len(words) > 1 and words[1].text in ("run", "exec"):
+            words = _contained(words, found, environment)
         elif name in WRAPPERS:
             words = _wrapped(words, name, found, environment)
         else:
@@ -106,7 +111,7 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
         return []
     program, arguments = _program(words, found.launcher)
     facts = [*found.facts, *_environment(environment, program, {one.fact for one in found.facts})]
-    started = Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain)
+    started = Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain, command.by)
     return [started] if program else []
 
 
@@ -215,6 +220,45 @@ def _wrapped(words: list[Word], name: str, found: _Found, environment: dict[str,
         found.launcher = found.launcher or family
         found.launcher_words = found.launcher_words or tuple(words[1:start])
     return words[start:]
+
+
+DOCKER = ("docker", "podman", "nerdctl")
+DOCKER_SWITCHES = frozenset([
+    "--rm", "-it", "-i", "-t", "-d", "-dit", "-itd", "-ti", "--privileged", "--init", "--detach", "--interactive", "--tty",
+    "-P", "--no-healthcheck",
+    "--read-only", "--publish-all", "--oom-kill-disable",
+])  # fmt: skip
+"""Options of `docker run` without a value."""
+
+
+def _contained(words: list[Word], found: _Found, environment: dict[str, Word]) -> list[Word]:
+    """Return the command inside `docker run [options] IMAGE [arguments]`: with the program that the image starts, where it is known."""
+    at, entry = 2, ""
+    while at < len(words) and words[at].text.startswith("-"):
+        name, equals, _ = words[at].text.partition("=")
+        alone = bool(equals) or name in DOCKER_SWITCHES or (re.fullmatch(r"-[itdP]+", name) is not None)
+        value = _value_of(words[at], len(name) + 1) if equals else words[at + 1] if at + 1 < len(words) and not alone else None
+        if value is not None and name in ("-e", "--env"):
+            _assignments([value], environment)
+        if value is not None and name == "--entrypoint":
+            entry = value.text
+        if value is not None and name == "--gpus":
+            found.facts += _visible(value)
+        at += 1 if alone else 2
+    if at >= len(words):
+        return []
+    rest = words[at + 1 :]
+    front = (entry,) if entry else entry_of(words[at].text)
+    started = bool(rest) and _is_program(words, at + 1)
+    return rest if started and not entry else [*(Word(text, words[at].span) for text in front), *rest]
+
+
+def _visible(word: Word) -> list[Stated]:
+    """Return the devices of `--gpus 4` or `--gpus device=0,1`; nothing for all."""
+    text = word.text.strip("\"'")
+    named = re.fullmatch(r"device=(\d+(?:,\d+)*)", text)
+    count = named[1].count(",") + 1 if named else int(text) if re.fullmatch(r"\d{1,4}", text) else 0
+    return [Stated("devices_per_node", count, "said", Span(word.span.file, word.span.line), "--gpus")] if count else []
 
 
 def _is_program(words: Sequence[Word], at: int) -> bool:

@@ -8,6 +8,7 @@ from meshwise.errors import UserError
 from meshwise.programs.program import Program, plain_key, programs
 from meshwise.programs.read import flags, python, tables, tree
 from meshwise.programs.read.command import Started
+from meshwise.programs.read.unread import Unread, unread
 from meshwise.programs.source import Setting, Source, Unknown, Word
 from meshwise.runs.run import ENVIRONMENT, Run, Stated
 
@@ -57,6 +58,8 @@ class Together:
     """The programs whose files were read with it."""
     missing: tuple[str, ...]
     notes: tuple[str, ...]
+    unread: tuple[Unread, ...] = ()
+    """Keys that no fact comes from."""
 
 
 @dataclass
@@ -66,6 +69,9 @@ class _Said:
     programs: list[Program] = field(default_factory=list[Program])
     missing: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
+    unread: list[Unread] = field(default_factory=list[Unread])
+    base: str = ""
+    """The configuration that a command names, where it was not given: what the command leaves open is not known then."""
 
 
 def facts_of(one: Candidate, found: Found) -> Together:
@@ -75,16 +81,20 @@ def facts_of(one: Candidate, found: Found) -> Together:
     more: list[Run] = []
     for setting, program in _references(one.program, own):
         source = _source(setting, program, found, said)
+        if source is None and program.name == one.program.name and setting.span.line:
+            said.base = str(setting.value)
         if source is not None and program.name == one.program.name:
             own = [*settings_of(source), *own]
         elif source is not None:
             more.append(_with_references(program, settings_of(source), found, said))
     more += _launched(one, found, said)
     more += _beside(one, found, said) if one.started is None else []
-    facts = one.program.read(own, more)
+    facts = one.program.read(own, more, said.base)
+    said.unread[:0] = unread(one.program, own)
     launch = _launch(found.launch, _started_facts(one, found))
     said.notes += [f"{word.unknown} may say more, and is not known" for word in _open(one)]
-    return Together(facts.merged(launch), tuple(said.programs), tuple(said.missing), tuple(dict.fromkeys(said.notes)))
+    notes, missing = tuple(dict.fromkeys(said.notes)), tuple(dict.fromkeys(said.missing))
+    return Together(facts.merged(launch), tuple(said.programs), missing, notes, tuple(said.unread))
 
 
 def _beside(one: Candidate, found: Found, said: _Said) -> list[Run]:
@@ -108,6 +118,7 @@ def _with_references(program: Program, settings: Sequence[Setting], found: Found
     """Return the facts of a companion file with those of the files that it names in turn."""
     more: list[Run] = []
     said.programs.append(program)
+    said.unread += unread(program, settings)
     for setting, other in _references(program, settings):
         source = _source(setting, other, found, said)
         if source is not None:
@@ -161,6 +172,9 @@ def _launched(one: Candidate, found: Found, said: _Said) -> list[Run]:
     own = flags.settings(started.launcher_words, {})
     file = next((setting for setting in own if plain_key(setting.key) == "--config-file"), None)
     source = _source(file, program, found, said) if file is not None else None
+    if file is not None and source is None:
+        why = f"in {file.value}, which was not given"
+        return [Run.of(Stated(name, None, "unknown", file.span, file.key, why) for name in ("zero", "precision"))]
     settings = [*(settings_of(source) if source is not None else []), *(_as_key(setting) for setting in own)]
     if not any(setting.key == "distributed_type" for setting in settings):
         return [program.read(settings).without("zero", "fsdp_version")]

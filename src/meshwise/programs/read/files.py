@@ -3,21 +3,25 @@
 Several files are read together: a script, the configuration that it names, and what the script itself writes by heredocs.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwise.catalogue import files as catalogue
 from meshwise.errors import UserError, quoted
 from meshwise.programs.bash.budget import TooLong, limited
-from meshwise.programs.program import Program, launchers, programs
-from meshwise.programs.read import command, companions, flags, python, tables, tree
+from meshwise.programs.program import Launch, Program, launchers, programs
+from meshwise.programs.read import command, companions, flags, pages, python, tables, tree
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found
+from meshwise.programs.read.unread import Unread
 from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
-from meshwise.runs.run import Run, Stated
+from meshwise.runs.run import Run, Stated, in_words
 
+SECRET = re.compile(r"env:.*(TOKEN|KEY|SECRET|PASSWORD)", re.IGNORECASE)
+"""Variables whose values nobody should see in a report."""
 MAX_FILE_BYTES = 500_000
 """Bytes of a launch file."""
 SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
@@ -41,6 +45,18 @@ class Reading:
     missing: tuple[str, ...] = ()
     """Files that are referred to but were not given, one sentence each."""
     notes: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    """Keys that no fact comes from."""
+
+    @property
+    def withheld(self) -> tuple[str, ...]:
+        """Why there is no verdict on these files: keys that decide it and are not read."""
+        return tuple(one.withholds for one in self.unread if one.withholds)
+
+    @property
+    def lessened(self) -> tuple[str, ...]:
+        """What saves memory that no prediction counts."""
+        return tuple(f"{one.key} ({one.span}): {one.lessens}" for one in self.unread if one.lessens)
 
 
 def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = None) -> Reading:
@@ -75,16 +91,18 @@ def read_sources(sources: Sequence[Source], given: Mapping[str, str]) -> Reading
 def _read(sources: Sequence[Source], given: Mapping[str, str]) -> Reading:
     found = _found(sources, given)
     chosen = _chosen(found, sources)
-    same = [one for one in found.candidates if one.program.name == chosen.program.name and one.started is not None]
+    same = [one for one in found.candidates if one.program.name == chosen.program.name and not one.certain]
     variants = [chosen, *(one for one in same if one is not chosen)] if not chosen.certain else [chosen]
     readings = [companions.facts_of(one, found) for one in variants]
-    facts = _agreed([reading.facts for reading in readings])
+    ways = [dict(one.started.by) if one.started is not None else {} for one in variants]
+    facts = _agreed([reading.facts for reading in readings], ways)
     answers = [Stated(name, _answer(value), "said", None, "--set") for name, value in given.items() if name in BY_NAME]
     facts = facts.without(*(one.fact for one in answers)).adding(answers)
+    facts = facts.adding(one._replace(value="(set)") for one in facts if SECRET.match(one.fact) and one.value)
     texts = {source.file: source.text for source in sources}
     first = readings[0]
     used = (chosen.program, *first.programs)
-    return Reading(chosen.program, facts, tuple(texts), texts, used, first.missing, (*found.notes, *first.notes))
+    return Reading(chosen.program, facts, tuple(texts), texts, used, first.missing, (*found.notes, *first.notes), first.unread)
 
 
 def _answer(text: str) -> int | float | str | bool:
@@ -103,8 +121,13 @@ def _answer(text: str) -> int | float | str | bool:
 
 
 def kind_of(source: Source) -> str:
-    """Return how a file is written: shell, tree (YAML, JSON), toml or python."""
-    suffix, text = Path(source.name or source.file).suffix.lower(), source.text
+    """Return how a file is written: shell, tree (YAML, JSON), toml, page (Markdown with commands), python or modelfile."""
+    name = Path(source.name or source.file)
+    suffix, text = name.suffix.lower(), source.text
+    if name.name.startswith("Modelfile") or suffix == ".modelfile":
+        return "modelfile"
+    if suffix in (".md", ".markdown", ".rst"):
+        return "page"
     if suffix == ".py":
         return "python"
     if suffix == ".toml":
@@ -138,6 +161,10 @@ def _of_source(source: Source, given: Mapping[str, str], beside: Sequence[Source
     kind = kind_of(source)
     if kind == "shell":
         return _of_script(source, given, beside)
+    if kind == "page":
+        return _of_script(pages.commands(source), given, beside)
+    if kind == "modelfile":
+        return Found(_candidates(pages.modelfile(source), source), (), (), (), ())
     if kind == "python":
         return Found(_candidates(python.settings(source), source), (), (), (), ())
     if kind == "toml":
@@ -161,21 +188,65 @@ def _candidates(settings: Sequence[Setting], source: Source) -> tuple[Candidate,
 
 def _of_launchers(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found | None:
     """Return what a manifest of a launcher says; None for a file of no launcher."""
-    for launcher in launchers().values():
-        launch = launcher.read(source)
-        if launch is not None:
-            found = Found((), launch.facts, (), (), ())
-            for script in launch.scripts:
-                found = _joined(found, _of_script(script, given, beside))
-            return found
-    return None
+    readers = [launcher.read for launcher in launchers().values()]
+    launch = next((found for read in readers if (found := read(source)) is not None), None)
+    if launch is None:
+        return None
+    if len(launch.pools) > 1:
+        return _of_pools(launch, given, beside)
+    return _of_launch(launch.pools[0] if launch.pools else launch, given, beside)
 
 
-def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+def _of_launch(launch: Launch, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+    """Return what a launcher's file says: machines, and what its scripts start with its variables and files."""
+    found = Found((), launch.facts, (), launch.files, ())
+    for file in launch.files:
+        if kind_of(file) not in ("shell", "page"):
+            found = _joined(found, replace(_of_source(file, given, ()), started=()))
+    for script in launch.scripts:
+        found = _joined(found, _of_script(script, given, [*beside, *launch.files], launch.variables))
+    return found
+
+
+def _of_pools(launch: Launch, given: Mapping[str, str], beside: Sequence[Source]) -> Found:
+    """Return what several pools of servers say together: the devices of all, and a sentence on each."""
+    founds = [_of_launch(pool, given, beside) for pool in launch.pools]
+    kept = [(pool, found) for pool, found in zip(launch.pools, founds, strict=True) if found.candidates]
+    notes: list[str] = []
+    total = 0
+    for pool, found in kept:
+        best = max(found.candidates, key=lambda one: one.score)
+        facts = companions.facts_of(best, found).facts
+        copies = facts.whole("replicas", 1)
+        devices = facts.whole("tp", 1) * facts.whole("pp", 1) * copies
+        notes.append(f"pool {pool.name or best.program.title}: {_pool_words(facts)}, {devices} devices")
+        total += devices
+    if len(kept) < 2:
+        return kept[0][1] if kept else _joined(founds[0], Found((), (), (), (), ()))
+    joined = founds[0]
+    for found in founds[1:]:
+        joined = _joined(joined, found)
+    facts = [one for one in joined.launch if one.fact not in ("devices", "replicas", "nodes", "devices_per_node")]
+    more = [
+        Stated("pools", len(kept), "derived", None, "", "; ".join(notes)),
+        Stated("all_devices", total, "derived", None, "", "of all pools"),
+    ]
+    return replace(joined, launch=(*facts, *more), notes=(*joined.notes, *notes))
+
+
+def _pool_words(facts: Run) -> str:
+    names = ("tp", "pp", "ep", "replicas")
+    words = [f"{name} {in_words(facts.value(name))}" for name in names if name in facts and facts.value(name) != 1]
+    return ", ".join(words) or "tp 1"
+
+
+def _of_script(
+    source: Source, given: Mapping[str, str], beside: Sequence[Source], variables: Mapping[str, str] | None = None
+) -> Found:
     """Read a script: its directives, the programs that it starts, and the files that it writes."""
     from meshwise.programs.read import shell  # bash is loaded for scripts alone
 
-    script = shell.read(source, given, beside)
+    script = shell.read(source, given, beside, variables)
     started = [one for line in script.commands for one in _started(line, given, [*beside, *script.files])]
     candidates = [one for program in started for one in _of_started(program, source)]
     written = Found((), (), (), (), ())
@@ -191,7 +262,7 @@ def _of_script(source: Source, given: Mapping[str, str], beside: Sequence[Source
 
 def _started(line: Command, given: Mapping[str, str], beside: Sequence[Source]) -> list[Started]:
     if line.words and line.words[0].text.startswith("--"):  # a file of arguments alone
-        return [Started("", line.words, (), certain=line.certain)]
+        return [Started("", line.words, (), certain=line.certain, by=line.by)]
     return command.unwrap(line, given, beside)
 
 
@@ -213,6 +284,9 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
         names = ", ".join(source.file for source in sources)
         known = ", ".join(program.title for program in programs().values())
         started = ", ".join(dict.fromkeys(quoted(one.program) for one in found.started if one.program))
+        scripts = [one.program for one in found.started if one.program.endswith((".sh", ".sbatch", ".slurm", ".bash"))]
+        if scripts:
+            raise UserError(f"{names}: it starts {', '.join(dict.fromkeys(scripts))}, which was not given: give that file too")
         what = f"it starts {started}" if started else "no command with flags of a known program, and no known keys"
         raise UserError(f"{names}: no program that meshwise reads: {what}; expected one of {known}")
     best = max(ranked, key=lambda one: (one.program.name not in COMPANIONS, one.score))
@@ -220,11 +294,37 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
     return equal[0] if not best.certain else equal[-1]
 
 
-def _agreed(variants: Sequence[Run]) -> Run:
-    """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known."""
+MAX_CHOICES = 4
+"""Values of a fact that are named where an undecided test chooses between them."""
+
+
+def _agreed(variants: Sequence[Run], ways: Sequence[Mapping[str, int]]) -> Run:
+    """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known. `ways`: for each
+    variant, how the undecided tests go."""
     first = variants[0]
     said = {name for other in variants for name in other.values}
     differing = {name for name in said if any(first.value(name) != other.value(name) for other in variants)}
     places = {name: next(one for other in variants if (one := other.get(name))) for name in sorted(differing)}
-    why = "depends on a branch that is not known; --set answers"
-    return first.without(*differing).adding(Stated(name, None, "unknown", one.span, one.key, why) for name, one in places.items())
+    unknown = (
+        Stated(name, None, "unknown", one.span, one.key, _choices([other.get(name) for other in variants], ways))
+        for name, one in places.items()
+    )
+    return first.without(*differing).adding(unknown)
+
+
+def _choices(stated: Sequence[Stated | None], ways: Sequence[Mapping[str, int]]) -> str:
+    """Return the values that a fact may have, and what decides: 'fp16 or bf16, by $1 (train.sh:3)'."""
+    values = ["not set" if one is None else in_words(one.value) for one in stated]
+    texts = dict.fromkeys(values)
+    listed = " or ".join([*texts][:MAX_CHOICES]) + (" or others" if len(texts) > MAX_CHOICES else "")
+    tests = dict.fromkeys(text for way in ways for text in way)
+    deciding = [text for text in tests if _decides(text, values, ways)] or [*tests]
+    return f"{listed}, by {', '.join(deciding) or 'a branch that is not known'}"
+
+
+def _decides(test: str, values: Sequence[str], ways: Sequence[Mapping[str, int]]) -> bool:
+    """Return whether variants that differ in this test alone have different values."""
+    groups: dict[tuple[tuple[str, int], ...], set[str]] = {}
+    for value, way in zip(values, ways, strict=True):
+        groups.setdefault(tuple(pair for pair in way.items() if pair[0] != test), set()).add(value)
+    return any(len(group) > 1 for group in groups.values())

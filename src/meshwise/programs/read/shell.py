@@ -18,6 +18,7 @@ from meshwise.programs.bash.flow import Leave, Started
 from meshwise.programs.bash.interpreter import Interpreter
 from meshwise.programs.bash.state import Array, State
 from meshwise.programs.bash.statements import parse
+from meshwise.programs.bash.variants import variants
 from meshwise.programs.source import Command, Setting, Source, Unknown, Word
 from meshwise.runs.run import Span
 
@@ -61,9 +62,11 @@ class WrittenFile(Source):
         return place.line if place else self.line
 
 
-def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()) -> Script:
+def read(
+    source: Source, given: Mapping[str, str], beside: Sequence[Source] = (), variables: Mapping[str, str] | None = None
+) -> Script:
     """Return what a script would do. `given` answers unknown variables (`--set`), before what the script assigns; `beside` are files
-    that it may source, start or copy."""
+    that it may source, start or copy; `variables` are set before it starts, as a launcher does."""
     if len(source.text) > MAX_SCRIPT_CHARS:
         raise UserError(
             f"{source.file} has {len(source.text)} characters; a launch script of at most {MAX_SCRIPT_CHARS} is expected"
@@ -72,6 +75,8 @@ def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()
     found = sbatch.directives(text)
     fixed = {name: bash.Value((bash.Piece(value, None, exact=False),)) for name, value in given.items()}
     state = State(source.file, dict(sbatch.variables(found)))
+    state.variables |= {name: bash.Value((bash.Piece(value, None, exact=False),)) for name, value in (variables or {}).items()}
+    state.exported |= set(variables or {})
     state.variables |= fixed
     numbers = sorted(int(name) for name in given if name.isdigit() and 0 < int(name) < 1000)
     if numbers:
@@ -93,7 +98,7 @@ def read(source: Source, given: Mapping[str, str], beside: Sequence[Source] = ()
 
 
 def _script(source: Source, shell: Interpreter) -> Script:
-    commands = tuple(_command(one, source.file) for one in shell.started)
+    commands = tuple(_command(one, source.file) for whole in shell.started for one in variants(whole, shell.expander))
     variables = {name: value for name, value in shell.state.variables.items() if name not in ("IFS",)}
     plain = {name: bash.joined(value.values, " ") if isinstance(value, Array) else value for name, value in variables.items()}
     unknown = {piece.text: piece.unknown for value in plain.values() for piece in value.pieces if piece.unknown}
@@ -101,7 +106,20 @@ def _script(source: Source, shell: Interpreter) -> Script:
     directives = tuple(_setting(one, source.file) for one in shell.directives)
     files = tuple(_file(name, value, source.file) for name, value in shell.state.files.items())
     words = {name: word(value, source.file, 1) for name, value in plain.items()}
-    return Script(commands, directives, files, words, unknown, tuple(dict.fromkeys(shell.notes)))
+    return Script(commands, directives, files, words, unknown, _once(shell.notes))
+
+
+def _once(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return notes without repeats: of one text at several lines the first, with the number of the others."""
+    places: dict[str, list[str]] = {}
+    for note in dict.fromkeys(notes):
+        place, _, text = note.partition(": ")
+        places.setdefault(text or place, []).append(place)
+    found: list[str] = []
+    for text, where in places.items():
+        more = f" (and {len(where) - 1} more lines)" if len(where) > 1 else ""
+        found.append(f"{where[0]}: {text}{more}" if where[0] != text else text)
+    return tuple(found)
 
 
 def _pieces(source: Source) -> bash.Source:
@@ -140,7 +158,7 @@ def word(value: bash.Value, file: str, line: int) -> Word:
 def _command(one: Started, file: str) -> Command:
     line = one.place.line if one.place else 1
     words = tuple(word(value, one.place.file if one.place else file, line) for value in one.words)
-    return Command(words, {name: word(value, file, line) for name, value in one.environment.items()}, one.certain)
+    return Command(words, {name: word(value, file, line) for name, value in one.environment.items()}, one.certain, one.by)
 
 
 def _setting(one: sbatch.Directive, file: str) -> Setting:

@@ -84,6 +84,9 @@ def write(given: Setup) -> Written:
 
 def refuse(given: Setup) -> Iterable[Refusal]:
     """Return what one MLX server cannot do with a plan."""
+    kind = given.plan.q.cards[0].chip.kind
+    if kind != "apple":
+        yield Refusal(f"{TITLE} runs on Apple chips, and the plan is for {given.text('chip')}: plan again with --engine mlx", {})
     if given.whole("adapters", 0) > 1:
         yield Refusal(f"one {TITLE} server has one adapter, and the plan {given.whole('adapters')}: plan with --lora 1:RANK", {})
 

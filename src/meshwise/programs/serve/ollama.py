@@ -1,7 +1,7 @@
 """Ollama: the environment of its server and a Modelfile (its docs/faq and docs/modelfile). It splits by layers only."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
@@ -12,6 +12,7 @@ from meshwise.programs.serve import setup
 from meshwise.programs.serve.declared import serving
 from meshwise.programs.serve.lengths import LENGTH
 from meshwise.programs.serve.llamacpp import file_of, flash_of, gpu_layers
+from meshwise.programs.source import Setting
 from meshwise.runs.run import Run, Stated
 
 RUNS_LAYOUTS_OF = "llama.cpp"
@@ -91,7 +92,12 @@ def refuse(given: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{why}: plan again with --engine ollama", {})
 
 
+def in_file(settings: Sequence[Setting]) -> int:
+    """Return how surely settings are those of a Modelfile."""
+    return 8 if any(setting.key == "FROM" for setting in settings) else 0
+
+
 PROGRAM = serving(
     "ollama", "Ollama", "0.12", engine="ollama", splits=(), form="text", keys=KEYS, write=write, commands=("ollama",),
-    refuse=refuse, meaning=meaning,
+    refuse=refuse, meaning=meaning, in_file=in_file,
 )  # fmt: skip

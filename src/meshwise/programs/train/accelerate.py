@@ -48,6 +48,7 @@ KEYS = (
     Key("dp_shard", "parallelism_config.parallelism_config_dp_shard_size", INT),
     Key("tp", "parallelism_config.parallelism_config_tp_size", INT),
     Key("cp", "parallelism_config.parallelism_config_cp_size", INT),
+    Key("ulysses", "parallelism_config.parallelism_config_sp_size", INT, write="never"),
     Key("stage", "deepspeed_config.zero_stage", INT),
     Key("accumulation", "deepspeed_config.gradient_accumulation_steps", INT),
     Key("optimizer_device", "deepspeed_config.offload_optimizer_device", deepspeed.DEVICES),
@@ -76,6 +77,10 @@ def meaning(facts: Run) -> Run:
         predicted = {"fsdp": "fsdp", "deepspeed": "deepspeed", "ddp": "ddp", "no": "ddp"}.get(str(kind), "fsdp")
         said = {"launched_by": "accelerate", "predicted_by": predicted}
         facts = facts.adding([facts.meaning(name, value, "type") for name, value in said.items()])
+    if (
+        facts.whole("ulysses", 1) > 1
+    ):  # DeepSpeed's sequence parallelism: ranks that share one batch, as context parallelism has them
+        facts = facts.adding([facts.meaning("cp", facts.whole("ulysses"), "ulysses")])
     if facts.value("dynamo"):
         facts = facts.adding([facts.meaning("compile", True, "dynamo")])
     return facts
@@ -123,8 +128,9 @@ def write(setup: Setup) -> Written:
     words = [word for key, value in trainer.PROGRAM.settings(arguments) for word in (f"--{key}", forms.number(value))]
     words += ["--model_name_or_path", setup.model, "--output_dir", "${OUTPUT_DIR:?set OUTPUT_DIR: the folder of checkpoints}"]
     script = "${TRAIN_SCRIPT:?set TRAIN_SCRIPT: your script with a Trainer}"
-    launch = ["accelerate", "launch", "--config_file", FILE, "--machine_rank", "$NODE_RANK"]
-    launch += ["--main_process_ip", "$MASTER_ADDR", "--main_process_port", "$MASTER_PORT"]
+    launch = ["accelerate", "launch", "--config_file", FILE]
+    if setup.whole("nodes") > 1:
+        launch += ["--machine_rank", "$NODE_RANK", "--main_process_ip", "$MASTER_ADDR", "--main_process_port", "$MASTER_PORT"]
     text = forms.yaml_text(PROGRAM.settings(wording(setup)), setup.header)
     return Written({FILE: text}, (*launch, script, *words), starter="node")
 

@@ -8,9 +8,9 @@ from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
-from meshwise.programs.train import adapters, deepspeed, recipe, trainer
+from meshwise.programs.train import adapters, deepspeed, megatron, megatron_rules, recipe, trainer
 from meshwise.programs.train.limits import limited, offload_needs_shards
-from meshwise.runs.run import Run, Value
+from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "LLaMA-Factory", "0.9"
 FILE = "llama_factory.yaml"
@@ -22,6 +22,11 @@ OBJECTIVES = word({"dpo": "dpo", "kto": "kto", "reward": "rm"}, {"sft": None, "p
 TRAINER = [row for row in trainer.TRAINING if row not in adapters.TRL_KEYS and row.fact != "attention"]
 ATTENTION = word({"fa2": "fa2", "fa3": "fa3", "unfused": "disabled"}, {"auto": None, "sdpa": None})
 
+MEGATRON = (
+    "tp", "pp", "cp", "ep", "etp", "distributed_optimizer", "granularity", "recompute_method", "recompute_layers", "recompute_modules",
+    "sequence_parallel",
+)  # fmt: skip
+"""Facts of the Megatron backend (USE_MCA=1), whose keys are Megatron's with underscores."""
 KEYS = (
     *(replace(row, default=None) if row.fact == "recompute_on" else row for row in TRAINER),
     Key("seq", "cutoff_len", INT, default=2048, write="always"),
@@ -47,18 +52,48 @@ KEYS = (
     Key("trained_layers", "freeze_trainable_layers", INT),
     Key("liger", "enable_liger_kernel", BOOL),
     Key("attention", "flash_attn", ATTENTION),  # its value fa3 is recalled
+    Key("pure", "pure_bf16", BOOL, write="never"),
+    Key("galore", "use_galore", BOOL, write="never"),
+    *(
+        replace(
+            row,
+            key=row.key.removeprefix("--").replace("-", "_"),
+            also=(),
+            write="never",
+            default=None,
+            kind=BOOL if row.kind.takes == 0 else row.kind,
+        )
+        for row in megatron.KEYS
+        if row.fact in MEGATRON
+    ),
 )
 NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
 
 
 def meaning(facts: Run) -> Run:
     """Add recompute, which is on by default, and what the Trainer's arguments mean."""
+    if any(facts.value(name) is not None for name in MEGATRON):
+        return _with_megatron(facts)
     facts = trainer.meaning(facts.without("from_file")).without("tuner")
+    if facts.value("pure"):
+        why = "pure_bf16: weights and optimizer state in 16 bits, which is not predicted"
+        facts = facts.adding([facts.derived("precision", None, why, "pure")])
+    if facts.value("galore"):
+        facts = facts.adding([facts.meaning("optimizer", "galore", "galore")])
     if facts.value("preference"):
         facts = facts.adding([facts.meaning("objective", str(facts.value("preference")), "preference")])
     off = facts.value("no_recompute")
     recompute = facts.meaning("recompute", "none" if off else "full", "no_recompute")
     return facts.adding([recompute._replace(note="" if off else NOTE)])
+
+
+def _with_megatron(facts: Run) -> Run:
+    """Return the facts of its Megatron backend: the Trainer's batch, and Megatron's layout."""
+    facts = megatron_rules.meaning(trainer.meaning(facts.without("from_file", "zero")))
+    degrees = [Stated(name, 1, "default", None, name, "not set") for name in ("tp", "pp", "cp", "ep") if name not in facts]
+    return facts.without("predicted_by").adding(
+        [*degrees, Stated("predicted_by", "megatron", "derived", None, "", "its Megatron backend")]
+    )
 
 
 def wording(setup: Setup) -> dict[str, Value]:

@@ -67,6 +67,7 @@ KEYS = (
     Key("capacity", "capacity_factor", recipe.CAPACITY, write="never"),
     Key("save_every", "checkpoint_period", INT, write="never"),
     Key("seed", "data_shuffle_seed", INT, write="never"),
+    Key("hardware", "hardware", TEXT, write="never"),
 )
 SHAPE = ("hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "vocab")
 LIMITS: Limits = {
@@ -174,13 +175,20 @@ def wording(setup: Setup) -> dict[str, Value]:
 
 def write(setup: Setup) -> Written:
     """Return the command."""
-    pairs = [("model_name", NAMES[_preset(setup)]), *PROGRAM.settings(wording(setup))]
+    pairs: list[tuple[str, object]] = [("model_name", NAMES[_preset(setup)]), *PROGRAM.settings(wording(setup))]
+    on_gpus = setup.plan.question().chip.kind == "gpu"
+    if on_gpus:  # its default is a TPU
+        pairs += [("hardware", "gpu")] + ([("attention", "cudnn_flash_te")] if "attention" not in dict(pairs) else [])
+    pairs += [("checkpoint_period", setup.whole("save_every", 1000)), ("enable_checkpointing", True)]
     todo = {"run_name": "RUN_NAME: a name", "base_output_directory": "OUTPUT: the folder of checkpoints"}
     todo |= {"dataset_path": "DATASET_PATH: the folder of the data"}
     todo |= {} if setup.values.get("steps") else {"steps": "STEPS: the number of steps"}
     pairs += [(key, f"${{{text.partition(':')[0]}:?set {text}}}") for key, text in todo.items()]
-    base = "${BASE_YML:?set BASE_YML: the path of MaxText's configs/base.yml}"
-    return Written({}, ("python", "-m", "maxtext.trainers.pre_train.train", base, *forms.pair_words(pairs)), starter="node")
+    base = "${BASE_YML:?set BASE_YML: the path of configs/base.yml of MaxText}"
+    command = ("python", "-m", "maxtext.trainers.pre_train.train", base, *forms.pair_words(pairs))
+    several = on_gpus and setup.whole("nodes") > 1  # nodes with TPUs find one another by themselves
+    found = {"JAX_COORDINATOR_IP": "$MASTER_ADDR", "JAX_COORDINATOR_PORT": "$MASTER_PORT"} if several else {}
+    return Written({}, command, starter="node", environment=found)
 
 
 def _mesh(setup: Setup) -> dict[str, Value]:

@@ -42,7 +42,18 @@ MODEL_KEYS = (
     Key("top_k", "--moe-router-topk", default=2),
     Key("expert_ffn", "--moe-ffn-hidden-size"),
     Key("shared_ffn", "--moe-shared-expert-intermediate-size"),
+    Key("layer_kinds", "--moe-layer-freq", TEXT),
+    Key("expert_groups", "--moe-router-num-groups"),
+    Key("group_top_k", "--moe-router-group-topk"),
+    Key("latent", "--multi-latent-attention", flag(), default=False),
+    Key("q_rank", "--q-lora-rank"),
+    Key("kv_rank", "--kv-lora-rank"),
+    Key("nope_dim", "--qk-head-dim"),
+    Key("rope_dim", "--qk-pos-emb-head-dim"),
+    Key("v_dim", "--v-head-dim"),
+    Key("mtp_layers", "--mtp-num-layers"),
     Key("tokenizer", "--tokenizer-type", TEXT, write="never", default="GPT2BPETokenizer"),
+    Key("vocab_file", "--vocab-file", TEXT, also=("--tokenizer-model",), write="never"),
 )
 LAYOUT_KEYS = (
     Key("tp", "--tensor-model-parallel-size", also=("--model-parallel-size",), default=1, write="always"),
@@ -67,6 +78,7 @@ LAYOUT_KEYS = (
     Key("mbs", "--micro-batch-size", also=("--batch-size",), write="always"),
     Key("batch", "--global-batch-size", write="always"),
     Key("ramp", "--rampup-batch-size", WORDS),
+    Key("batch_schedule", "--step-batch-size-schedule", TEXT, write="never"),
     Key("seq", "--seq-length", also=("--encoder-seq-length",), write="always"),
     Key("granularity", "--recompute-granularity", GRANULARITY, default="none"),
     Key("granularity", "--recompute-activations", flag("selective"), write="never"),
@@ -109,6 +121,8 @@ RECIPE_KEYS = (
     Key("overlap_tp", "--tp-comm-overlap", flag(), default=False),
     Key("overlap_ep", "--overlap-moe-expert-parallel-comm", flag(), default=False),
     Key(rules.DISPATCHER, "--moe-token-dispatcher-type", TEXT),
+    Key(rules.FLEX, "--moe-flex-dispatcher-backend", TEXT),
+    Key("grouped_gemm", "--moe-grouped-gemm", flag(), write="never"),
     Key("attention", "--attention-backend", BACKENDS),
     Key("attention", "--use-flash-attn", flag("fa2"), write="never"),
     Key(rules.FLASH_VERSION, "--flash-attention-version", FLASH_VERSIONS),  # its values are recalled
@@ -136,10 +150,10 @@ TOKENIZER = (
 
 
 def to_set(*tokenizer: tuple[str, str]) -> tuple[tuple[str, str | int], ...]:
-    """Return the flags that no plan knows. The shell stops at the first variable that is not set."""
+    """Return the flags that no plan knows. The shell stops at the first variable that is not set; a restart goes on from `--load`."""
     data = ("--data-path", "${DATA_PATH:?set DATA_PATH: the prefix of the tokenized data}")
     saved = (("--save", "${CHECKPOINTS:?set CHECKPOINTS: the folder of checkpoints}"), ("--load", "${CHECKPOINTS}"))
-    return (data, *tokenizer, *saved, ("--save-interval", 1000), ("--lr", "${LR:?set LR: the peak learning rate}"))
+    return (data, *tokenizer, *saved, ("--lr", "${LR:?set LR: the peak learning rate}"))
 
 
 def wording(setup: Setup) -> dict[str, Value]:
@@ -150,11 +164,39 @@ def wording(setup: Setup) -> dict[str, Value]:
 
 def write(setup: Setup) -> Written:
     """Return the command, and the environment that its layout needs."""
-    pairs = PROGRAM.settings(wording(setup))
+    pairs = [*PROGRAM.settings(wording(setup)), *trained_as(setup)]
     if not setup.values.get("steps"):
         pairs.append(("--train-iters", "${TRAIN_ITERS:?set TRAIN_ITERS: the number of steps}"))
     command = (SCRIPT, *forms.flag_words([*pairs, *to_set(*TOKENIZER)]), "--use-mcore-models")
     return Written({}, command, environment=environment(setup))
+
+
+AUX_LOSS = 1e-3
+"""--moe-aux-loss-coeff of a model whose config states none: that of Megatron-LM's own examples. Its default, 0, balances nothing."""
+
+
+def trained_as(setup: Setup) -> list[tuple[str, object]]:
+    """Return what the model's config says of its training: dropout, which is 0.1 by default, and how experts are chosen."""
+    config = setup.config
+    pairs: list[tuple[str, object]] = [
+        (key, forms.number(float(str(next((config[name] for name in names if config.get(name) is not None), 0.0)))))
+        for key, names in DROPOUT.items()
+    ]
+    if setup.values.get("experts"):
+        stated = next((config[name] for name in ("router_aux_loss_coef", "aux_loss_alpha") if config.get(name)), AUX_LOSS)
+        pairs += [("--moe-grouped-gemm", True), ("--moe-aux-loss-coeff", forms.number(float(str(stated))))]
+        if config.get("scoring_func") == "sigmoid" or config.get("topk_method") == "noaux_tc":
+            pairs += [("--moe-router-score-function", "sigmoid"), ("--moe-router-enable-expert-bias", True)]
+        if isinstance(config.get("routed_scaling_factor"), int | float):
+            pairs += [("--moe-router-topk-scaling-factor", forms.number(float(str(config["routed_scaling_factor"]))))]
+    return pairs
+
+
+DROPOUT = {
+    "--attention-dropout": ("attention_dropout", "attn_pdrop"),
+    "--hidden-dropout": ("hidden_dropout", "hidden_dropout_prob", "resid_pdrop"),
+}
+"""Keys of a config.json that state the dropout of each flag."""
 
 
 def environment(setup: Setup) -> dict[str, str]:
@@ -177,10 +219,20 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
     """Return how many of Megatron's own flags a command has; more where it starts one of its scripts."""
     names = {setting.key.replace("_", "-") for setting in settings if setting.key.startswith("--")}
     own = len(names & OWN_KEYS)
-    return own and own + 5 * script.rpartition("/")[2].startswith(("pretrain_", "finetune", "train_"))
+    named = script.rpartition("/")[2].startswith(("pretrain_", "finetune", "train_"))
+    if not script or named or len(names & SURE_KEYS) > 1:
+        return own and own + 5 * named
+    return 0  # another program with a flag of the same name: torchrun train.py --num_layers=80
 
 
 OWN_KEYS = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel-size", "--train-iters", "--train-samples"}
+SURE_KEYS = {row.key for row in LAYOUT_KEYS} | {
+    "--num-attention-heads",
+    "--max-position-embeddings",
+    "--train-iters",
+    "--train-samples",
+}
+"""Flags of which a script of another name has two where it is Megatron's."""
 CHECK = "from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})"
 
 PROGRAM = Program(

@@ -6,7 +6,7 @@ Written for BigScience's code, which trained BLOOM; Microsoft's newer one is rea
 from collections.abc import Iterable, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, TEXT, WORDS, flag, word
+from meshwise.programs.kinds import INT, TEXT, WORDS, Kind, flag, word
 from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.train import megatron, megatron_rules, recipe
@@ -18,6 +18,10 @@ TITLE, VERSION = "Megatron-DeepSpeed", "of BigScience, 2022"
 FILE = "ds_config.json"
 POSITIONS = word({"learned": "absolute", "rope": "rotary", "alibi": "alibi"}, {"learned_absolute": "learned", "rope": "rope"})
 NORMS = word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
+MICROSOFT = ("--ds-sequence-parallel-size", "--use-flash-attn-v2", "--use-flash-attn-triton", "--normalization", "--create-moe-param-group",
+             "--disable-bias-linear", "--untie-embeddings-and-output-weights")  # fmt: skip
+"""Flags that BigScience's code does not have."""
+ANY = Kind(lambda _: True, lambda _: None, "anything")
 _OTHER = (
     "position_kind", "norm", "optimizer", "gated", "biased", "tied", "granularity", "fsdp", "instances", "vpp", "ep", "cp",
     "vocab",
@@ -33,6 +37,7 @@ KEYS = (
     Key("biased", "--disable-bias-linear", flag(False), write="never", default=True),
     Key("tied", "--untie-embeddings-and-output-weights", flag(False), write="never", default=True),
     Key("kv_heads", "--num-key-value-heads", write="never"),
+    Key("microsoft", "--num-key-value-heads", ANY, also=MICROSOFT, write="never"),
     Key("embedding_norm", "--embed-layernorm", flag()),
     Key("optimizer", "--optimizer", word({"adamw": "adam", "sgd-momentum": "sgd"}), default="adamw"),
     Key("granularity", "--checkpoint-activations", flag("full"), default="none"),
@@ -109,6 +114,7 @@ def stage_of(setup: Setup) -> int:
 def wording(setup: Setup) -> dict[str, Value]:
     """Return a plan's facts in the words of its flags."""
     values = megatron_rules.wording(setup)
+    values["no_pipeline"] = False
     values |= {"deepspeed": True, "stage_flag": stage_of(setup), "stage": stage_of(setup), "config_file": FILE}
     values["positions"] = max(setup.whole("seq"), setup.whole("positions", 0))
     values |= {"deepspeed_checkpointing": True} if setup.text("recompute") == "full" else {}
@@ -152,6 +158,11 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{TITLE} of 2022 has no experts, RMSNorm or grouped queries; export --to megatron", {})
 
 
+def edition(facts: Run) -> str:
+    """Return whose code has the flags of a file."""
+    return "of Microsoft" if facts.value("microsoft") else VERSION
+
+
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return more than Megatron-LM where a command has DeepSpeed's flags too."""
     names = {setting.key.replace("_", "-") for setting in settings}
@@ -165,6 +176,6 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 PROGRAM = Program(
     name="megatron-deepspeed", title=TITLE, version=VERSION, framework="megatron-deepspeed", form="flags", keys=KEYS,
-    write=write, refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
+    write=write, refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, edition=edition,
     refers={"--deepspeed_config": "deepspeed", "--deepspeed-config": "deepspeed"},
 )  # fmt: skip

@@ -5,6 +5,7 @@ Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and NeoX share it.
 Names of arguments here are those of Megatron-LM with underscores; `wording` returns values by these names or by names of FACTS.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from meshwise.catalogue.frameworks import overlap_text
@@ -23,9 +24,11 @@ TOKENIZERS = {"GPT2BPETokenizer": 50257}
 """Vocabularies that a tokenizer's type alone tells."""
 OFFLOAD_FRACTION = 1.0
 FLASH_VERSION, LOSS_FUSION, LOSS_KERNEL = (KERNELS + name for name in ("flash_version", "loss_fusion", "loss_kernel"))
-GRAPH_KIND, GRAPH_STEP, GRAPH_NANS, DISPATCHER = (
-    KERNELS + name for name in ("graph_kind", "graph_step", "graph_nans", "dispatcher")
+GRAPH_KIND, GRAPH_STEP, GRAPH_NANS, DISPATCHER, FLEX = (
+    KERNELS + name for name in ("graph_kind", "graph_step", "graph_nans", "dispatcher", "flex")
 )
+LATENT: dict[str, int] = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
+"""MLATransformerConfig's defaults."""
 SWITCHES = {
     "overlaps_tp": "overlap_tp", "overlaps_experts": "overlap_ep", "overlaps_reduction": "overlap_reduce",
     "overlaps_gather": "overlap_gather",
@@ -40,6 +43,9 @@ def meaning(facts: Run) -> Run:
     """Add the axes that Megatron's arguments say together."""
     facts = facts.adding([_zero(facts), _recompute(facts), _offload(facts), *_precision(facts)])
     facts = facts.adding([*_sequence_parallel(facts), *_chunks(facts), *_model(facts), *_vocabulary(facts)])
+    facts = facts.adding([*_latent(facts), *_layer_kinds(facts), *_batches(facts)])
+    if not facts.value("latent"):
+        facts = facts.without(*(name for name in ("q_rank", *LATENT) if name in facts))
     facts = facts.adding(_schedule(facts))
     facts = facts.adding([*_kernels(facts), *_hidden(facts)])
     if "etp" not in facts and "tp" in facts and facts.value("experts"):
@@ -71,8 +77,10 @@ def _recompute(facts: Run) -> Stated:
         return facts.meaning("recompute", "none", "granularity")
     modules = facts.value("recompute_modules")
     names: tuple[str, ...] = tuple(str(module) for module in modules) if isinstance(modules, tuple) else ("core_attn",)
-    only = MODULES.get(names[0], "selective") if len(names) == 1 else "selective"
-    return facts.meaning("recompute", only, "granularity")
+    if len(names) == 1 and names[0] in MODULES:
+        return facts.meaning("recompute", MODULES[names[0]], "granularity")
+    why = f"of the modules {', '.join(names)}" + (" together" if len(names) > 1 else "") + ", which is not predicted"
+    return facts.derived("recompute", None, why, "recompute_modules", "granularity")
 
 
 def _offload(facts: Run) -> Stated:
@@ -124,7 +132,8 @@ def _schedule(facts: Run) -> Iterator[Stated]:
 def _model(facts: Run) -> Iterator[Stated]:
     """Yield the sizes that Megatron derives where they are not given."""
     heads, hidden = facts.whole("heads"), facts.whole("hidden")
-    if heads and ("kv_heads" not in facts or facts.value("grouped") is False):
+    own = facts.get("kv_heads")  # Microsoft's --num-key-value-heads needs no switch
+    if heads and (own is None or (facts.value("grouped") is False and "key" not in own.key)):
         yield facts.derived("kv_heads", heads, "as heads: no --group-query-attention", "heads")
     if hidden and "ffn" not in facts:
         gated = bool(facts.value("gated"))
@@ -138,8 +147,45 @@ def _model(facts: Run) -> Iterator[Stated]:
         yield facts.derived("expert_ffn", facts.value("ffn"), "as --ffn-hidden-size", "ffn")
 
 
+def _latent(facts: Run) -> Iterator[Stated]:
+    """Yield the widths of latent attention that are not given."""
+    if facts.value("latent"):
+        missing = [name for name in LATENT if name not in facts]
+        yield from (
+            Stated(name, LATENT[name], "default", None, "--multi-latent-attention", "default of Megatron") for name in missing
+        )
+
+
+_LIST = re.compile(r"\[([01](?:\s*,\s*[01])*)\](?:\s*\*\s*(\d{1,4}))?")
+
+
+def _layer_kinds(facts: Run) -> Iterator[Stated]:
+    """Yield how many of the first layers have no experts, of --moe-layer-freq: N (each Nth layer has some) or '([0]*3+[1]*58)'."""
+    stated = facts.get("layer_kinds")
+    if stated is None or not facts.whole("experts"):
+        return
+    text = re.sub(r"\s+", "", str(stated.value or "")).strip("()")
+    if text == "1":
+        return
+    parts = [match for part in text.split("+") if (match := _LIST.fullmatch(part))]
+    kinds = "".join(match[1].replace(",", "") * int(match[2] or 1) for match in parts)
+    dense = len(kinds) - len(kinds.lstrip("0"))
+    if len(parts) == len(text.split("+")) and "0" not in kinds[dense:] and len(kinds) == facts.whole("layers", len(kinds)):
+        yield facts.meaning("dense_layers", dense, "layer_kinds")
+    else:
+        why = f"{stated.value} mixes layers with and without experts, which is not predicted"
+        yield facts.derived("dense_layers", None, why, "layer_kinds")
+
+
+def _batches(facts: Run) -> Iterator[Stated]:
+    if "batch_schedule" in facts and facts.value("batch") is None:
+        yield facts.derived("batch", None, "--step-batch-size-schedule changes it step by step", "batch_schedule")
+
+
 def _vocabulary(facts: Run) -> Iterator[Stated]:
     tokenizer = facts.value("tokenizer")
+    if facts.says("vocab_file"):
+        return  # another vocabulary than that of the tokenizer's type
     if facts.value("vocab") is None and isinstance(tokenizer, str) and tokenizer in TOKENIZERS:
         size = TOKENIZERS[tokenizer]
         yield facts.derived("vocab", size, f"{tokenizer} has {size:,} tokens", "tokenizer")
@@ -190,7 +236,13 @@ def wording(setup: Setup) -> dict[str, Value]:
     values |= _offload_words(setup)
     values |= _precision_words(setup.text("precision", "bf16"))
     values |= _stage_words(setup)
-    values["grouped"] = setup.whole("kv_heads", 0) not in (0, setup.whole("heads", 0))
+    values["latent"] = bool(setup.values.get("kv_rank"))
+    if setup.values.get("dense_layers") and setup.values.get("experts"):
+        dense = setup.whole("dense_layers")
+        values["layer_kinds"] = f"([0]*{dense}+[1]*{setup.whole('layers') - dense})"
+    values["grouped"] = setup.whole("kv_heads", 0) not in (0, setup.whole("heads", 0)) and not values["latent"]
+    if values["latent"]:
+        values.pop("head_dim", None)
     if not setup.values.get("experts"):
         values.pop("etp", None)
     if not values["grouped"]:
@@ -217,7 +269,17 @@ def switch_words(setup: Setup, *, assumed: bool = True) -> dict[str, Value]:
     words: dict[str, Value] = {name: hidden[fact] for fact, name in SWITCHES.items() if fact in hidden}
     for name, _ in _impossible(setup):
         words |= {name: False} if name in words else {}
-    return words | ({DISPATCHER: "alltoall"} if words.get("overlap_ep") else {})
+    return words | dispatcher_words(setup)
+
+
+def dispatcher_words(setup: Setup) -> dict[str, Value]:
+    """Return how tokens reach their experts: DeepEP's way where the plan counts on it, else all-to-all. The default, allgather, sends every
+    token to every rank."""
+    if not setup.values.get("experts") or setup.plan is None:
+        return {}
+    if setup.whole("ep") > 1 and setup.plan.question().work.framework.sends_once:
+        return {DISPATCHER: "flex", FLEX: "deepep"}
+    return {DISPATCHER: "alltoall"}
 
 
 def _impossible(setup: Setup) -> Iterator[tuple[str, str]]:
@@ -321,7 +383,10 @@ def refused_model(setup: Setup, title: str, positions: tuple[str, ...]) -> Itera
         return  # the layout of a file, whose model is the file's own
     model = setup.plan.question().model
     blocks = {name for layer in model.layers for name in layer}
-    if model.family not in ("dense", "moe") or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:
+    known = model.family in ("dense", "moe") or (
+        model.family == "mla" and "megatron" in title.lower() and "DeepSpeed" not in title
+    )
+    if not known or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:
         why = f"its arguments here do not describe the layers of {model.model_type}"
         yield Refusal(f"{why}; write them in {title}'s model code", {})
     if setup.text("position_kind") not in positions:

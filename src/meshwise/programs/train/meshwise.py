@@ -1,6 +1,7 @@
 """meshwise's own trainer: `meshwise run`."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError
@@ -42,6 +43,7 @@ LIMITS: Limits = {
 
 def meaning(facts: Run) -> Run:
     """Add the batch and the sequence length, which one flag says together."""
+    facts = replace(facts, replaced=tuple(one for one in facts.replaced if not (one.fact == "model" and one.value == "run")))
     text = facts.get("batch_text")
     if text is not None and text.value:
         try:

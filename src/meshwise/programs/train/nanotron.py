@@ -1,6 +1,7 @@
 """nanotron: its YAML."""
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, switch, word
@@ -42,7 +43,18 @@ KEYS = (
     Key("rope_theta", "model.model_config.rope_theta", NUMBER),
     Key("norm_eps", "model.model_config.rms_norm_eps", NUMBER),
     Key("tied", "model.model_config.tie_word_embeddings", BOOL),
-    Key("save_every", "checkpoints.checkpoint_interval", INT, write="never"),
+    Key("experts", "model.model_config.moe_config.num_experts", INT, also=("model.model_config.moe_num_experts",), write="never"),
+    Key("top_k", "model.model_config.moe_config.top_k", INT, also=("model.model_config.num_experts_per_tok",), write="never"),
+    Key(
+        "expert_ffn",
+        "model.model_config.moe_config.moe_intermediate_size",
+        INT,
+        also=("model.model_config.moe_intermediate_size",),
+        write="never",
+    ),
+    Key("shared_ffn", "model.model_config.moe_config.shared_expert_intermediate_size", INT, write="never"),
+    Key("shared_on", "model.model_config.moe_config.enable_shared_expert", BOOL, write="never"),
+    Key("save_every", "checkpoints.checkpoint_interval", INT),
     Key("seed", "general.seed", INT, write="never"),
 )
 LIMITS: Limits = {
@@ -60,6 +72,8 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([facts.meaning("gradients", "bf16", "accumulates")])
     if "hidden" in facts:
         facts = facts.adding([facts.derived(name, value, "nanotron's Llama", "hidden") for name, value in LLAMA.items()])
+    if facts.whole("experts") and facts.value("shared_on") is False and "shared_ffn" in facts:
+        facts = facts.without("shared_ffn")
     if facts.whole("ep", 1) > 1 and facts.value("dp") is not None:
         both = facts.whole("dp") * facts.whole("ep")
         facts = facts.adding([facts.derived("dp", both, "dp x expert_parallel_size: its experts have ranks of their own", "dp")])
@@ -83,16 +97,38 @@ def write(setup: Setup) -> Written:
     pairs = [
         ("general.project", "meshwise"), ("general.run", "plan"), ("general.seed", 42), *PROGRAM.settings(wording(setup)),
         ("model.model_config.is_llama_config", True), ("model.model_config.hidden_act", "silu"),
-        ("model.init_method.std", 0.02), ("tokenizer.tokenizer_name_or_path", [f"{todo}: a hub id or folder, as text"]),
-        ("checkpoints.checkpoints_path", [f"{todo}: the folder of checkpoints, as text"]),
-        ("checkpoints.checkpoint_interval", 1000),
-        ("optimizer.learning_rate_scheduler.learning_rate", f"{todo}: the peak learning rate"),
-        ("data_stages", f"{todo}: a list of data stages"),
+        ("model.init_method.std", 0.02), ("model.model_config.initializer_range", 0.02),
+        ("model.model_config.bos_token_id", _token(setup, "bos_token_id", 1)),
+        ("model.model_config.eos_token_id", _token(setup, "eos_token_id", 2)), ("model.model_config.use_cache", True),
+        ("tokenizer.tokenizer_name_or_path", setup.model),
+        ("checkpoints.checkpoints_path", f"{todo}_checkpoints"), ("checkpoints.resume_checkpoint_path", f"{todo}_checkpoints"),
+        ("checkpoints.checkpoint_interval", setup.values.get("save_every", 1000)),
+        ("optimizer.weight_decay", 0.1), ("optimizer.clip_grad", 1.0),
+        *((f"optimizer.optimizer_factory.{name}", value) for name, value in ADAM.items()),
+        ("optimizer.learning_rate_scheduler.learning_rate", [f"{todo}: the peak learning rate, a number"]),
+        *((f"optimizer.learning_rate_scheduler.{name}", value) for name, value in RATES.items()),
+        ("data_stages", [{"name": "training", "start_training_step": 1, "data": DATA}]),
+        ("logging.log_level", "info"),
     ]  # fmt: skip
     if not setup.values.get("steps"):
         pairs.append(("tokens.train_steps", f"{todo}: the number of steps"))
     command, environment = ("run_train.py", "--config-file", FILE), {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     return Written({FILE: forms.yaml_text(pairs, setup.header)}, command, environment=environment)
+
+
+ADAM = {"adam_beta1": 0.9, "adam_beta2": 0.95, "adam_eps": 1e-8, "torch_adam_is_fused": True}
+RATES = {"lr_warmup_steps": 100, "lr_warmup_style": "linear", "lr_decay_style": "cosine", "min_decay_lr": 0.0}
+"""Fields that nanotron's loader requires, with the values of its own examples."""
+DATA = {
+    "dataset": {"dataset_folder": f"{forms.PLACEHOLDER}_tokenized_data"}, "num_loading_workers": 1, "seed": 42,
+}  # fmt: skip
+
+
+def _token(setup: Setup, name: str, default: int) -> int:
+    """Return the id of a special token, of which a config may list several."""
+    value = setup.config.get(name)
+    first: object = cast(list[object], value)[0] if isinstance(value, list) and value else value  # pyright: ignore[reportUnknownVariableType]
+    return first if isinstance(first, int) else default
 
 
 def refuse(setup: Setup) -> Iterable[Refusal]:

@@ -1,7 +1,7 @@
 """torchtitan 0.3: flags over a registered configuration, `torchtitan.train --module llama3 --config llama3_8b`."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -35,6 +35,11 @@ TWINS = {
     "llama-3.3-70b": "llama-3.1-70b",
 }
 
+MAIN = {
+    "seq": "training.max_context_length", "rank_tokens": "training.num_tokens_per_microbatch_per_dp_rank",
+    "step_tokens": "training.num_tokens_per_train_step", "pp_microbatches": "parallelism.num_pp_microbatches",
+}  # fmt: skip
+"""Flags of the main branch since 2026-08-20, which counts batches in tokens; they are read, and 0.3's are written."""
 MODES = word({"none": "none", "selective": "selective", "full": "full"}, {"memory-budget": None})
 KEYS = (
     Key("module", "--module", TEXT, write="never"),
@@ -46,6 +51,7 @@ KEYS = (
     Key("no_compile", "--compile.no_enable", flag(), also=("--compile.no-enable",), write="never"),
     Key("chunks", "--loss.num_chunks", INT, write="never"),
     Key("overlap_tp", "--compile.enable_async_tensor_parallel", flag()),
+    *(Key(fact, f"--{key}", INT, write="never") for fact, key in MAIN.items()),
 )
 
 
@@ -67,6 +73,7 @@ def meaning(facts: Run) -> Run:
                 facts = facts.adding([Stated(name, None, "unknown", None, "", why)])
     else:
         facts = _of_registered(facts, config, row)
+    facts = facts.adding(_in_sequences(facts))
     if facts.value("no_compile"):
         facts = facts.adding([facts.meaning("compile", False, "no_compile")])
     if facts.whole("chunks"):
@@ -77,6 +84,28 @@ def meaning(facts: Run) -> Run:
     if facts.value("sequence_parallel") is False:
         facts = facts.adding([facts.meaning("sp", 0, "sequence_parallel")])
     return facts
+
+
+def _in_sequences(facts: Run) -> Iterator[Stated]:
+    """Yield batches in sequences from those of the main branch, which are in tokens."""
+    seq = facts.whole("seq")
+    tokens, step = facts.whole("rank_tokens"), facts.whole("step_tokens")
+    if tokens and seq and tokens % seq == 0:
+        piped = facts.whole("pp", 1) > 1
+        yield facts.derived(
+            "microbatch" if piped else "local_batch", tokens // seq, f"{tokens:,} tokens / {seq:,}", "rank_tokens"
+        )
+        if piped and facts.whole("pp_microbatches"):
+            yield facts.derived(
+                "local_batch", tokens // seq * facts.whole("pp_microbatches"), "x micro-batches", "pp_microbatches"
+            )
+    if step and seq and step % seq == 0:
+        yield facts.derived("batch", step // seq, f"{step:,} tokens / {seq:,}", "step_tokens")
+
+
+def edition(facts: Run) -> str:
+    """Return whether a command is of 0.3 or of the main branch."""
+    return "main of 2026-08" if any(facts.says(name) for name in ("rank_tokens", "step_tokens", "pp_microbatches")) else VERSION
 
 
 def _of_registered(facts: Run, config: str, row: dict[str, Any]) -> Run:
@@ -129,7 +158,7 @@ def write(setup: Setup) -> Written:
     compiled = bool(values.pop("compile", False)) or setup.text("precision") != "bf16"  # its 8-bit products need it
     pairs = [("--module", registered()[config]["module"]), ("--config", config), *PROGRAM.settings(values)]
     pairs.append(("--compile.enable" if compiled else "--compile.no_enable", True))
-    pairs += UNKNOWN_FLAGS
+    pairs += [("--checkpoint.enable", True), ("--checkpoint.interval", setup.whole("save_every", 1000)), *UNKNOWN_FLAGS]
     if not setup.values.get("steps"):
         pairs.append(("--training.steps", "${STEPS:?set STEPS: the number of steps}"))
     words = forms.flag_words(pairs)
@@ -172,6 +201,6 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 PROGRAM = Program(
     name="torchtitan", title=TITLE, version=VERSION, framework="torchtitan", form="flags", keys=KEYS, write=write,
-    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises,
+    refuse=refuse, wording=wording, meaning=meaning, recognises=recognises, edition=edition,
     check="python -c 'from torchtitan.config import ConfigManager; ConfigManager().parse_args()' with the flags",
 )  # fmt: skip

@@ -81,6 +81,7 @@ def write(setup: Setup) -> Written:
     """Return the TOML and the command."""
     family, flavor = flavour_of(setup)
     pairs = PROGRAM.settings({**wording(setup), "family": family, "flavor": flavor})
+    pairs += [("checkpoint.enable", True), ("checkpoint.interval", setup.whole("save_every", 1000))]
     pairs += [("model.hf_assets_path", [f"{forms.PLACEHOLDER}: the folder of the tokenizer, as text"])]
     pairs += [("training.dataset", [f"{forms.PLACEHOLDER}: a data set that torchtitan knows, as text"])]
     if not setup.values.get("steps"):

@@ -21,6 +21,7 @@ from meshwise.run.bench.speeds import Measured, Setting
 from meshwise.run.bench.stream import printable
 from meshwise.run.callbacks import Progress, Say, ignore
 from meshwise.run.children import interrupt_on_stop
+from meshwise.run.meter import Meter
 from meshwise.run.serve import llama_bench, memory, programs, report, traced, transformers
 from meshwise.run.serve.allocations import from_log
 from meshwise.run.serve.ask import ServeRun
@@ -30,6 +31,8 @@ from meshwise.run.serve.process import OutOfMemory, started
 Result = TypeVar("Result")
 About = dict[str, Any]
 Points = list[report.Report]
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts whose engine draws the power of this machine."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,13 @@ class Bench:
             raise DoesNotFit(f"{len(failed)} of {len(self.points)} settings could not be measured: {why}")
 
 
+def _noted(up: endpoint.Endpoint, points: Points) -> Points:
+    """Return the points, with a note where the endpoint may have ended outputs early."""
+    if not up.extras:
+        points[0]["notes"].append("the endpoint does not accept ignore_eos: outputs may end early, and prompts may be cached")
+    return points
+
+
 def _cell(value: Any) -> Any:
     """Return a value as one cell of a table: the items of a list are joined."""
     return " ".join(map(str, value)) if isinstance(value, list) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
@@ -110,6 +120,7 @@ def bench(
             about, points = work.each_count(planned, counts) if counts else work.engine(planned)
     causes = tuple(about.pop("explained", ()))
     data = report.report(points, about | more | ({"stopped": True} if work.stopped else {}))
+    data |= {"facts": report.facts_of(data, planned)} if planned else {}
     return Bench(data, planned, causes, report.against(earlier, data) if earlier else None)
 
 
@@ -265,16 +276,17 @@ class _Work:
             self.tick(f"{setting.users} concurrent, {f'repeat {number}' if number else 'warm-up'}")
 
         ask = self.ask
-        up, measured = self.until_stopped(
-            lambda: endpoint.bench(
-                where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed, progress=done,
-                kept=kept,
-            )
-        )  # fmt: skip
+        with Meter() as meter:
+            up, measured = self.until_stopped(
+                lambda: endpoint.bench(
+                    where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed,
+                    progress=done, kept=kept,
+                )
+            )  # fmt: skip
         points = self.points(measured, planned)
-        if not up.extras:
-            points[0]["notes"].append("the endpoint does not accept ignore_eos: outputs may end early, and prompts may be cached")
-        return about(up), points
+        if meter.metered and where.host in LOOPBACK:
+            return about(up) | {"power": report.power(meter.metered, points)}, _noted(up, points)
+        return about(up), _noted(up, points)
 
     def open_loop(self, where: client.Address, planned: Deployment | None) -> tuple[About, Points]:
         """Drive an endpoint that is up with requests that arrive at random."""

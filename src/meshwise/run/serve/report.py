@@ -12,10 +12,13 @@ from typing import Any, cast
 from meshwise.catalogue import files
 from meshwise.cost.serve.load.requests import Load
 from meshwise.errors import UserError
+from meshwise.plan.ask import EnergyAsk
 from meshwise.plan.serve import measured as judged
 from meshwise.plan.serve.choice import interval
+from meshwise.plan.serve.energy import served
 from meshwise.plan.serve.search import search
 from meshwise.run.bench.speeds import PERCENTILES, Measured, Setting, differ
+from meshwise.run.meter import Metered
 from meshwise.run.serve.deployment import Deployment
 from meshwise.runs import table as tables
 from meshwise.runs.run import Run, Value
@@ -51,7 +54,14 @@ def predicted(planned: Deployment, setting: Setting) -> Report | None:
         "decode": option.speed.decode_tokens_per_second * option.layout.replicas, "with_prompts": option.throughput,
         "per_user": option.speed.per_user, "low": low, "high": high, "prefill": option.speed.prefill_tokens_per_second,
         "ttft": option.ttft, "parts": {name: float(value) for name, value in option.speed.decode.items()},
+        "watts": energy.watts if (energy := served(EnergyAsk(), planned.question, option)) else None,
     }  # fmt: skip
+
+
+def power(metered: Metered, points: Sequence[Report]) -> Report:
+    """Return what this machine's devices drew while all settings were measured, beside the mean of their predictions."""
+    known = [point["predicted"]["watts"] for point in points if point["predicted"] and point["predicted"].get("watts")]
+    return {**asdict(metered), "watts": metered.watts, "predicted_watts": sum(known) / len(known) if known else None}
 
 
 def predicted_load(planned: Deployment, load: Load) -> Report | None:
@@ -130,7 +140,7 @@ def against(earlier: Report, now: Report) -> list[Change]:
 
 def rows(data: Report, planned: Deployment | None) -> list[dict[str, Any]]:
     """Return the medians in the columns that validate, audit and calibrate read."""
-    facts = _facts(data, planned)
+    facts = facts_of(data, planned) if planned or not isinstance(data.get("facts"), dict) else data["facts"]
     table: list[dict[str, Any]] = []
     for i, point in enumerate(data["points"], start=1):
         ran = point["decode"] is not None
@@ -161,7 +171,7 @@ def _of_rate(point: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _facts(data: Report, planned: Deployment | None) -> dict[str, Any]:
+def facts_of(data: Report, planned: Deployment | None) -> dict[str, Any]:
     """Return the columns that all rows share. Only one request has a prefill rate: no column states how several were mixed."""
     facts: dict[str, Any] = {"source": f"meshwise bench {data['date'][:10]}", "model": data["model"], "engine": data["engine"]}
     if planned is None:

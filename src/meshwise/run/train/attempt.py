@@ -4,8 +4,11 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshwise.plan.ask import EnergyAsk
 from meshwise.plan.train.choice import Choice
+from meshwise.plan.train.energy import PRODUCTS, trained
 from meshwise.run.callbacks import Progress, Say
+from meshwise.run.meter import Meter, Metered
 from meshwise.run.train import hosts, launch, processes
 from meshwise.run.train.launch import Launch
 from meshwise.run.train.processes import Watch
@@ -57,12 +60,31 @@ def run(ready: Launch, out: Path, say: Say, progress: Progress | None, watch: Wa
     (out / "failure.json").unlink(missing_ok=True)
     command, environment = launch.command(ready, out / "config.json"), processes.environment(ready)
     left = ready.max_restarts
-    while True:
-        code, stopped = processes.follow(command, environment, ready.settings.steps, say, progress, watch)
-        if code != CUT_OFF or stopped or not left or not hosts.comes_back(ready.hosts, say):
-            break
-        left -= 1
+    with Meter() as meter:
+        while True:
+            code, stopped = processes.follow(command, environment, ready.settings.steps, say, progress, watch)
+            if code != CUT_OFF or stopped or not left or not hosts.comes_back(ready.hosts, say):
+                break
+            left -= 1
+    if meter.metered and code == 0:
+        say(power_line(ready, meter.metered))
     return Attempt(code, stopped, comparison.read(ready.settings, out, started, before) if ready.hosts.rank == 0 else None)
+
+
+def power_line(ready: Launch, metered: Metered) -> str:
+    """Return what the devices of this node drew from start to end, beside the prediction for a step."""
+    line = (
+        f"power of this node's devices: {metered.watts:,.0f} W on average over {metered.seconds:.0f} s, start included, "
+        f"{metered.joules / 3.6e6:.3g} kWh by {metered.meter}"
+    )
+    best = ready.predicted() if ready.on and ready.settings.device != "cpu" else None
+    if best is None:
+        return line
+    products = sum(best.time.get(name, 0.0) for name in PRODUCTS)
+    rate = min(1.0, best.mfu * best.step / products) if products else 0.0
+    chip, own = ready.question().chip, ready.processes_here
+    found = trained(EnergyAsk(), chip, own, own, best.time, rate, None)
+    return f"{line}; {found.watts:,.0f} W predicted in a step" if found else line
 
 
 def _announcement(ready: Launch) -> list[str]:

@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip
+from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip, known_chip
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.load.admission import limits
 from meshwise.cost.serve.load.requests import Limits, Load
 from meshwise.cost.serve.memory.buffers import Footprint, footprints
 from meshwise.cost.serve.memory.cache import CacheRequest, cache_type, layer_caches, pass_sizes
-from meshwise.cost.serve.memory.placement import Placement, split_experts, split_layers, split_rows, split_tensors
+from meshwise.cost.serve.memory.placement import Placement, host_experts, split_experts, split_layers, split_rows, split_tensors
 from meshwise.cost.serve.passes.demand import Demand, demand
 from meshwise.cost.serve.rig import Rig
 from meshwise.cost.work import Serve
@@ -125,7 +125,10 @@ class ServeCase:
 
 
 def read_cases(path: Path) -> tuple[list[ServeCase], list[Skipped]]:
-    """Read every row of a table of served models as a ServeCase, or the reason why it is skipped."""
+    """Read every row of a table of served models as a ServeCase, or the reason why it is skipped; of a folder, those of all its tables."""
+    if path.is_dir():
+        read = [read_cases(table) for table in sorted(path.glob("*.csv"))]
+        return [case for cases, _ in read for case in cases], [one for _, skipped in read for one in skipped]
     runs = Table(path)
     runs.check(REQUIRED_FIELDS, ())
     used, skipped = tables.cases(path, runs, lambda run, row_id: case_of(run, row_id, path.stem))
@@ -220,7 +223,7 @@ def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
     if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
         raise UserError("neither a speed nor a memory is stated")
     held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
-    return ServeCase(
+    case = ServeCase(
         row_id=row_id,
         table=table,
         model=model,
@@ -246,6 +249,31 @@ def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
         cut_off=run.word("device_weights") == "model_mib",
         assumed=tuple(assumed),
     )
+    return _partly_on_host(case) if case.ran and runtime.gguf and not sizes and math.isnan(memory) else case
+
+
+def _partly_on_host(case: ServeCase) -> ServeCase:
+    """Return a case of llama.cpp that ran although its weights do not fit on the devices with as many layers in host memory as must be
+    there; of a mixture of experts, their experts alone. As it is where it fits, or is split otherwise."""
+    if case.placement.split != "layer" or case.placement.tp > 1 or case.fits:
+        return case
+    layers, caches = len(case.model.layers), layer_caches(case.model, case.runtime, case.held)
+    shares = [1.0] * len(case.rig.chips)
+
+    def moved(number: int) -> ServeCase:
+        if case.kind == "experts":
+            placed = split_layers(case.weights, caches, shares, pins=host_experts(number))
+        else:
+            placed = split_layers(case.weights, caches, shares, gpu_layers=layers - number)
+        what = "the experts of " if case.kind == "experts" else ""
+        note = f"does not fit on its devices, and ran: {what}{number} of {layers} layers in host memory"
+        return replace(case, placement=placed, assumed=(*case.assumed, note))
+
+    low, high = 0, layers
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if moved(middle).fits else (middle, high)
+    return moved(high) if moved(high).fits else case
 
 
 def _work(run: Run, memory_only: bool, runtime: Runtime) -> Serve:
@@ -256,6 +284,8 @@ def _work(run: Run, memory_only: bool, runtime: Runtime) -> Serve:
         prompt = 0
     noted = re.search(r"\bn_ctx (\d+)", run.text("note"))
     context = whole(run, "context", default=int(noted[1]) if noted else 0) or depth + prompt + output or DEFAULT_CONTEXT_TOKENS
+    if prompt > context and not memory_only:  # no server takes such a prompt: the stated context is not the one that ran
+        context = depth + prompt + output
     if memory_only or not prompt + output:
         prompt, output = 0, context
     if depth + prompt + output > context:
@@ -295,8 +325,15 @@ def _rig(run: Run) -> Rig:
     network = Link(name=words, bandwidth=float(named[1]) * 1e9 / 8) if named else chip.network
     link = (chip.link or chip.bridge) if "nvlink" in words else chip.host if "pcie" in words else chip.link or chip.host
     owners = tuple(i * hosts // devices for i in range(devices))
-    cpu = find_chip(GENERIC_CPU)
+    cpu = _host_cpu(run.text("note"))
     return Rig(chips=(chip,) * devices, hosts=owners, cpu=cpu, link=link, network=network if hosts > 1 else None)
+
+
+def _host_cpu(note: str) -> Chip:
+    """Return the CPU of the host that a note names ('cpu Ryzen 5 5600X;'), which computes layers in host memory; else the generic one."""
+    named = re.search(r"\bcpu ([^;]+);", note)
+    chip = known_chip(named[1].strip()) if named else None
+    return chip if chip and chip.kind == "cpu" else find_chip(GENERIC_CPU)
 
 
 def _any_chip(run: Run) -> Chip:

@@ -25,6 +25,9 @@ BACKENDS = {
 """Words for the library that an engine was built for."""
 MIXED_TYPES = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
 """Marks of mixes of types whose bits per weight differ from llama.cpp's own."""
+MIXED_IN_GGUF = re.compile(r"^(?:UD-)?I?Q\d_(?:K|X|S|M)", re.IGNORECASE)
+"""Mixes of types that only llama.cpp and its relatives write and run."""
+WITHOUT_MIXES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 BITS_TOLERANCE = 0.01
 RELEASE, MONTH, YEAR = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)"), re.compile(r"\b(20\d\d-\d\d)"), re.compile(r"20\d\d")
 UBATCH = re.compile(r"n_ubatch[ =](\d+)")
@@ -84,6 +87,10 @@ def runtime_of(run: Run, model: Model, assumed: list[str]) -> Runtime:
     ]
     if places:  # of several, the one that is named first
         engine = min(places)[1]
+        quant = run.text("weights")
+        if engine in WITHOUT_MIXES and MIXED_IN_GGUF.search(quant):
+            assumed.append(f"{engine} does not run {quant}, a mix of llama.cpp's types: evaluated as llama.cpp")
+            return _build(run, "llama.cpp", find_runtime("llama.cpp"))
         return _build(run, engine, engine_runtime(engines()[engine], model.model_type))
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = run.text("weights")

@@ -31,6 +31,14 @@ def predict(cases: Sequence[ServeCase], calibration: ServeCalibration | None = N
     ]
 
 
+def on_host(case: ServeCase, calibration: ServeCalibration) -> float:
+    """Return the share of a decode step in which layers in host memory are computed."""
+    if case.demand.host.idle:
+        return 0.0
+    parts = PassCost(case.demand, lambda chip: calibration).decode(case.work)
+    return parts["host"] / sum(parts.values())
+
+
 def predict_one(case: ServeCase, cost: PassCost) -> Prediction:
     """Predict one case with these costs of passes."""
     work = case.work

@@ -13,10 +13,11 @@ from meshwise.ui.cli import output
 from meshwise.ui.cli.options import Csv, Json, completer, plain_verb
 
 if TYPE_CHECKING:
+    from meshwise.calibrate.rl.validate import RlValidation
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
 
-    Validation = TrainValidation | ServeValidation
+    Validation = TrainValidation | ServeValidation | RlValidation
 
 app = typer.Typer()
 

@@ -12,6 +12,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "Plan": {
         "count": ("count", "Count parameters, FLOPs, caches and bytes of models."),
         "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
+        "pick": ("pick", "Find which open model to run on a machine, and how to start it."),
         "serve": ("serve", "Find the best layout to serve a model, and how to start it."),
         "replay": ("replay", "Replay timed traffic through a deployment: latency, goodput, cost."),
         "explain": ("plan", "Explain why a layout won, and what would change it."),
@@ -21,6 +22,7 @@ VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run", "Train a plan, or start the engine of a serving plan."),
         "tune": ("tune", "Find the fastest layout from a few measured runs."),
         "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
+        "share": ("share", "Share a bench as rows without anything personal."),
         "probe": ("probe", "Measure this machine in a minute: '--on here' plans for it."),
         "generate": ("generate", "Generate text, or compute a loss, with saved weights."),
         "make-gguf": ("generate", "Write a GGUF file with real shapes and random weights."),

@@ -45,12 +45,12 @@ def plan(
         if texts or cheapest or out is not None or html is not None:
             raise UserError("--params and --shape plan on one cluster: drop --vary, --cheapest, --out and --html")
         output.show(api.shapes(**words), json=json, csv=csv)
-    elif words.get("objective") in GENERATING:
-        if texts or cheapest or out is not None or html is not None:
-            raise UserError(
-                f"--objective {words['objective']} is planned on one cluster: drop --vary, --cheapest, --out and --html"
-            )
-        output.show(api.rollouts(**words), json=json, csv=csv)
+    elif words.get("objective") in GENERATING or words.get("teacher"):
+        if texts or cheapest or html is not None:
+            raise UserError(f"--objective {words['objective']} is planned on one cluster: drop --vary, --cheapest and --html")
+        rollouts = api.rollouts(**words)
+        output.save_to(out, rollouts.save)
+        output.show(rollouts, json=json, csv=csv)
     elif cheapest or texts:
         if out is not None or html is not None or "top" in words:
             raise UserError("--out, --html and --top need a single plan; drop --vary and --cheapest")
@@ -95,9 +95,14 @@ def explain(
 ) -> None:
     """Compares it with the runner-up or with a layout of your own, names the limit, and estimates the gain from twice the batch, network
     or memory."""
+    from meshwise.plan.rl.plan import RolloutPlan
     from meshwise.plan.train.plan import TrainPlan
 
     loaded = api.load(plan_file)
+    if isinstance(loaded, RolloutPlan):
+        raise UserError(
+            f"{plan_file} splits devices between training and generation: its table and phases are what 'plan' prints"
+        )
     if not json and (other := loaded.provenance()):
         output.emit(f"{plan_file}: {other}")
     if not isinstance(loaded, TrainPlan):

@@ -14,6 +14,7 @@ from meshwise.units import MIB
 if TYPE_CHECKING:
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.report import Change
+    from meshwise.run.share import Shared
 
 Point = dict[str, Any]
 Row = Mapping[str, Any]
@@ -29,7 +30,7 @@ def bench_view(bench: "Bench", width: int) -> RenderableType:
     faults = [f"{words} ({number}x)" for point in points for words, number in point["faults"].items()]
     notes = list(dict.fromkeys(note for point in points for note in point["notes"]))
     below = [f"failed: {line}" for line in dict.fromkeys(faults)] + [f"note: {line}" for line in notes]
-    below += [*bench.lines, *_against(bench.changes)]
+    below += [*_power(data.get("power")), *bench.lines, *_against(bench.changes)]
     memory = [memory_view(data["memory"], width)] if data.get("memory") else []
     beside = [compared(data["compared"]).fitted(width)] if data.get("compared") else []
     return Group(head, table(points).fitted(width), *memory, *beside, *(Text(line) for line in below))
@@ -52,6 +53,15 @@ def compared(rows: Sequence[Row]) -> Table[Row]:
         ],
         rows,
     )
+
+
+def _power(power: "Row | None") -> list[str]:
+    """Return what the devices drew while all settings were measured, beside the prediction."""
+    if not power:
+        return []
+    planned = f", predicted {power['predicted_watts']:,.0f} W under load" if power.get("predicted_watts") else ""
+    kwh = power["joules"] / 3.6e6
+    return [f"power: {power['watts']:,.0f} W on average by {power['meter']}, {kwh:.3g} kWh in {power['seconds']:.0f} s{planned}"]
 
 
 def _against(changes: "Sequence[Change] | None") -> list[str]:
@@ -158,3 +168,11 @@ def _rate(value: float | None) -> str:
 
 def _time(value: float | None) -> str:
     return "" if value is None else units.show(value, "seconds", digits=3)
+
+
+def shared_view(shared: "Shared", width: int) -> RenderableType:
+    """Return every value of the rows to share, and the file."""
+    rows = [Text(f"  {name}: {value}") for row in shared.rows() for name, value in row.items() if value]
+    where = f"written to {shared.path}" if shared.written else f"nothing is written yet; --yes writes it to {shared.path}"
+    check = f"'meshwise validate {shared.path.parent}' scores such rows; add the file by a pull request to share it"
+    return Group(Text(f"{len(shared.rows())} rows, this and nothing else", style="bold"), *rows, Text(where), Text(check))

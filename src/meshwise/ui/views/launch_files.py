@@ -1,15 +1,17 @@
 """Show what `check` says about a launch file, and the programs that `export` writes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise import units
+from meshwise.audit.check import difference
 from meshwise.audit.check.contradictions import Finding, shown
 from meshwise.plan.serve.words import tokens
 from meshwise.programs.program import Launcher, Program, launchers, programs
+from meshwise.programs.read.unread import Unread
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import VARIABLES, Stated
 from meshwise.ui.views.tables import Column, Table, wrapped
@@ -35,12 +37,41 @@ def verdict_view(verdict: "Verdict", width: int, *, verbose: bool) -> Renderable
     facts = [one for one in _ordered(verdict) if verbose or _matters(one)]
     parts: list[RenderableType] = [wrapped(head, width, style="bold"), Text(""), Table(COLUMNS, facts).fitted(width), Text("")]
     parts += [line for finding in verdict.findings for line in _finding(finding, width)]
+    if verdict.model:
+        parts.insert(1, wrapped(f"model: {verdict.model}", width))
+    parts += [wrapped(line, width, indent="  ", style=style) for line, style in _unread(verdict, verbose=verbose)]
     parts += [wrapped(f"not given: {text}", width, indent="  ", style="yellow") for text in verdict.missing]
     parts += [wrapped(f"note: {text}", width, indent="  ") for text in verdict.notes]
     parts += [wrapped(line, width, indent="  ") for line in _prediction(verdict)]
     parts += [Text(line) for line in _changes(verdict)]
     parts.append(wrapped(_last(verdict), width, style="bold"))
     return Group(*parts)
+
+
+MAX_UNREAD = 8
+"""Keys that are named in a line of those that are not read."""
+
+
+def _unread(verdict: "Verdict", *, verbose: bool) -> Iterator[tuple[str, str]]:
+    """Yield the keys that the answer does not use, with a style: misspelt ones, those that change memory or speed, and the others."""
+    for one in verdict.unread:
+        if one.like:
+            place = f"not read: {one.key} ({one.span}) is no key of {verdict.title} {verdict.version}"
+            yield f"{place}; did you mean {one.like}?", "yellow"
+    left = [one for one in verdict.unread if not one.like]
+    for kind, words in (("memory", "which may change memory"), ("speed", "which may change speed")):
+        keys = [one for one in left if one.changes == kind]
+        if keys:
+            yield f"not read, {words}: {_named(keys, verbose=verbose)}", "yellow"
+    others = [one for one in left if one.changes not in ("memory", "speed")]
+    if others:
+        yield f"not read, others: {_named(others, verbose=verbose)}", ""
+
+
+def _named(keys: Sequence[Unread], *, verbose: bool) -> str:
+    most = len(keys) if verbose else MAX_UNREAD
+    more = f" and {len(keys) - most} more (--verbose)" if len(keys) > most else ""
+    return ", ".join(f"{one.key} ({one.span})" if verbose else one.key for one in keys[:most]) + more
 
 
 def _ordered(verdict: "Verdict") -> list[Stated]:
@@ -86,7 +117,7 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
     if verdict.kind == "serve":
         yield from own.sentences()
         return
-    word = "fits" if verdict.fits else "does not fit"
+    word = "fits" if verdict.fits else "does not fit" if verdict.fits is False else "whether it fits is not known"
     margin = ", so that it may not fit" if verdict.fits and own.may_not_fit else ""
     yield (
         f"{word}: {own.peak / GIB:.1f} GiB of {own.capacity / GIB:.1f} on the fullest device (90%: {own.peak_low / GIB:.0f} to "
@@ -94,8 +125,9 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
     )
     yield (
         f"speed: {own.step:.4g} s/step (90%: {own.low:.3g} to {own.high:.3g}), {own.tokens_per_second:,.0f} tokens/s, MFU {own.mfu:.1%}"
-        + (", if it fitted" if not verdict.fits else "")
+        + (", if it fitted" if verdict.fits is False else "")
     )
+    yield from (f"not judged: {text}" for text in verdict.unknown)
     if own.total_days is not None:
         cost = f", ${units.show(own.total_dollars, 'count')}" if own.total_dollars else ""
         yield f"{units.show(float(verdict.facts.whole('tokens')), 'count')} tokens: {own.total_days:,.1f} days{cost}"
@@ -110,7 +142,7 @@ def _changes(verdict: "Verdict") -> Iterator[str]:
         yield f"better: {best.name}: {rates}, first token after {best.ttft:.2g} s, {best.peak / GIB:.1f} GiB"
         yield from (f"  {change}" + (f"  ({change.span})" if change.span else "") for change in verdict.changes)
         return
-    faster = f", {own.step / best.step - 1:.0%} faster" if own is not None and verdict.fits else ""
+    faster = f", {difference.words(own.step / best.step)}" if own is not None and verdict.fits else ""
     yield f"better: {best.name}: {best.step:.4g} s/step{faster}, {best.peak / GIB:.1f} GiB"
     for change in verdict.changes:
         yield f"  {change}" + (f"  ({change.span})" if change.span else "")
@@ -123,9 +155,7 @@ def _last(verdict: "Verdict") -> str:
         return "It does not fit."
     if verdict.fits is None:
         return "Nothing contradicts; whether it fits is not predicted."
-    return "It fits" + (
-        ", but another layout is better." if verdict.best is not None else ", and no layout is faster by more than 1%."
-    )
+    return "It fits" + (", but another layout is better." if verdict.best is not None else ", and no layout is surely faster.")
 
 
 def programs_view() -> RenderableType:

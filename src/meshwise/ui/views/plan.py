@@ -16,6 +16,7 @@ from meshwise.plan.train.dataset import CHARS_PER_TOKEN, TEMPLATE_TOKENS
 from meshwise.plan.train.explain import Explanation
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
+from meshwise.ui.views.energy import energy_lines
 from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, heading, price_sentence, sentences_view, wrapped
 from meshwise.units import GIB
 
@@ -43,6 +44,7 @@ def plan_view(plan: TrainPlan, width: int, *, why: Explanation, verbose: bool) -
         parts += [wrapped(line, width) for line in why.reasons]
     else:
         parts += [*best_bars(best, width, kind), Text(), *bullets(why.highlights, width)]
+    parts += [wrapped(line, width) for line in energy_lines(plan.ask, plan.energy, "in all", verbose=verbose)]
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
     about = calibration_line(plan.calibration, plan.cluster["chip"], REMEDY.get(str(kind), FIT), verbose=verbose)
     return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))

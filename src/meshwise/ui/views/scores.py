@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from meshwise.calibrate.result import Result
+from meshwise.calibrate.rl.validate import RlValidation
 from meshwise.calibrate.score import Score
 from meshwise.calibrate.serve.make import ServeCalibrationResult
 from meshwise.calibrate.serve.validate import ServeValidation
@@ -21,6 +22,39 @@ def validation_view(validation: TrainValidation | ServeValidation, width: int) -
     """Return everything that `validate` prints for one table."""
     view = _train_score if isinstance(validation, TrainValidation) else _serve_score
     return view(validation.score, width)
+
+
+PROGRAMS: tuple[Column[Score], ...] = (
+    Column("program", lambda row: row["program"], text=True),
+    Column("rows", lambda row: str(row["rows"])),
+    Column("median", lambda row: _cell(row["time"]["median"], "%")),
+    Column("bias", lambda row: _cell(row["time"]["bias"], "+%")),
+    Column("inside", lambda row: _cell(row["time"]["coverage"], "%")),
+)
+"""Scores of steps on generated answers by program."""
+
+
+def rl_view(validation: RlValidation, width: int) -> RenderableType:
+    """Return everything that `validate` prints for a table of steps on generated answers."""
+    score = validation.score
+    inside = score.get("in_sample")
+    titles = (score["table"], *(("program left out", "in sample") if inside else ("predicted",)))
+    names = (
+        ("time error, mean", "mape", "%"),
+        ("  median", "median", "%"),
+        ("  bias", "bias", "+%"),
+        ("  in their 90% interval", "coverage", "%"),
+    )
+    sides = (score, inside) if inside else (score,)
+    rows = [(name, *(_cell(side["time"][key], show) for side in sides)) for name, key, show in names]
+    rows += [
+        (f"{phase}, predicted / measured", *(f"{side['phases'][phase]['ratio']:.2f}" for side in sides))
+        for phase in score["phases"]
+    ]
+    sources = Table(PROGRAMS, score["sources"], edged=True).fitted(width)
+    notes = [f"{skip.row_id} left out: {skip.reason}" for skip in validation.skipped[:5]]
+    notes.append(f"coefficients: {score['calibration']}; {score['rows']} rows used, {score['skipped']} skipped")
+    return Group(grid(titles, rows, edged=True).fitted(width), sources, *_wrapped(notes, width))
 
 
 def calibration_view(result: Result, width: int) -> RenderableType:

@@ -12,6 +12,7 @@ from meshwise.plan.serve.choice import Device, ServeChoice
 from meshwise.plan.serve.plan import Miss, ServePlan
 from meshwise.plan.serve.words import length_words, load_words, tokens
 from meshwise.ui.views import bars
+from meshwise.ui.views.energy import energy_lines
 from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, heading, price_sentence, wrapped
 from meshwise.units import GIB
 
@@ -33,6 +34,7 @@ def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
         *time_bars(plan.choices[: BARS_SHOWN if verbose else 1], width), Text(),
     ]  # fmt: skip
     parts += [wrapped(line, width) for line in plan.reasons] if verbose else bullets(_highlights(plan), width)
+    parts += [wrapped(line, width) for line in energy_lines(plan.ask, plan.energy, "per million tokens", verbose=verbose)]
     notes = [wrapped(f"note: {note}", width, indent="  ") for note in plan.notes]
     about = calibration_line(plan.serving, plan.cluster["chip"], REMEDY, verbose=verbose)
     return Group(*parts, Text(), *notes, wrapped(about, width, style="dim"))

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from meshwise import api
 from meshwise.errors import UserError, quoted
+from meshwise.plan.rl.plan import RolloutPlan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs import engines
@@ -50,7 +51,10 @@ def read(paths: Sequence[Path]) -> Named:
         elif path.suffix == ".json":
             if plan is not None:
                 raise UserError(f"{path}: a second plan; the page opens one plan.json at a time")
-            plan = _with_own_commands(api.load(path))
+            loaded = api.load(path)
+            if isinstance(loaded, RolloutPlan):
+                raise UserError(f"{path}: a plan on generated answers has no page yet; meshwise plan and export show it")
+            plan = _with_own_commands(loaded)
         else:
             logs[path.name] = path
     return Named(plan, runs, benches, logs)

@@ -30,13 +30,13 @@ MAX_SHARE = 1e30
 
 Pin = tuple[str, int]
 """A pattern of tensor names, and the device that holds matching tensors: llama.cpp's -ot."""
-ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate)_exps", HOST_MEMORY)
+ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate_up|gate)_exps", HOST_MEMORY)
 """-ot exps=CPU, or --cpu-moe."""
 
 
 def host_experts(layers: int) -> tuple[Pin, ...]:
     """Return pins that keep the experts of the first `layers` layers on the host: --n-cpu-moe."""
-    return tuple((rf"blk\.{i}\.ffn_(up|down|gate)_exps", HOST_MEMORY) for i in range(layers))
+    return tuple((rf"blk\.{i}\.ffn_(up|down|gate_up|gate)_exps", HOST_MEMORY) for i in range(layers))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Work of a model per token, layer by layer: FLOPs, attention, kernels, and the elements that products read and write."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -59,7 +60,7 @@ def token_work(model: Model) -> TokenWork:
         tuple(sum(products[block] for block in layer) for layer in model.layers),
         tuple(sum(experts[block] for block in layer) for layer in model.layers),
         tuple(tuple(op for block in layer for op in scores[block]) for layer in model.layers),
-        tuple(1 + (norms + sum(_more_kernels(used[block]) for block in layer)) / DENSE_KERNELS for layer in model.layers),
+        tuple(_kernels([used[block] for block in layer], norms) for layer in model.layers),
         sum(op.flops(1) for op in model.blocks.get(HEAD, ())), sum(op.count for op in inner),
         sum(op.count * op.k for op in inner), sum(op.count * op.n for op in inner), touched / len(model.layers),
     )  # fmt: skip
@@ -75,6 +76,13 @@ def adapted_products(model: Model, joined: bool) -> tuple[int, ...]:
         for name, ops in model.blocks.items()
     }
     return tuple(sum(blocks[block] for block in layer) for layer in model.layers)
+
+
+def _kernels(blocks: Sequence[tuple[Op, ...]], norms: int) -> float:
+    """Return the kernels of a layer, in layers of a dense model: a mixer and a feed-forward. A layer of Nemotron-H or Mamba is one of the
+    two, and half as many."""
+    whole = 0.5 if len(blocks) == 1 else 1.0
+    return whole + (norms + sum(_more_kernels(ops) for ops in blocks)) / DENSE_KERNELS
 
 
 def _more_kernels(ops: tuple[Op, ...]) -> float:

@@ -1,6 +1,7 @@
 """One file per page: each turns a query into an answer through `meshwise.api`, and that into values of a template.
 
 page.py       what every page has: a form, an answer, and its records
+pick.py       models to run on a machine
 plan.py       layouts to train a model
 serve.py      layouts to serve a model
 replay.py     timed traffic through a deployment
@@ -13,8 +14,9 @@ audit.py      reported results, checked
 runs.py       runs, live and finished, and results of bench
 """
 
-from meshwise.ui.web.pages import accuracy, audit, count, mesh, plan, replay, runs, serve, timeline, whatif
+from meshwise.ui.web.pages import accuracy, audit, count, mesh, pick, plan, replay, runs, serve, timeline, whatif
 
 PAGES = (
-    plan.PAGE, serve.PAGE, replay.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE, runs.PAGE,
+    pick.PAGE, plan.PAGE, serve.PAGE, replay.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE,
+    runs.PAGE,
 )  # fmt: skip

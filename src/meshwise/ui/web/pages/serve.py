@@ -73,6 +73,7 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
         "badges": badges(plan),
         "tiles": tiles(plan, shown),
         "tiles_of": shown.name,
+        "moments": (),
         "bars": [time_bar(shown, sum(shown.time.values()), "decode step"), *device_bars(shown, str(plan.cluster["unit"]))],
         "table": shown_table,
         **choices.links(query, shown_table),

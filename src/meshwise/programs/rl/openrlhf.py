@@ -1,0 +1,137 @@
+"""OpenRLHF: the flags of openrlhf.cli.train_ppo_ray."""
+
+from collections.abc import Sequence
+
+from meshwise.catalogue.rl_programs import rl_programs
+from meshwise.programs import forms
+from meshwise.programs.kinds import INT, NUMBER, TEXT, flag
+from meshwise.programs.program import Key, Program, Setup, Written
+from meshwise.programs.rl.facts import one_objective, tokens_of
+from meshwise.programs.source import Setting, Source
+from meshwise.runs.run import Run, Stated, Value
+
+TITLE, VERSION = "OpenRLHF", "0.11.2"
+MODULE = "openrlhf.cli.train_ppo_ray"
+KEYS = (
+    Key("policy", "--actor.model_name_or_path", TEXT, write="always"),
+    Key("estimator", "--algo.advantage.estimator", TEXT, default="gae", write="always"),
+    Key("prompts", "--rollout.batch_size", INT, default=1024, write="always"),
+    Key("answers", "--rollout.n_samples_per_prompt", INT, default=1, write="always"),
+    Key("total", "--data.max_len", INT, default=2048, write="always"),
+    Key("response", "--rollout.max_new_tokens", INT, write="always"),
+    Key("update_rows", "--train.batch_size", INT, default=128, write="always"),
+    Key("mbs", "--train.micro_batch_size", INT, default=1, write="always"),
+    Key("nodes", "--actor.num_nodes", INT, default=1, write="always"),
+    Key("devices_per_node", "--actor.num_gpus_per_node", INT, default=8, write="always"),
+    Key("reference_nodes", "--ref.num_nodes", INT),
+    Key("reference_per_node", "--ref.num_gpus_per_node", INT),
+    Key("engines", "--vllm.num_engines", INT, write="always"),
+    Key("engine_tp", "--vllm.tensor_parallel_size", INT, default=1, write="always"),
+    Key("engine_share", "--vllm.gpu_memory_utilization", NUMBER, default=0.95, write="always"),
+    Key("eager", "--vllm.enforce_eager", flag()),
+    Key("prefixes", "--vllm.enable_prefix_caching", flag()),
+    Key("engine_sleeps", "--vllm.enable_sleep", flag()),
+    Key("together", "--train.colocate_all", flag()),
+    Key("beside_reference", "--train.colocate_actor_ref", flag()),
+    Key("asynchronous", "--train.async_enable", flag()),
+    Key("partial", "--train.partial_rollout_enable", flag()),
+    Key("zero", "--ds.zero_stage", INT, default=2, write="always"),
+    Key("state_out", "--ds.enable_sleep", flag()),
+    Key("packed", "--ds.packing_samples", flag()),
+    Key("dynamic", "--train.dynamic_batch_enable", flag()),
+    Key("row_tokens", "--train.max_tokens_per_gpu", INT),
+    Key("cp", "--ds.ring_attn_size", INT, default=1),
+    Key("tp", "--ds.tensor_parallel_size", INT, default=1),
+    Key("recomputes", "--actor.gradient_checkpointing_enable", flag()),
+    Key("rank", "--ds.lora.rank", INT, default=0),
+    Key("alpha", "--ds.lora.alpha", INT),
+    Key("kl", "--algo.kl.init_coef", NUMBER, write="always"),
+    Key("filters", "--algo.dynamic_filtering_enable", flag()),
+    Key("critic_model", "--critic.model_name_or_path", TEXT),
+    Key("critic_nodes", "--critic.num_nodes", INT),
+    Key("critic_per_node", "--critic.num_gpus_per_node", INT),
+    Key("reward_model", "--reward.model_name_or_path", TEXT),
+    Key("reward_nodes", "--reward.num_nodes", INT),
+    Key("reward_per_node", "--reward.num_gpus_per_node", INT),
+    Key("scorer", "--reward.remote_url", TEXT),
+)  # fmt: skip
+
+
+def wording(setup: Setup) -> dict[str, Value]:
+    """Return the facts of a split in OpenRLHF's words."""
+    values, together = dict(setup.values), setup.text("mode") == "colocated"
+    inside, devices = setup.whole("devices_per_node"), setup.whole("train_devices")
+    objective, number = setup.text("objective"), setup.whole("prompts") * setup.whole("answers")
+    nodes, each = (devices // inside, inside) if devices % inside == 0 else (1, devices)
+    generating = setup.whole("devices") if together else setup.whole("rollout_devices")
+    values |= {
+        "estimator": rl_programs()["openrlhf"].objectives[objective], "total": setup.whole("seq"),
+        "update_rows": number // setup.whole("updates"), "nodes": nodes, "devices_per_node": each,
+        "engines": generating // setup.whole("engine_tp"), "prefixes": True, "recomputes": bool(values["recomputes"]),
+    }  # fmt: skip
+    values |= {"dynamic": True, "row_tokens": tokens_of(setup)} if values["packed"] else {}
+    if values["reads_reference"]:
+        values |= {"reference_nodes": nodes, "reference_per_node": each}
+        values |= {} if together else {"beside_reference": True}
+    else:
+        values["kl"] = 0.0
+    values |= {"together": True, "engine_sleeps": True, "state_out": True} if together else {}
+    values |= {"asynchronous": True} if not together else {}
+    values |= {"partial": True} if setup.text("mode") == "async" else {}
+    values |= {"filters": True} if objective == "dapo" else {}
+    for role in ("critic", "reward"):
+        values |= {f"{role}_nodes": nodes, f"{role}_per_node": each} if f"{role}_model" in values else {}
+    if "reward_model" not in values:
+        values["scorer"] = f"{forms.PLACEHOLDER}_reward.py"
+    return {name: value for name, value in values.items() if value is not False}
+
+
+def write(setup: Setup) -> Written:
+    """Return the command, as a script that Ray starts."""
+    words = ["python3", "-m", MODULE]
+    for key, value in PROGRAM.settings(wording(setup)):
+        words += [key] if value is True else [key, str(value)]
+    words += ["--data.prompt_dataset", f"{forms.PLACEHOLDER}_prompts"]
+    return Written({}, tuple(words), starter="once")
+
+
+def meaning(facts: Run) -> Run:
+    """Add the objective, the mode, the prompt's tokens, how many updates a step has, and the devices that only generate."""
+    estimators = rl_programs()["openrlhf"].objectives
+    plain = one_objective(estimators, facts.value("estimator"))
+    objective = "dapo" if plain == "grpo" and facts.value("filters") else plain
+    more: list[Stated] = [facts.meaning("objective", objective, "estimator")] if objective else []
+    if "packed" not in facts:
+        more.append(facts.meaning("packed", False, "total"))
+    total, response = facts.value("total"), facts.value("response")
+    if isinstance(total, int) and isinstance(response, int) and total > response:
+        more.append(facts.meaning("prompt", total - response, "total"))
+    elif isinstance(total, int) and response is None:
+        more += [facts.meaning("prompt", total // 2, "total"), facts.meaning("response", total - total // 2, "total")]
+    prompts, answers, rows = (facts.value(name) for name in ("prompts", "answers", "update_rows"))
+    if isinstance(prompts, int) and isinstance(answers, int) and isinstance(rows, int) and rows:
+        more.append(facts.meaning("updates", max(1, round(prompts * answers / rows)), "update_rows"))
+    if facts.value("together"):
+        more.append(facts.meaning("mode", "colocated", "together"))
+    elif isinstance(engines := facts.value("engines"), int) and engines:
+        tp = facts.value("engine_tp")
+        more.append(facts.meaning("rollout_devices", engines * (tp if isinstance(tp, int) else 1), "engines"))
+        more.append(
+            facts.meaning("mode", "async" if facts.value("asynchronous") and facts.value("partial") else "split", "engines")
+        )
+    if facts.value("kl") == 0:
+        more.append(facts.meaning("reads_reference", False, "kl"))
+    return facts.adding(more)
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return a score for its module in a command, or flags that only OpenRLHF has."""
+    named = 30 if script.startswith("openrlhf.") or "train_ppo_ray" in script else 0
+    names = {one.key for one in settings}
+    return named + (len(names & {row.key for row in KEYS}) if named or "--vllm.num_engines" in names else 0)
+
+
+PROGRAM = Program(
+    name="openrlhf", title=TITLE, version=VERSION, kind="rl", framework="openrlhf", form="flags", keys=KEYS, write=write,
+    wording=wording, meaning=meaning, recognises=recognises, check=f"python3 -m {MODULE} --help",
+)  # fmt: skip

@@ -1,0 +1,86 @@
+"""OLMo-core: the overrides `--train_module.dp_config.name=hsdp` of its training scripts, and the YAML of a configuration; read only."""
+
+from collections.abc import Sequence
+
+from meshwise.programs.kinds import BOOL, INT, TEXT
+from meshwise.programs.program import Key, Program
+from meshwise.programs.source import Setting, Source
+from meshwise.runs.run import Run, Stated
+
+TITLE, VERSION = "OLMo-core", "2.3"
+SHARDED = {"fsdp": 3, "hsdp": 3, "ddp": 0}
+KEYS = (
+    Key("tokens_per_batch", "data_loader.global_batch_size", INT, write="never"),
+    Key("seq", "dataset.sequence_length", INT, also=("train_module.max_sequence_length",), write="never"),
+    Key("rank_tokens", "train_module.rank_microbatch_size", INT, write="never"),
+    Key("data", "train_module.dp_config.name", TEXT, write="never"),
+    Key("data_dtype", "train_module.dp_config.param_dtype", TEXT, write="never"),
+    Key("dp_replicate", "train_module.dp_config.num_replicas", INT, write="never"),
+    Key("dp_shard", "train_module.dp_config.shard_degree", INT, write="never"),
+    Key("tp", "train_module.tp_config.degree", INT, default=1, write="never"),
+    Key("cp", "train_module.cp_config.degree", INT, default=1, write="never"),
+    Key("pp", "train_module.pp_config.degree", INT, default=1, write="never"),
+    Key("ep", "train_module.ep_config.degree", INT, default=1, write="never"),
+    Key("compile", "train_module.compile_model", BOOL, write="never"),
+    Key("ac", "train_module.ac_config.mode", TEXT, write="never"),
+    Key("hidden", "model.d_model", INT, write="never"),
+    Key("layers", "model.n_layers", INT, write="never"),
+    Key("vocab", "model.vocab_size", INT, write="never"),
+    Key("heads", "model.block.attention.n_heads", INT, write="never"),
+    Key("kv_heads", "model.block.attention.n_kv_heads", INT, write="never"),
+    Key("ffn", "model.block.feed_forward.hidden_size", INT, write="never"),
+    Key("steps", "trainer.max_duration.value", INT, write="never"),
+)
+
+
+def meaning(facts: Run) -> Run:
+    """Add batches, which are counted in tokens, and what the data-parallel section says."""
+    more: list[Stated] = []
+    seq = facts.whole("seq")
+    for name, fact in (("tokens_per_batch", "batch"), ("rank_tokens", "mbs")):
+        if facts.whole(name):
+            whole = seq and facts.whole(name) % seq == 0
+            why = (
+                f"{facts.whole(name):,} tokens / {seq:,}"
+                if whole
+                else "tokens over the sequence length, which is not known or no divisor"
+            )
+            more.append(facts.derived(fact, facts.whole(name) // seq if whole else None, why, name))
+    if str(facts.value("data") or "") in SHARDED:
+        more.append(facts.meaning("zero", SHARDED[str(facts.value("data"))], "data"))
+    else:
+        more.append(Stated("zero", None, "unknown", None, "", "in the script's own configuration, which is Python"))
+    if facts.value("data_dtype"):
+        text = str(facts.value("data_dtype"))
+        more.append(
+            facts.meaning("precision", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(text, text), "data_dtype")
+        )
+    else:
+        more.append(Stated("precision", None, "unknown", None, "", "in the script's own configuration, which is Python"))
+    mode = str(facts.value("ac") or "")
+    how = {"full": "full", "none": "none"}.get(mode)
+    more.append(
+        facts.meaning("recompute", how, "ac")
+        if how
+        else Stated("recompute", None, "unknown", None, "", mode or "in the script's own configuration")
+    )
+    more += [Stated("offload", "none", "derived"), Stated("optimizer", "adamw", "default", None, "", "its scripts' own")]
+    if facts.whole("hidden"):
+        more += [
+            facts.derived(name, value, "its Llama-like block", "hidden")
+            for name, value in (("gated", True), ("position_kind", "rope"), ("tied", False))
+        ]
+    return facts.adding(more)
+
+
+def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
+    """Return how many of its dotted keys a command or a file has."""
+    names = {setting.key.removeprefix("--") for setting in settings}
+    own = sum(name.startswith(("train_module.", "data_loader.", "trainer.callbacks.")) for name in names)
+    return own * 3 if own > 1 or any(name.startswith("train_module.") for name in names) else 0
+
+
+PROGRAM = Program(
+    name="olmo-core", title=TITLE, version=VERSION, framework="fsdp", form="flags", keys=KEYS, write=None, meaning=meaning,
+    recognises=recognises, flag_words=True,
+)  # fmt: skip
