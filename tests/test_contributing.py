@@ -37,6 +37,7 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECTIONS = {part.split("\n")[0]: part for part in TEXT.split("\n## ")[1:]}
 Add = Callable[[str, str, str], None]
 ELSEWHERE = (
+    "Published scores and weights of a model: one file",
     "A formula, a coefficient, a part of the step",
     "A rule of `audit`: one function",
     "A verb, a view, a page",

@@ -79,5 +79,5 @@ def test_prompts_measured_on_a_faulty_machine_are_the_only_findings_of_served_mo
     audit = audited("xiongjiedai_llama3_bench")
     found_at = {place for one in audit.findings for place in one.where}
     assert len(audit.predictions.serve) == 346  # ten of them out of memory
-    assert 0 < len(found_at) <= 0.03 * len(audit.runs)
+    assert 0 < len(found_at) <= 0.035 * len(audit.runs)
     assert all(one.message.startswith("prompt processing is") for one in audit.findings)

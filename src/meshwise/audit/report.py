@@ -153,8 +153,11 @@ def doubted_places(findings: Iterable[Finding]) -> frozenset[str]:
 BOUNDS = {"seconds": (1e-9, 1e9), "bytes": (1.0, 1e18), "rate": (1e-9, 1e15), "flops": (1e3, 1e21), "share": (1e-9, 100.0)}
 """Possible range of a figure by quantity; counts range from 1 to 1e18, devices up to ten million."""
 MAY_BE_ZERO = frozenset(
-    {"zero", "first_loss", "loss_step", "prompt", "output", "depth", "draft", "nans", "steps_seen", "prefix", "accept", *SIZES}
-)
+    {
+        "zero", "first_loss", "loss_step", "prompt", "output", "prompt_spread", "output_spread", "depth", "draft", "nans", "steps_seen",
+        "prefix", "accept", *SIZES,
+    }
+)  # fmt: skip
 
 
 def drop_impossible(run: Run, skipped: Skips) -> Run:

@@ -12,10 +12,12 @@ from typing import Any, cast
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 from meshwise.run.serve import report
+from meshwise.runs.fields import BY_NAME
 from meshwise.version import VERSION
 
 COLUMNS: tuple[str, ...] = (
-    "source", "row_id", "model", "params_b", "bits_per_weight", "quant", "engine", "gpu", "n_gpus", "n_hosts", "split", "prompt_len",
+    "source", "row_id", "model", "params_b", "bits_per_weight", "quant", "engine", "gpu", BY_NAME["devices"].title, "n_hosts", "split",
+    "prompt_len",
     "gen_len", "batch_or_concurrency", "prefill_tok_s", "decode_tok_s", "rate_of", "ttft_ms", "power_w", "outcome", "date",
 )  # fmt: skip
 """The only columns of a shared row."""

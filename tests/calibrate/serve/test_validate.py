@@ -20,7 +20,7 @@ def test_the_published_runs_are_predicted_by_the_shipped_files(published: Score)
     assert found["decode"]["spearman"] > 0.99
     assert found["prefill"]["mape"] < 0.13
     assert found["prefill"]["mape_all"] > 0.3  # with the prompts of the A100 SXM in F16, which took ten times too long
-    assert found["fit"] == {"right": 344, "total": 346}  # tests/cost/serve/memory/test_buffers.py says which two and why
+    assert found["fit"] == {"right": 346, "total": 346}
 
 
 @pytest.mark.parametrize("table", ["llamacpp_fit_dryrun", "xiongjiedai_memory_buffers"])

@@ -17,7 +17,7 @@ from support.measured_rows import built_in, read
 SMALL = 1e9
 KEYS = {
     "time": {"mape", "median", "bias", "mape_scaled", "mape_near", "spearman", "picked_loss"},
-    "memory": {"mape", "bias"},
+    "memory": {"mape", "bias", "median"},
     "oom": {"caught", "total", "false"},
 }
 
@@ -109,7 +109,8 @@ def test_memory_errors_and_oom_counts_match_a_calculation_by_hand(tmp_path: Path
     cases = read(tmp_path, {"mem_gb": "40"}, {"mem_gb": "50"}, {"mem_gb": ""}, oom, oom)
     full = cases[0].chip.memory
     found = score(cases, [], predicted([1] * 5, [44e9, 45e9, 2 * full, 2 * full, SMALL]))
-    assert found["memory"] == {"mape": pytest.approx(0.1), "bias": pytest.approx(0.0)}  # +10% and -10%
+    expected = {"mape": pytest.approx(0.1), "bias": pytest.approx(0.0), "median": pytest.approx(0.1)}  # +10% and -10%
+    assert found["memory"] == expected
     assert found["oom"] == {"caught": 1, "total": 2, "false": 1}
     assert found["timed_rows"] == 3
 
@@ -118,7 +119,7 @@ def test_a_score_without_rows_is_none(tmp_path: Path) -> None:
     found = score(read(tmp_path, {"sec_per_iter": "", "mem_gb": "40"}), [], predicted([1]))
     assert set(found["time"].values()) == {None}
     assert found["baseline"]["mape_scaled"] is None
-    assert score(read(tmp_path, {}), [], predicted([1]))["memory"] == {"mape": None, "bias": None}
+    assert score(read(tmp_path, {}), [], predicted([1]))["memory"] == {"mape": None, "bias": None, "median": None}
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,7 @@ def test_perfect_predictions_have_no_error_and_lose_nothing(bloom: list[Case]) -
         KEYS["time"] - {"spearman"}, 0.0
     )
     assert found["time"]["spearman"] == pytest.approx(1)
-    assert found["memory"] == {"mape": 0.0, "bias": 0.0}
+    assert found["memory"] == {"mape": 0.0, "bias": 0.0, "median": 0.0}
     assert found["oom"] == {"caught": 3, "total": 3, "false": 0}
 
 

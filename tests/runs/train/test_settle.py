@@ -46,6 +46,8 @@ SERVED = {
     "engines_at_load",
     "h200_llamacpp",
     "h200_vllm",
+    "h200_vllm_server",
+    "localmaxxing_community",
     "llamacpp_gb10",
     "rocm_vllm_mi300x",
     *(f"h200_transformers_{it}" for it in ("14b", "3b", "8b", "gemma2", "qwen3_moe")),

@@ -52,7 +52,7 @@ def rows_with(pp: int, count: int) -> list[int]:
 def test_a_slow_mode_of_pipelines_is_learned_from_two_runs():
     piped, single = rows_with(2, 400), rows_with(1, 400)
     usual = [ran(row, float(space().seconds[row])) for row in single[:2]]
-    slow = [ran(row, 2 * float(space().seconds[row])) for row in (piped[0], piped[200])]
+    slow = [ran(row, 2 * float(space().seconds[row])) for row in (piped[0], piped[150])]
     before, after = Posterior.of(space(), usual), Posterior.of(space(), [*usual, *slow])
     shift = after.expected - before.expected
     assert np.median(shift[piped]) > 0.25

@@ -173,11 +173,12 @@ def test_steps_go_on_while_a_checkpoint_is_written() -> None:
 
 KEYS = {
     "format", "ask", "choices", "priced", "rejected", "calibration", "cluster", "framework", "finetune", "notes", "versions",
+    "energy",
 }  # fmt: skip
 CHOICE = {
     "layout", "devices", "seconds", "low", "high", "tokens_per_second", "tflops", "mfu", "gradient_accumulation", "memory",
     "memory_low", "memory_high", "capacity", "days", "dollars", "mwh", "wall_days", "wall_dollars", "goodput", "time_parts",
-    "memory_parts", "ties",
+    "memory_parts", "memory_moments", "ties",
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from support.command import POD, SMALL, Done, Run, refused, with_option
     ("option", "value", "words"),
     [
         ("--framework", "megatorn", "unknown framework 'megatorn'; did you mean 'megatron'?"),
-        ("--optimizer", "adam", "--optimizer 'adam': expected one of adamw, adamw-8bit"),
+        ("--optimizer", "adam", "--optimizer 'adam': expected one of adamw, adamw-fused"),
         ("--precision", "fp7", "--precision 'fp7': expected one of bf16, fp16, fp8"),
         ("--calibration", "nobody's", "unknown calibration"),
         ("--fix", "tq=8", "'tq=8' is not axis=value; did you mean 'tp'?"),

@@ -11,6 +11,7 @@ from meshwise.catalogue import cards, files
 from meshwise.catalogue.rl_programs import find_rl_program, rl_programs
 from meshwise.errors import UserError, quoted
 from meshwise.plan.ask import TrainAsk
+from meshwise.runs.fields import BY_NAME
 from meshwise.runs.table import Skipped
 
 NEEDED = ("prompts", "answers", "step_s")
@@ -66,7 +67,7 @@ def _case(row_id: str, cells: Mapping[str, str]) -> Case:
     seconds = _number(cells, "step_s")
     phases = {phase: _number(cells, column) for column, phase in PHASES.items() if cells.get(column)}
     program = _program(cells, row_id)
-    prompt, devices = int(_number(cells, "prompt_tokens")), int(_number(cells, "n_gpus"))
+    prompt, devices = int(_number(cells, "prompt_tokens")), int(_number(cells, BY_NAME["devices"].title))
     limit = int(_number(cells, "max_seq"))
     mean = _number(cells, "mean_answer_tokens") if cells.get("mean_answer_tokens") else _number(cells, "mean_seq") - prompt
     mode = _mode(cells.get("mode", ""))
