@@ -57,13 +57,13 @@ def calibrate(
     leave_out: LeaveOut | None,
 ) -> Result:
     """Fit to tables of training runs (and a probe), or of served models."""
+    probes = files.files("probes", ".jsonl")
     for name in tables:
-        if is_rl_table(find_table(name)):
+        if name not in probes and is_rl_table(find_table(name)):
             raise UserError(
                 f"{name} holds steps on generated answers: validate scores it, and benchmarks/accuracy/rl_steps.py fits to it"
             )
     keys = [chip_catalogue.find_chip(name).key for name in chips]
-    probes = files.files("probes", ".jsonl")
     kinds = {is_served(name) for name in tables if name not in probes}
     if len(kinds) > 1:
         raise UserError("some tables are of training runs and some of served models; calibrate them separately")
