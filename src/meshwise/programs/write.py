@@ -164,7 +164,7 @@ def _check_adapters(program: Program, setup: Setup) -> None:
         return
     for fact, own, words in (("rank", "rank", "adapters"), ("frozen_layers", "trained_layers", "frozen layers")):
         if fact in setup.values and program.key_of(own) is None:
-            able = [name for name, one in programs().items() if one.write and one.key_of(own)]
+            able = [name for name, one in programs().items() if one.write and one.kind == "train" and one.key_of(own)]
             raise UserError(f"{program.title} has no setting for {words}; expected --to {' or '.join(able)}")
 
 

@@ -29,6 +29,8 @@ EXAMPLES = (
 
 PROGRAMS = {"fsdp": "accelerate", "ddp": "accelerate"}
 """Programs that write the launch files of frameworks of another name."""
+TUNERS = {"trl": "trainer", "accelerate": "trainer", "fsdp": "trainer", "ddp": "trainer", "deepspeed": "trainer"}
+"""The same for plans with adapters."""
 
 
 def plan_of(site: Site, query: Pairs) -> TrainPlan:
@@ -146,7 +148,9 @@ def compared(plan: TrainPlan, rows: tuple[int, int]) -> Comparison:
 def launches(plan: TrainPlan) -> list[Launch]:
     """Return how to start the best layout: the files of its framework, and meshwise's own commands."""
     question = plan.question()
-    program = PROGRAMS.get(question.work.framework.key, question.work.framework.key)
+    framework = question.work.framework
+    own_file = framework.program if question.work.finetune.adapts else framework.key
+    program = (TUNERS if question.work.finetune.adapts else PROGRAMS).get(own_file, own_file)
     known = program in programs() and program != "meshwise"
     files = choices.launch_files(plan, program, "slurm" if question.cluster.node_count > 1 else "") if known else []
     own = f"{plan.command} --out plan.json\nmeshwise run plan.json --dry-run\nmeshwise run plan.json"
