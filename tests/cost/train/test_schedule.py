@@ -119,7 +119,7 @@ def layouts(draw: st.DrawFn) -> tuple[Question, dict[str, int]]:
     """Any model in any framework, cut into stages in a schedule that the framework has, with few micro-batches or many."""
     framework = draw(st.sampled_from(FRAMEWORKS))
     q = question(draw(st.sampled_from(MODELS)), "jean-zay:4", framework, seq=draw(st.sampled_from((512, 4096))))
-    pp = draw(st.sampled_from([n for n in stages(q) if n <= 32]))
+    pp = draw(st.sampled_from([n for n in stages(q) if n <= 32])) if q.work.framework.schedules else 1
     schedule = draw(st.sampled_from(q.work.framework.schedules)) if pp > 1 else "1f1b"
     per_stage, over = divmod(q.model.decoder.layers, pp)
     chunks = [v for v in range(2, per_stage + 1) if per_stage % v == 0] if not over else []

@@ -201,7 +201,7 @@ def add_event(builder: Builder, event: dict[str, Any]) -> None:
     """Add one event of a Chrome trace, if it is of use."""
     if event.get("ph") != "X":
         return
-    kind, start, length = event.get("cat"), event.get("ts"), event.get("dur")
+    kind, start, length = str(event.get("cat")), event.get("ts"), event.get("dur")
     if kind in ON_GPU:
         columns = builder.gpu
     elif kind == "cpu_op" or kind == "Operator":
