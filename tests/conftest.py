@@ -18,9 +18,10 @@ settings.register_profile("meshwise", deadline=None, derandomize=True, max_examp
 settings.register_profile("fuzz", deadline=None, max_examples=5000)  # pytest --hypothesis-profile=fuzz
 settings.load_profile("meshwise")
 
-signal.signal(
-    signal.SIGINT, signal.default_int_handler
-)  # a shell has its background jobs ignore it, and what they start inherits that
+# a shell has its background jobs ignore SIGINT and SIGQUIT, nohup ignores SIGHUP, and what they start inherits that
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 os.environ["MESHWISE_HOME"] = os.devnull  # no folder: the catalogues are the built-in ones, whoever runs the tests
 
 

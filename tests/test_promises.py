@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from meshwise.errors import UserError
+from meshwise.ui.cli.help import ALL_VERBS
 from support.command import meshwise
+from support.fuzz_targets import TARGETS
 from support.gguf_files import LLAMA_LAYER, SIZES, model
 from support.measured_rows import ROW
 from support.quiet import quiet
@@ -41,7 +44,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "report.md").write_text(evil + (FIXTURES / "audit" / "eight-gpus.md").read_text())
     row = ROW | {"notes": evil.replace("\n", " ").replace('"', "'")}
     (made / "runs.csv").write_text(",".join(row) + "\n" + ",".join(f'"{value}"' for value in row.values()) + "\n")
+    for name, target in (("trace.json", "profiler trace"), ("memory.pickle", "memory snapshot"), ("report.sqlite", "Nsight Systems"),
+                         ("bench.json", "bench report")):  # fmt: skip
+        (made / name).write_bytes(TARGETS[target].seeds()[0])
+    (made / "traffic.csv").write_text("seconds,prompt,output\n" + "".join(f"{i},512,64\n" for i in range(20)))
+    (made / "traffic.jsonl").write_bytes(TARGETS["traffic, JSON"].seeds()[0])
+    (made / "preflight").mkdir()
+    (made / "preflight" / "rows.jsonl").write_bytes(TARGETS["preflight rows"].seeds()[0].replace(b'"n1"', b'"$(touch owned)"'))
+    said = evil.replace("\n", " ").replace("'", "").replace('"', "")
+    prices = f'[[prices]]\nprice = "$4.20/h"\ndate = "2026-01-01"\nsource = "{said}"\n[[sources]]\ntitle = "{said}"\nurl = "https://example.org"\n'
+    (made / "cluster.toml").write_text(f'name = "{said}"\nnodes = 2\nchips = "8xh100-sxm"\nnotes = ["{said}"]\n{prices}')
     meshwise("plan", "llama-3-8b", "--on", "8xh100-sxm", "--batch", "64x2048", "--out", str(made / "plan.json"))
+    other = json.loads((made / "plan.json").read_text())
+    (made / "other.json").write_text(json.dumps(other | {"notes": [said]}))
     meshwise("serve", "llama-3-8b:q4_k_m", "--on", "2xrtx3090", "--out", str(made / "serve.json"))
     stated = json.loads((made / "serve.json").read_text())
     (made / "serve.json").write_text(json.dumps(stated | {"notes": [evil.replace("\n", " ")]}))
@@ -67,7 +82,17 @@ READS = [
     ("validate", "runs.csv"), ("validate", "bloom_prequel"),
     ("show", "chips"), ("show", "frameworks", "megatron"), ("show", "models", "llama-3-8b"),
     ("explain", "plan.json"), ("explain", "serve.json"), ("export", "plan.json", "--to", "megatron"),
+    ("doctor", "trace.json"), ("doctor", "memory.pickle"), ("doctor", "report.sqlite"), ("share", "bench.json"),
+    ("pick", "--on", "2xrtx3090"), ("skill",),
+    ("explain", "plan.json", "other.json"), ("preflight", "--read", "preflight"), ("show", "trace", "traffic.jsonl"),
+    ("plan", "llama-3-8b", "--on", "cluster.toml", "--batch", "64x2048"),
+    ("replay", "llama-3-8b", "--on", "1xh100-sxm", "--trace", "traffic.csv"), ("show", "trace", "traffic.csv"),
 ]  # fmt: skip
+"""Verbs that only read, with files of strangers."""
+ACTS = {"run", "tune", "bench", "probe", "preflight", "generate", "make-gguf", "calibrate", "ui", "mcp", "about"}
+"""Verbs that are asked to start something or to write."""
+SICK = {("preflight", "--read", "preflight")}
+REFUSED = {("check", "config.json"), ("share", "bench.json")}
 
 
 @pytest.mark.parametrize("words", READS, ids=" ".join)
@@ -76,10 +101,15 @@ def test_verbs_that_read_do_nothing_else(words: tuple[str, ...], folder: Path, m
     before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     with quiet():
         done = meshwise(*words)
-    assert done.code == (2 if words == ("check", "config.json") else 0), done.err
+    assert done.code == (2 if words in REFUSED else 1 if words in SICK else 0), done.err
     assert "Traceback" not in done.err
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     assert not (folder / "owned").exists()
+
+
+def test_every_verb_either_only_reads_under_the_guard_or_is_asked_to_act() -> None:
+    """A new verb stands in one of both lists."""
+    assert {words[0] for words in READS} | ACTS == set(ALL_VERBS)
 
 
 @pytest.mark.parametrize("act", [
@@ -93,3 +123,27 @@ def test_the_guard_sees_each_kind_of_act(act: Callable[[Path], object], tmp_path
     (tmp_path / "a").touch()
     with pytest.raises(AssertionError), quiet():
         act(tmp_path / "b")
+
+
+@pytest.mark.parametrize("act", [
+    lambda path: path.read_text(), lambda path: list(path.parent.iterdir()), lambda path: os.open(path, os.O_RDONLY),
+    lambda path: (path.parent / "named" / "link").read_text(), lambda path: os.scandir(path.parent).close(),
+], ids=["read", "list", "open", "link", "scan"])  # fmt: skip
+def test_the_guard_sees_what_is_read_outside_of_a_folder_even_where_the_block_fails(
+    act: Callable[[Path], object], tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("x")
+    named = tmp_path / "named"
+    named.mkdir()
+    (named / "file").write_text("x")
+    (named / "link").symlink_to(tmp_path / "secret")
+    with quiet(reads=named):
+        assert (named / "file").read_text() == "x"
+        assert len(list(named.iterdir())) == 2
+
+    def refuses() -> None:
+        act(tmp_path / "secret")
+        raise UserError("refused")
+
+    with pytest.raises(AssertionError, match=r"reads|lists"), quiet(reads=named):
+        refuses()

@@ -219,6 +219,7 @@ def parsed(question: str) -> tuple[str, list[str], dict[str, Any], list[str]]:
         else:
             values.append(word)
     axes = given.pop("vary", [])
+    given.pop("why_believe", None)  # prints more, and predicts the same
     words = {name: True if not values else values[0] if len(values) == 1 else values for name, values in given.items()}
     return verb, model, words, axes
 

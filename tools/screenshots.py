@@ -22,7 +22,7 @@ from support.browser import NARROW, WIDE, chromium, opened, settle
 from support.pages import BLOOM, CARDS, serving
 
 FOLDER = ROOT / "docs" / "pictures" / "ui"
-COLOURS = 256
+COLOURS = 64
 """Colours of a picture: enough for flat pages, and half of the bytes."""
 LLAMA = "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T"
 PAGES = {

@@ -2,11 +2,13 @@
 
     python tools/torture.py [--kills 100] [--damages 20] [--seed 0] [FAULT...]
 
-Each row of the page has the commit and the day on which it was tried: rows of faults that are not asked for stay. Network namespaces need
-root; without it, the faults of several hosts are left out. `make fuzz` writes the figures of the parsers.
+Each row of the page has the commit and the day on which it was tried, kept beside the page in docs/reports/reliability: rows of faults that
+are not asked for stay. Network namespaces need root; without it, the faults of several hosts are left out. `make fuzz` writes the figures
+of the parsers.
 """
 
 import argparse
+import ast
 import json
 import math
 import os
@@ -17,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from meshwise.workers.trainer.contract.marker import complete_steps
 from meshwise.workers.trainer.contract.process.kill_points import POINTS
+from support import trainer_process
 from support.hostile_endpoints import FAULTS, KEY, Hostile
 from support.scripted_endpoint import serving
 from support.three_hosts import ThreeHosts, Unavailable, three_hosts
@@ -43,6 +46,9 @@ LAYOUTS = {
 ENDLESS = ("--steps", "1000000", "--checkpoint-every", "5", "--timeout", "10s", "--batch", "12")
 PATIENCE = 2.0
 PAGE = Path(__file__).parent.parent / "docs" / "reports" / "reliability.md"
+TORTURED, FUZZED = (PAGE.with_suffix("") / f"{name}.json" for name in ("torture", "fuzz"))
+"""Rows of the page, of faults and of parsers, those of earlier calls too."""
+ROOT = PAGE.parents[2]
 
 
 @dataclass
@@ -73,14 +79,14 @@ def unbroken(folder: Path, layout: str = "zero 3") -> list[float]:
     return run.losses()
 
 
-def kills(folder: Path, count: int, rng: random.Random, seconds: float) -> Row:
-    """Kill the launcher, the agent or a rank of random layouts at random moments and at named points; run the same command again until
+def kills(folder: Path, count: int, rng: random.Random, seconds: float, layouts: Sequence[str]) -> Row:
+    """Kill the launcher, the agent or a rank of these layouts at random moments and at named points; run the same command again until
     it is done."""
     failures: list[str] = []
     orphans = 0
     out, number = folder / "killed-0", 0
     unkilled: dict[str, list[float]] = {}
-    layout = rng.choice(sorted(LAYOUTS))
+    layout = rng.choice(layouts)
     done, ends = 0, time.monotonic() + seconds
     for kill in range(count):
         last_one = kill == count - 1 or time.monotonic() > ends
@@ -106,7 +112,10 @@ def kills(folder: Path, count: int, rng: random.Random, seconds: float) -> Row:
                 orphans += len(alive(sorted(family)))
                 failures.append(f"kill {kill}: orphans {alive(sorted(family))}")
         else:
-            run.end()  # it restarts its workers, and goes on
+            try:
+                run.end()  # it restarts its workers, and goes on
+            except AssertionError as error:
+                failures.append(f"kill {kill} ({layout}, {point or moment}): did not end: {str(error)[-800:]}")
         token.unlink(missing_ok=True)
         rows = [row["step"] for row in run.rows()]
         if rows != list(range(len(rows))):
@@ -119,7 +128,7 @@ def kills(folder: Path, count: int, rng: random.Random, seconds: float) -> Row:
                 failures.append(f"kill {kill} ({layout}, {point or moment}): exit {code}, losses differ: {last.printed()[-800:]}")
             shutil.rmtree(out)
             number += 1
-            out, layout = folder / f"killed-{number}", rng.choice(sorted(LAYOUTS))
+            out, layout = folder / f"killed-{number}", rng.choice(layouts)
         done += 1
         print(f"kill {kill + 1}/{count}: {layout}, {point or f'{moment:.1f} s'}, {len(failures)} failures", flush=True)
         if last_one:
@@ -200,6 +209,32 @@ def endpoints() -> Row:
         failures)  # fmt: skip
 
 
+def ports(folder: Path) -> Row:
+    """Send hostile bytes to every port of runs, and forged values into their store: the tests of the store do."""
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/workers/trainer/ranks/test_store.py"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    print(done.stdout[-2000:], flush=True)
+    return Row("random bytes at every port of a run of two ranks, pickles, forged heartbeats, failures and requests to stop in its store "
+        "(`tests/workers/trainer/ranks/test_store.py`)", "the run goes on, and stops when its own launcher asks", 1,
+        "failed" if done.returncode else "no effect", done.returncode)  # fmt: skip
+
+
+def soaked(minutes: float, patience: float) -> Row:
+    """Use the page for a long time while a run beside it is killed again and again, on a full disk: tools/soak.py."""
+    words = [sys.executable, str(Path(__file__).with_name("soak.py")), "--minutes", f"{minutes:g}", "--patience", f"{patience:g}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as soak:
+        assert soak.stdout is not None
+        lines = [(print(line, end="", flush=True), line)[1] for line in soak.stdout]
+    kills, asked = (
+        sum(line.startswith("killed after") for line in lines),
+        sum(ast.literal_eval(lines[-1].partition("}: ")[0] + "}").values()),
+    )
+    result = lines[-1].partition("}: ")[2].partition("; faults")[0]
+    return Row(f"{minutes:g} minutes of `ui` with six people who ask, leave, upload and send what no page sends, temporary files on a full "
+        f"disk, beside a run that is killed {kills} times (`tools/soak.py`)", "it answers; the run leaves no process and loses no row",
+        asked, "failed" if soak.returncode else result, soak.returncode)  # fmt: skip
+
+
 def node(hosts: ThreeHosts, out: Path, rank: int, nodes: str) -> Training:
     dp = ("--dp-shard", nodes.split(":")[-1])
     where = ("--nodes", nodes, "--node-rank", str(rank), "--rendezvous", "10.79.0.1:29500")
@@ -273,8 +308,13 @@ def commit() -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def page(rows: Iterable[Row], fuzz: Path) -> str:
-    fuzzed = json.loads(fuzz.read_text()) if fuzz.is_file() else []
+def write_page() -> None:
+    """Write the page from the rows that are kept beside it."""
+    rows = [Row(**row) for row in json.loads(TORTURED.read_text()).values()]
+    PAGE.write_text(page(rows, json.loads(FUZZED.read_text())), encoding="utf-8")
+
+
+def page(rows: Iterable[Row], fuzzed: Sequence[Any]) -> str:
     lines = [
         "# Reliability",
         "",
@@ -291,14 +331,16 @@ def page(rows: Iterable[Row], fuzz: Path) -> str:
         lines += [
             "", "## Mutated inputs", "",
             "Each parser gets valid files with bits, numbers, lines and members changed. It returns a result or one line for",
-            "the user: no traceback, at most 10 s of CPU and 1 GB per input.", "",
-            "| parser | inputs | failures | slowest input | memory | commit, day |", "| --- | --- | --- | --- | --- | --- |",
-            *(f"| {r['target']} | {r['inputs']:,} | {r['failures']} | {r['slowest']:.2f} s | {r['peak'] >> 20} MiB | {r['tested']} |"
+            "the user: no traceback, at most 10 s of CPU and 1 GB per input. Launch files get 5 s, and while they are read nothing",
+            "is started, reached, written, or read outside of their folder.", "",
+            "| parser | inputs | failures | slowest input | memory | seed | commit, day |", "| --- | --- | --- | --- | --- | --- | --- |",
+            *(f"| {r['target']} | {r['inputs']:,} | {r['failures']} | {r['slowest']:.2f} s | {r['peak'] >> 20} MiB | "
+              f"{r.get('seed', '')} | {r['tested']} |"
               for r in fuzzed),
         ]  # fmt: skip
     lines += ["", "## Points of a start and of a checkpoint at which a process is killed", ""]
     lines += [
-        "Each one once in CI (`tests/workers/trainer/ranks/test_kill_points.py`).",
+        "Each one once in CI (`tests/workers/trainer/contract/process/test_kill_points.py`).",
         "",
         "| point | state |",
         "| --- | --- |",
@@ -308,11 +350,14 @@ def page(rows: Iterable[Row], fuzz: Path) -> str:
 
 
 FAULTS_TRIED: dict[str, Callable[[Path, argparse.Namespace, random.Random], Row]] = {
-    "kills": lambda folder, given, rng: kills(folder, given.kills, rng, given.seconds),
+    "kills": lambda folder, given, rng: kills(folder, given.kills, rng, given.seconds, ["zero 3"]),
+    "kills-in-layouts": lambda folder, given, rng: kills(folder, given.kills, rng, given.seconds, sorted(LAYOUTS)),
     "endpoints": lambda folder, given, rng: endpoints(),
     "lost-node-2": lambda folder, given, rng: lost_node(folder, 2),
     "lost-node-0": lambda folder, given, rng: lost_node(folder, 0),
     "cut-link": lambda folder, given, rng: cut_link(folder),
+    "ports": lambda folder, given, rng: ports(folder),
+    "soak": lambda folder, given, rng: soaked(given.minutes, given.patience),
     "damages": lambda folder, given, rng: damages(folder, given.damages, rng, unbroken(folder)),
 }
 """What is done to runs, by the words of the command line."""
@@ -323,19 +368,18 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no further kill after this long")
     parser.add_argument("--damages", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--fuzz", type=Path, default=Path("build/fuzz.json"), help="results of tools/fuzz.py")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--minutes", type=float, default=10, help="of the soak")
     parser.add_argument(
-        "--results", type=Path, default=Path("build/torture.json"), help="rows of the page, those of earlier calls too"
+        "--patience", type=float, default=60, help="seconds in which the page answers in the soak; a run ends in ten times that"
     )
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"by default all: {', '.join(FAULTS_TRIED)}")
     given = parser.parse_args()
     if unknown := [name for name in given.faults if name not in FAULTS_TRIED]:
         parser.error(f"{unknown[0]}: expected {', '.join(FAULTS_TRIED)}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    earlier = json.loads(given.results.read_text()) if given.results.is_file() else {}
-    done = {name: Row(**row) for name, row in earlier.items()}
+    trainer_process.PATIENCE = 10 * given.patience  # pyright: ignore[reportAttributeAccessIssue]
+    done = {name: Row(**row) for name, row in json.loads(TORTURED.read_text()).items()}
     now: list[Row] = []
     for name in given.faults or FAULTS_TRIED:
         with TemporaryDirectory(prefix="meshwise-torture-") as folder:
@@ -346,12 +390,10 @@ def main() -> int:
                 continue
         done[name] = replace(row, tested=f"{commit()}, {time.strftime('%Y-%m-%d', time.gmtime())}")
         now.append(done[name])
-        given.results.parent.mkdir(parents=True, exist_ok=True)
-        given.results.write_text(json.dumps({each: asdict(row) for each, row in done.items()}, indent=2) + "\n")
-    given.page.write_text(page([done[name] for name in FAULTS_TRIED if name in done], given.fuzz), encoding="utf-8")
-    rows = now
-    failures = sum(row.failures for row in rows)
-    print(f"{failures} failures; {given.page} is written")
+        TORTURED.write_text(json.dumps({each: asdict(done[each]) for each in FAULTS_TRIED if each in done}, indent=2) + "\n")
+    write_page()
+    failures = sum(row.failures for row in now)
+    print(f"{failures} failures; {PAGE} is written")
     return int(failures > 0)
 
 

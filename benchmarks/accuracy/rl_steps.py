@@ -5,10 +5,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from meshwise.calibrate.rl.fit import PRIORS, fit, linear, spread_of
 from meshwise.calibrate.rl.table import read
 from meshwise.catalogue.rl_programs import Overheads
 from meshwise.runs.table import find_table
+from rl_fit import PRIORS, fit, linear, spread_of
 
 FOLDER = Path(__file__).parents[2] / "src/meshwise/data/rl"
 RELOAD = 0.1
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _file(o: Overheads) -> str:
-    lines = ["# Written by benchmarks/accuracy/rl_steps.py; priors and their widths are in calibrate/rl/fit.py."]
+    lines = ["# Written by benchmarks/accuracy/rl_steps.py; priors and their widths are in rl_fit.py beside it."]
     lines += [
         f'fitted_on = "{o.fitted_on}"',
         f"rows = {o.rows}",

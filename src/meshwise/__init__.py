@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from meshwise.api import (
+        about,
         audit,
         bench,
         calibrate,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         make_gguf,
         pick,
         plan,
+        preflight,
         probe,
         read,
         replay,
@@ -48,36 +50,10 @@ if TYPE_CHECKING:
     from meshwise.models.find import find_model
 
 __all__ = [
-    "DoesNotFit",
-    "UserError",
-    "audit",
-    "bench",
-    "calibrate",
-    "cheapest",
-    "check",
-    "count",
-    "explain",
-    "export",
-    "find_chip",
-    "find_cluster",
-    "find_model",
-    "generate",
-    "load",
-    "make_gguf",
-    "pick",
-    "plan",
-    "probe",
-    "read",
-    "replay",
-    "rollouts",
-    "run",
-    "serve",
-    "shapes",
-    "share",
-    "show",
-    "tune",
-    "validate",
-]
+    "DoesNotFit", "UserError", "about", "audit", "bench", "calibrate", "cheapest", "check", "count", "explain", "export",
+    "find_chip", "find_cluster", "find_model", "generate", "load", "make_gguf", "pick", "plan", "preflight", "probe", "read",
+    "replay", "rollouts", "run", "serve", "shapes", "share", "show", "tune", "validate",
+]  # fmt: skip
 
 _HOMES = {
     "find_chip": "catalogue.chips",

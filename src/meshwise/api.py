@@ -6,7 +6,7 @@ Arguments are the words of the command line: `plan("bloom-176b", on="jean-zay:48
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from meshwise.calibrate.rl.validate import RlValidation
     from meshwise.calibrate.serve.validate import ServeValidation
     from meshwise.calibrate.train.validate import TrainValidation
+    from meshwise.catalogue.installed import Installed
     from meshwise.models.count import Count
     from meshwise.models.listing import Entry
     from meshwise.models.make_gguf import GgufFile
     from meshwise.plan.cheapest import Cheapest
+    from meshwise.plan.diff import PlanDiff
     from meshwise.plan.pick.answer import Pick
     from meshwise.plan.pick.machines import Machines
     from meshwise.plan.rl.plan import RolloutPlan
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from meshwise.replay.traces.facts import TraceFacts
     from meshwise.replay.traces.trace import Trace
     from meshwise.run.callbacks import Progress, Say
+    from meshwise.run.preflight.result import Preflight
     from meshwise.run.probe.store import Probed
     from meshwise.run.serve.bench import Bench
     from meshwise.run.serve.session import ServeDryRun, Serving
@@ -95,8 +98,7 @@ def plan(ask: TrainAsk) -> "TrainPlan":
     from meshwise.plan.train.plan import make
     from meshwise.programs.writable import writable
 
-    made = make(ask)
-    return writable(made) if ask.framework else made
+    return writable(make(ask))
 
 
 @answers(ServeAsk)
@@ -164,11 +166,9 @@ def front_serve(ask: ServeAsk) -> "Front":
 def replay(
     what: "str | Path | ServePlan" = "", *, trace: "str | Path | Iterable[Sequence[Any]]" = "", **words: Any
 ) -> "Replayed":
-    """Replay timed requests through a deployment: replay("plan.json", trace="traffic.csv", ttft="1s@p95").figures.ttft.p95.
-
-    `what`: a plan of `serve`, its plan.json, or a model with the keywords of `serve`. `trace`: a file, or rows of (seconds, prompt, output,
-    blocks). Keywords are the fields of `ReplayAsk`.
-    """
+    """Replay timed requests through a deployment: replay("plan.json", trace="traffic.csv", ttft="1s@p95").figures.ttft.p95. `what`: a plan
+    of `serve`, its plan.json, or a model with the keywords of `serve`. `trace`: a file, or rows of (seconds, prompt, output, blocks).
+    Keywords are the fields of `ReplayAsk`."""
     from meshwise.replay import answer
 
     ask, plan, rows = _replay_ask(what, trace, words)
@@ -192,10 +192,8 @@ def replay_what_if(
     vary: Sequence[str] = (),
     **words: Any,
 ) -> "Compared":
-    """Replay a trace through a deployment and through what it could be instead: other copies, caches, chunks and formats.
-
-    `vary` adds axes of `serve`: vary=["chip=h200,b200"].
-    """
+    """Replay a trace through a deployment and through what it could be instead: other copies, caches, chunks and formats. `vary` adds axes
+    of `serve`: vary=["chip=h200,b200"]."""
     from meshwise.replay import answer, what_if
 
     ask, plan, rows = _replay_ask(what, trace, words)
@@ -216,14 +214,7 @@ def _replay_ask(what: Any, trace: Any, words: dict[str, Any]) -> "tuple[ReplayAs
 
     plan = None if isinstance(what, str | Path) else what
     named = isinstance(trace, str | Path)
-    ask = given(
-        ReplayAsk,
-        {
-            "model": "plan.json" if plan else str(what),
-            "trace": str(trace) if named else "trace",
-            **words,
-        },
-    )
+    ask = given(ReplayAsk, {"model": "plan.json" if plan else str(what), "trace": str(trace) if named else "trace", **words})
     rows = None if named else adjusted(of_requests(trace), speed=ask.speed, users=ask.scale_users, window=ask.window)
     return ask, plan, rows
 
@@ -242,10 +233,8 @@ def save_trace(path: str | Path, *, trace: str | Path = "", **words: Any) -> "Tr
 
 
 def trace(path: str | Path, **words: Any) -> "TraceFacts":
-    """Say what a trace of timed requests is: rates, bursts, lengths, reuse of prefixes, and how much cache is worth having.
-
-    Keywords: read (the pattern of a log), block (tokens of a block), speed, users and window.
-    """
+    """Say what a trace of timed requests is: rates, bursts, lengths, reuse of prefixes, and how much cache is worth having. Keywords: read
+    (the pattern of a log), block (tokens of a block), speed, users and window."""
     from meshwise.replay.traces.facts import facts
     from meshwise.replay.traces.trace import open_trace
 
@@ -253,10 +242,8 @@ def trace(path: str | Path, **words: Any) -> "TraceFacts":
 
 
 def cheapest(ask: TrainAsk | str, *axes: str, **words: Any) -> "Cheapest":
-    """Find the cheapest chip and number of nodes for a training: cheapest("llama-3-8b", batch="1M", tokens="100B", within="30d").
-
-    The keywords are those of `plan`; a TrainAsk replaces them all. `axes` restrict the chips and node counts to try: "chip=h100-sxm,h200".
-    """
+    """Find the cheapest chip and number of nodes for a training: cheapest("llama-3-8b", batch="1M", tokens="100B", within="30d"). The
+    keywords are those of `plan`; a TrainAsk replaces them all. `axes` restrict the chips and node counts to try: "chip=h100-sxm,h200"."""
     from meshwise.plan.cheapest import answer
 
     return answer(given(TrainAsk, {"model": ask, **words}) if isinstance(ask, str) else ask, axes)
@@ -309,6 +296,18 @@ def explain(plan: "TrainPlan", versus: str = "") -> "Explanation":
     return plan.explain(versus)
 
 
+def diff(mine: "str | Path | TrainPlan | ServePlan", other: "str | Path | TrainPlan | ServePlan") -> "PlanDiff":
+    """Return how two plans of one verb differ: question, layout, figures, parts and data. Each is a plan or the path of a plan.json."""
+    from meshwise.plan.diff import diff
+    from meshwise.plan.rl.plan import RolloutPlan
+
+    names = tuple(str(one) if isinstance(one, str | Path) else letter for one, letter in ((mine, "A"), (other, "B")))
+    plans = [load(one) if isinstance(one, str | Path) else one for one in (mine, other)]
+    if isinstance(plans[0], RolloutPlan) or isinstance(plans[1], RolloutPlan):
+        raise UserError("plans on generated answers have no diff yet; their tables are what 'plan' prints")
+    return diff(plans[0], plans[1], (names[0], names[1]))
+
+
 def write(path: str | Path, content: str | bytes) -> None:
     """Write a file atomically: whole or not at all."""
     from meshwise.catalogue import files
@@ -320,33 +319,28 @@ def write(path: str | Path, content: str | bytes) -> None:
 
 
 def export(plan: "str | Path | TrainPlan | ServePlan | RolloutPlan", **words: Any) -> "Exported":
-    """Write a plan as the files of another program: export(plan, to="megatron", launcher="slurm").save("job").
-
-    Keywords are the fields of `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can.
-    """
+    """Write a plan as the files of another program: export(plan, to="megatron", launcher="slurm").save("job"). Keywords are the fields of
+    `ExportAsk`. What the program cannot say is refused, with the nearest layout that it can."""
     from meshwise.programs import write
     from meshwise.programs.ask import ExportAsk
 
     named = isinstance(plan, str | Path)
     ask = given(ExportAsk, {"plan": str(plan) if named else "plan", **words})
-    return write.export(load(plan) if named else plan, ask.to, ask.launcher, ask.row)
+    return write.export(load(plan) if named else plan, ask.to, ask.launcher, ask.row, preflight=ask.preflight)
 
 
 def read(*files: str | Path, **answers: Any) -> "Reading":
-    """Read launch files together, without executing anything: read("train.sbatch", "ds_config.json", TP=4).facts.
-
-    Keywords answer what the files leave open: variables of scripts, or facts by name.
-    """
+    """Read launch files together, without executing anything: read("train.sbatch", "ds_config.json", TP=4).facts. Keywords answer what the
+    files leave open: variables of scripts, or facts by name."""
     from meshwise.programs.read.files import read_files
 
     return read_files(files, {name: str(value) for name, value in answers.items()})
 
 
-def check(*files: str | Path, **words: Any) -> "Verdict":
-    """Check launch files: what they say, what contradicts, whether it fits, how fast it is, and a better layout in their own words.
-
-    Keywords are the fields of `CheckAsk`: check("train.sbatch", on="jean-zay:48", set=["TP=4"]).
-    """
+def check(*files: "str | Path | Mapping[str, str]", **words: Any) -> "Verdict":
+    """Check launch files: what they say, what contradicts, whether it fits, how fast it is, and a better layout in their own words. A file
+    is a path, its text, or texts by name. Keywords are the fields of `CheckAsk`: check("train.sbatch", on="jean-zay:48", set=["TP=4"]);
+    check(yaml_text, on="8xh100-sxm").fits."""
     from meshwise.audit.check import judge
     from meshwise.audit.check.ask import CheckAsk
 
@@ -401,6 +395,13 @@ def look_up(catalogue: str, name: str) -> "Entry | None":
     return listing.look_up(catalogue, name)
 
 
+def about() -> "Installed":
+    """Return the version, extras and data of this installation, and the engines, programs and GPUs that this machine has."""
+    from meshwise.catalogue.installed import look
+
+    return look()
+
+
 def is_preset(model: str) -> bool:
     """Return whether a model, with or without a weight format, is in the catalogue: neither a file nor the hub is needed to find it."""
     from meshwise.models import find
@@ -427,11 +428,9 @@ def audit(*files: str | Path, plan: bool = True, format: str = "", **figures: An
 
 
 def doctor(*traces: str | Path, plan: str | Path = "", **facts: Any) -> "Diagnosis":
-    """Diagnose why a run is slow from its profiler traces (one rank or all), with launch files or memory snapshots beside them.
-
-    Keywords are facts of the run that the traces leave out, as for `audit`: doctor("trace.json.gz", model="llama-3.2-1b", batch="8",
-    seq="2k", on="h200"). `plan`: a plan.json to compare with.
-    """
+    """Diagnose why a run is slow from its profiler traces (one rank or all), with launch files or memory snapshots beside them. Keywords
+    are facts of the run that the traces leave out, as for `audit`: doctor("trace.json.gz", model="llama-3.2-1b", batch="8", seq="2k",
+    on="h200"). `plan`: a plan.json to compare with."""
     from meshwise.audit.ask import AuditAsk
     from meshwise.audit.doctor.diagnosis import diagnose
 
@@ -481,12 +480,10 @@ def calibrate(
 def run(
     what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, progress: "Progress | None" = None, **words: Any
 ) -> "TrainResult | SweepResult | DryRun | Submitted | Serving | ServeDryRun | None":
-    """Train a model or a plan, or start the engine of a serving plan or of a .gguf.
-
-    Keywords are the flags of `meshwise run`: the fields of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun`
-    (run("model.gguf", port=0)). Training returns its measurements and report when it is done. Serving returns once the engine answers:
-    `with run("model.gguf", port=0) as engine: bench(engine.url)`. `say` receives each line of output, `progress` the steps done so far.
-    """
+    """Train a model or a plan, or start the engine of a serving plan or of a .gguf. Keywords are the flags of `meshwise run`: the fields
+    of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun` (run("model.gguf", port=0)). Training returns its measurements and
+    report when it is done. Serving returns once the engine answers: `with run("model.gguf", port=0) as engine: bench(engine.url)`. `say`
+    receives each line of output, `progress` the steps done so far."""
     served = serves(what) if isinstance(what, str | Path) else what.kind == "serve"
     return _serve(cast(Any, what), say, words) if served else _train(cast(Any, what), say, progress, words)
 
@@ -518,10 +515,15 @@ def _train(
     from meshwise.run.train.start import start
 
     if isinstance(what, str | Path):
-        return start(given(TrainRun, {"what": str(what), **words}), say=say, progress=progress, draw=_drawn)
+        run = given(TrainRun, {"what": str(what), **words})
+        if run.preflight and not run.dry_run and not run.launcher:
+            from meshwise.run.preflight.start import check_before
+
+            check_before(run, say)
+        return start(run, say=say, progress=progress, draw=_drawn)
     with TemporaryDirectory(prefix="meshwise-") as folder:
         path = what.save(Path(folder, "plan.json"))
-        return start(given(TrainRun, {"what": str(path), **words}), say=say, progress=progress, draw=_drawn)
+        return _train(path, say, progress, words)
 
 
 def _drawn(result: "TrainResult | SweepResult") -> tuple[str, str]:
@@ -532,11 +534,9 @@ def _drawn(result: "TrainResult | SweepResult") -> tuple[str, str]:
 def tune(
     what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, answer: "Prompt" = input, **words: Any
 ) -> "Tuned":
-    """Find the fastest layout of a plan from a few measured runs: choose a run, start it, read its log, learn, choose again.
-
-    Keywords are the flags of `meshwise tune`: the fields of `TuneAsk` (tune("plan.json", own=True, runs=4)). The same call goes on where an
-    earlier one stopped. `say` receives a line for each run, `answer` is asked for logs with `by_hand`.
-    """
+    """Find the fastest layout of a plan from a few measured runs: choose a run, start it, read its log, learn, choose again. Keywords are
+    the flags of `meshwise tune`: the fields of `TuneAsk` (tune("plan.json", own=True, runs=4)). The same call goes on where an earlier one
+    stopped. `say` receives a line for each run, `answer` is asked for logs with `by_hand`."""
     from meshwise.plan.fields import given
     from meshwise.tune.ask import TuneAsk
 
@@ -550,10 +550,8 @@ def tune(
 
 
 def tune_on_table(table: str | Path, *, runs: int = 10, seeds: int = 100, calibration: str = "") -> "Replay":
-    """Run the loop of `tune` on a table of measured runs: the time lost by number of runs, beside other ways to choose.
-
-    Predictions begin with a calibration that never saw the table, or with `calibration`; random orders are averaged over `seeds`.
-    """
+    """Run the loop of `tune` on a table of measured runs: the time lost by number of runs, beside other ways to choose. Predictions begin
+    with a calibration that never saw the table, or with `calibration`; random orders are averaged over `seeds`."""
     from meshwise.tune.replay.replay import replay
 
     return replay(str(table), runs=runs, seeds=seeds, calibration=calibration)
@@ -563,11 +561,9 @@ def bench(
     what: "str | Path | ServePlan", *, say: "Say | None" = None, progress: "Progress | None" = None,
     keep: "Callable[[Bench], None] | None" = None, **words: Any,
 ) -> "Bench":  # fmt: skip
-    """Measure how fast an endpoint (its URL), or the engine of a plan, .gguf or model, serves, and compare with the prediction.
-
-    Keywords are the flags of `meshwise bench`: the fields of `BenchAsk` (bench(url, users=[1, 4], prompt=512, output=64)). `keep` gets
-    what is measured so far, after every setting.
-    """
+    """Measure how fast an endpoint (its URL), or the engine of a plan, .gguf or model, serves, and compare with the prediction. Keywords
+    are the flags of `meshwise bench`: the fields of `BenchAsk` (bench(url, users=[1, 4], prompt=512, output=64)). `keep` gets what is
+    measured so far, after every setting."""
     from meshwise.plan.fields import given
     from meshwise.run.bench.ask import BenchAsk
     from meshwise.run.callbacks import ignore
@@ -579,10 +575,8 @@ def bench(
 
 
 def probe(*, progress: "Progress | None" = None, **words: Any) -> "Probed":
-    """Measure this machine in about a minute, so that on="here" plans for it.
-
-    Keywords are the flags of `meshwise probe`: the fields of `ProbeAsk` (probe(seconds=20, device="cpu")).
-    """
+    """Measure this machine in about a minute, so that on="here" plans for it. Keywords are the flags of `meshwise probe`: the fields of
+    `ProbeAsk` (probe(seconds=20, device="cpu"))."""
     from meshwise.plan.fields import given
     from meshwise.run.callbacks import ignore
     from meshwise.run.probe.ask import ProbeAsk
@@ -591,11 +585,20 @@ def probe(*, progress: "Progress | None" = None, **words: Any) -> "Probed":
     return probe_machine(given(ProbeAsk, words), progress=progress or ignore)
 
 
-def generate(model: str, *, weights: str | Path, say: "Say | None" = None, **words: Any) -> "Generated":
-    """Continue a prompt with a model that `run` trained and saved, or compute the loss of a text file.
+def preflight(*, say: "Say | None" = None, progress: "Progress | None" = None, **words: Any) -> "Preflight | None":
+    """Look at this machine or cluster, write cluster.toml, measure its nodes and links, and say what is slow or broken. Keywords are the
+    flags of `meshwise preflight`: the fields of `PreflightAsk` (preflight(seconds=20, device="cpu")). None on a node whose rows another
+    one judges."""
+    from meshwise.run.callbacks import ignore
+    from meshwise.run.preflight.ask import PreflightAsk
+    from meshwise.run.preflight.start import preflight
 
-    Keywords are the fields of `GenerateAsk`: generate("llama-debug", weights="run/weights", prompt="the old river", tokens=40).
-    """
+    return preflight(given(PreflightAsk, words), say=say or ignore, progress=progress or ignore)
+
+
+def generate(model: str, *, weights: str | Path, say: "Say | None" = None, **words: Any) -> "Generated":
+    """Continue a prompt with a model that `run` trained and saved, or compute the loss of a text file. Keywords are the fields of
+    `GenerateAsk`: generate("llama-debug", weights="run/weights", prompt="the old river", tokens=40)."""
     from meshwise.plan.fields import given
     from meshwise.run.callbacks import ignore
     from meshwise.run.train.ask import GenerateAsk

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, TextIO
 
 
@@ -33,6 +34,13 @@ def silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, target)
     os.close(nowhere)
+
+
+class Drawn:
+    """A result that a notebook shows as a terminal does. Views stand above results, so theirs are imported by name."""
+
+    def _repr_html_(self) -> str:
+        return import_module("meshwise.ui.views.notebook").html(self)
 
 
 def ignore_broken_pipe(call: Callable[..., None]) -> Callable[..., None]:

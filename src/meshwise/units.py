@@ -38,10 +38,8 @@ class Quantity:
     examples: str
     units: dict[str, float]
     prefixes: dict[str, float]
-    any_case: bool = False
-    """Whether upper and lower case mean the same."""
-    bare: tuple[str, ...] = ()
-    """Units that take no prefix, such as hours."""
+    any_case: bool = False  # whether upper and lower case mean the same
+    bare: tuple[str, ...] = ()  # units that take no prefix, such as hours
 
 
 _TOKENS = {"": 1.0, "tokens": 1.0, "token": 1.0, "params": 1.0, "parameters": 1.0}
@@ -51,31 +49,19 @@ QUANTITIES: dict[str, Quantity] = {
     "count": Quantity("a count", "4M, 15T, 4M tokens", _TOKENS, _COUNT, any_case=True),
     "length": Quantity("a length in tokens", "4096, 4k, 128k", _TOKENS, _LENGTH, any_case=True),
     "bytes": Quantity("a size in bytes", "80GiB, 80GB", {"B": 1.0, "bit": _BYTES_PER_BIT}, _LARGE_PREFIXES | _BINARY),
-    "bytes/s": Quantity(
-        "a bandwidth",
-        "3.35TB/s, 400Gbps",
-        {"B/s": 1.0, "bps": _BYTES_PER_BIT, "b/s": _BYTES_PER_BIT, "bit/s": _BYTES_PER_BIT},
-        _LARGE_PREFIXES | _BINARY,
-    ),
-    "seconds": Quantity(
-        "a time",
-        "1.5us, 20ms, 7.5s, 30d",
-        {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0},
-        _SMALL_PREFIXES,
-        bare=("min", "h", "d"),
-    ),
-    "FLOP/s": Quantity(
-        "a compute rate",
-        "989T, 989TFLOP/s",
-        {"": 1.0, "FLOP/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "FLOPs/s": 1.0, "OP/s": 1.0, "OPS": 1.0},
-        _LARGE_PREFIXES,
-    ),
+    "bytes/s": Quantity("a bandwidth", "3.35TB/s, 400Gbps",
+        {"B/s": 1.0, "bps": _BYTES_PER_BIT, "b/s": _BYTES_PER_BIT, "bit/s": _BYTES_PER_BIT}, _LARGE_PREFIXES | _BINARY),
+    "seconds": Quantity("a time", "1.5us, 20ms, 7.5s, 30d",
+        {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}, _SMALL_PREFIXES, bare=("min", "h", "d")),
+    "FLOP/s": Quantity("a compute rate", "989T, 989TFLOP/s",
+        {"": 1.0, "FLOP/s": 1.0, "FLOPS": 1.0, "FLOPs": 1.0, "FLOPs/s": 1.0, "OP/s": 1.0, "OPS": 1.0}, _LARGE_PREFIXES),
     "watts": Quantity("a power", "300W, 1.2kW", {"W": 1.0}, _LARGE_PREFIXES),
     "hertz": Quantity("a frequency", "1.98GHz", {"Hz": 1.0}, _LARGE_PREFIXES),
     "share": Quantity("a share", "40%, 0.4", {"": 1.0, "%": 0.01}, {"": 1.0}),
     "dollars": Quantity("a price in dollars", "$1599, $30k", {"$": 1.0}, _LARGE_PREFIXES),
-    "dollars/s": Quantity("a price per hour", "$2.5/h", {"$/h": 1 / 3600, "$/s": 1.0}, {"": 1.0}),
-}
+    "dollars/s": Quantity("a price per hour", "2.50/h",
+        {"$/s": 1.0} | dict.fromkeys(("$/hr", "$/h", "$", "/hr", "/h", ""), 1 / 3600), {"": 1.0}),
+}  # fmt: skip
 
 # A comma groups thousands: '1,5us' is refused instead of being read as fifteen.
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+"
@@ -104,6 +90,8 @@ def _plain(value: object, kind: Quantity) -> float:
 def _read(text: str, kind: Quantity) -> float:
     """Parse text as a number with a unit and return it in SI."""
     stripped = text.strip()
+    if kind is QUANTITIES["dollars/s"] and stripped.startswith("."):  # what a shell leaves of $2.50/h, since $2 is empty
+        raise UserError(f"{quoted(text)} is not {kind.what}: a shell reads $2 as a variable; write 2.50/h, or 0{stripped}")
     if stripped.startswith("$"):  # rewrite '$2.5/h' as '2.5$/h', which the code below reads
         stripped = re.sub(r"^\$\s*([\d.,_]+(?:[eE]\d+)?\s*[kKMGT]?)(.*)$", r"\1$\2", stripped, flags=re.DOTALL)
     match = _NUMBER.fullmatch(stripped)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwise.catalogue import files
-from meshwise.catalogue.chips import Chip, Cluster, Host, Link, Node, Price, chips, find_chip, latest_rent
+from meshwise.catalogue.chips import Chip, Cluster, Host, Link, Node, chips, find_chip
+from meshwise.catalogue.prices import Price
 from meshwise.errors import UserError
 from support.command import one_line
 from support.every import check_every
@@ -214,18 +215,6 @@ def test_a_mistake_in_a_chip_file_is_reported_with_file_and_key(home: Path, righ
 def test_a_number_in_si_needs_no_unit_in_a_file(home: Path) -> None:
     (home / "chips" / "mine.toml").write_text(CHIP.replace('"24GiB"', "24e9"))
     assert find_chip("mine").memory == 24e9
-
-
-def test_a_price_to_rent_is_dollars_per_second_and_a_price_to_buy_is_none() -> None:
-    assert Price(price="$3.60/h", date="2026", source="s").rent == pytest.approx(0.001)  # 3.60 / 3600
-    assert Price(price="$1599", date="2026", source="s").rent is None
-
-
-def test_the_latest_price_to_rent_counts() -> None:
-    listed = [("$2/h", "2024-01-01"), ("$1/h", "2025-06-01"), ("$3/h", "2023-01-01"), ("$30k", "2026-01-01")]
-    prices = tuple(Price(price=price, date=date, source="s") for price, date in listed)
-    assert latest_rent(prices) == pytest.approx(1 / HOUR)
-    assert latest_rent(prices[3:]) is None
 
 
 def cluster_of(*nodes: tuple[int, int, str], price: str = "") -> Cluster:

@@ -149,3 +149,15 @@ def test_a_mistake_in_a_cluster_file_is_reported_with_file_and_key(tmp_path: Pat
 def test_a_broken_file_of_the_user_is_named_when_the_catalogue_is_read(home: Path) -> None:
     (home / "clusters" / "broken.toml").write_text("name = ")
     assert "broken.toml" in refused("dgx-h10")
+
+
+def test_the_example_of_a_cluster_file_in_the_docs_is_read_as_it_says(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/use/cli.md").read_text(encoding="utf-8")
+    (tmp_path / "my-cluster.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
+    cluster = find_cluster(str(tmp_path / "my-cluster.toml"))
+    assert (cluster.node_count, cluster.devices) == (64, 512)
+    assert cluster.network
+    assert cluster.network.bandwidth == 400e9
+    assert cluster.tiers[0].oversubscription == 2
+    assert cluster.rent == pytest.approx(64 * 20 / 3600)
+    assert cluster.priced_by == "our own books, 2026-11-01"

@@ -7,10 +7,10 @@ import pytest
 
 from meshwise.catalogue import files, levels
 from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration, calibrations, coefficients, prior_of
-from meshwise.catalogue.chips import Link, find_chip
+from meshwise.catalogue.chips import Link, fabric_of, find_chip
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.catalogue.frameworks import find_framework, flash_share
-from meshwise.catalogue.levels import Levels, choose, choose_for, composed, fabric_of
+from meshwise.catalogue.levels import Levels, choose, choose_for, composed
 from meshwise.errors import UserError
 from support.every import check_every
 

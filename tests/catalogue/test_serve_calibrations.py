@@ -39,7 +39,7 @@ def test_cards_of_the_published_tables_have_their_own_calibration() -> None:
         assert choose_serve(find_chip(chip), "llama.cpp-2024-05").key == f"{chip}-llama.cpp-2024-05"
     assert choose_serve(find_chip("m2-ultra"), "llama.cpp-2024-05").key == "m2-ultra-llama.cpp-2024-05"
     assert choose_serve(find_chip("m2-ultra"), "llama.cpp").key == "llama.cpp-apple"  # builds of today are faster
-    assert choose_serve(find_chip("h200"), "tensorrt-llm-2025-12").key == "hopper-tensorrt-llm"
+    assert choose_serve(find_chip("h200"), "tensorrt-llm-2025-12").key == "tensorrt-llm-2025-12"
 
 
 def test_a_vendor_and_a_backend_come_before_any() -> None:

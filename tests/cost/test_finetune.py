@@ -34,7 +34,8 @@ def test_reading_what_was_written_returns_the_same(finetune: Finetune) -> None:
     ("text", "words"),
     [
         ("lroa:16", "did you mean 'lora'"),
-        ("lora", "lacks a number after the colon"),
+        ("lora:", "lacks a number after the colon"),
+        ("freeze", "lacks a number after the colon"),
         ("lora:0", "rank 0"),
         ("lora:-4", "'-4' is not a whole number"),
         ("lora:16:", "names of modules"),
@@ -49,3 +50,8 @@ def test_bad_methods_are_refused_in_one_line(text: str, words: str) -> None:
         parse(text)
     assert words in str(error.value)
     assert "lora:16" in str(error.value), "the error shows a valid method"
+
+
+@pytest.mark.parametrize("method", ["lora", "dora", "qlora"])
+def test_adapters_without_a_rank_have_the_usual_one(method: str) -> None:
+    assert parse(method).write() == f"{method}:16"

@@ -51,9 +51,34 @@ def test_training_is_held_at_the_limit(name: str) -> None:
 
 
 def test_idle_and_awake() -> None:
+    """Two cards: 85 and 77 W without a program."""
     power = power_of(find_chip("h200"))
-    assert power.idle * 700 == pytest.approx(measured()["idle, no context", ""][0], rel=0.02)
-    assert device_watts(power, 700.0, Activity()) == pytest.approx(measured()["idle with a context", ""][0], rel=0.02)
+    assert power.idle * 700 == pytest.approx(measured()["idle, no context", ""][0], rel=0.06)
+    assert power.idle * 700 == pytest.approx(second_card()["idle"]["watts"], rel=0.06)
+    assert device_watts(power, 700.0, Activity()) == pytest.approx(measured()["idle with a context", ""][0], rel=0.04)
+
+
+def second_card() -> dict[str, dict[str, Any]]:
+    """Return the rows of benchmarks/accuracy/energy_h200.py on another H200, 2026-11-18: seconds, watts and joules of one repeat."""
+    rows = map(json.loads, (FIXTURES / "h200_energy.jsonl").read_text(encoding="utf-8").splitlines())
+    return {row["name"]: row for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "batch", "finetune", "limit"),
+    [
+        ("train 1b", "llama-3.2-1b", 8, "", 0), ("train 8b lora", "llama-3-8b", 4, "lora:16:all-linear", 0),
+        ("train olmoe", "olmoe-1b-7b", 4, "", 0), ("train 1b at 500 W", "llama-3.2-1b", 8, "", 500),
+        ("train 1b at 400 W", "llama-3.2-1b", 8, "", 400),
+    ],
+)  # fmt: skip
+def test_the_energy_of_a_step_is_predicted_within_a_tenth(name: str, model: str, batch: int, finetune: str, limit: int) -> None:
+    """Issue 39: 10%, time and power together. Training was in no fit of power but for the exponents of its limits."""
+    plan = api.plan(
+        model, on="1xh200", batch=f"{batch}x2048", seq=2048, framework="meshwise", finetune=finetune, power_limit=limit
+    )
+    assert plan.energy
+    assert plan.best.step * plan.energy.slower * plan.energy.watts == pytest.approx(second_card()[name]["joules"], rel=0.1)
 
 
 @pytest.mark.parametrize(("name", "doing"), [("train 1b", Activity(0.5, 0.2)), ("bf16 product 1x8192x8192", Activity(0.0, 0.82))])

@@ -29,7 +29,7 @@ def varied(*texts: str) -> list[TrainAsk]:
         ("gpus=16", {"on": "2x8xh100-sxm"}),
         ("chip=h200-141gb", {"on": "4x8xh200"}),
         ("link=900GB/s", {"link": 900e9}),
-        ("network=800Gbps", {"on": "4x8xh100-sxm@100GB/s"}),
+        ("network=800Gbps", {"on": "4x8xh100-sxm@100GB/s:infiniband"}),
         ("batch=4M", {"batch": 1024}),
         ("batch=48", {"batch": 48}),
         ("batch=48x4096", {"batch": 48}),

@@ -8,6 +8,8 @@ import pytest
 from meshwise.errors import UserError
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve import lookup
+from meshwise.plan.serve.choice import spread_of
+from meshwise.plan.serve.search import search
 from support.command import one_line
 from support.gguf_files import LLAMA
 from support.serve_questions import question
@@ -62,12 +64,12 @@ def test_the_weights_of_a_gguf_file_have_its_own_bytes(tmp_path: Path) -> None:
         ({"fix": ("replicas=2",), "users": 4, "engine": "ollama"}, "ollama cannot run several replicas of a model"),
         ({"fix": ("tensor=2",)}, "expected split, cards, tp, pp, ep, replicas, hosts, prefill and a value"),
         ({"fix": ("cards=x",)}, "cards is a whole number, 1 or more"),
-        ({"on": "tpu-v5e:4x4"}, "no supported engine serves on TPU v5e"),
+        ({"on": "tpu-v5e:4x4"}, "llama.cpp runs on GPUs, Apple chips and CPUs, not on TPU v5e; --engine vllm"),
         ({"on": "64x100xrtx3090@10Gbps"}, "serving is planned on at most 4,096"),
         ({"on": "0xrtx3090"}, "'0' is not a number of devices"),
         (
             {"model": "llama-3-8b:bf16", "on": "m2-ultra", "engine": "vllm"},
-            "vllm runs on GPUs, not on M2 Ultra; --engine llama.cpp runs there",
+            "vllm runs on GPUs, TPUs and NPUs, not on M2 Ultra; --engine llama.cpp runs there",
         ),
         ({"kv": "fp8"}, "llama.cpp has no KV type 'fp8'"),
         ({"prompt": 20000}, "a context of 16,384 does not hold a prompt of 20,000"),
@@ -78,3 +80,12 @@ def test_bad_questions_are_one_line(more: dict[str, Any], words: str) -> None:
         lookup.question(ServeAsk(**({"model": "llama-3.3-70b:q4_k_m", "on": "4xrtx4060ti-16gb", "context": 16384} | more)))
     assert words in one_line(refusal.value)
     assert refusal.value.exit_code == 2
+
+
+@pytest.mark.parametrize("cluster", ["tpu-v6e:2x4", "8xgaudi3", "16xtrn2", "inf2"])
+def test_accelerators_that_are_no_gpus_get_vllm_with_wide_intervals(cluster: str) -> None:
+    q = lookup.question(ServeAsk(model="llama-3.1-8b", on=cluster, users=16))
+    best = search(q).options[0]
+    assert q.engine.name == "vllm"
+    assert best.report
+    assert spread_of(q, best) >= 0.4

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -145,7 +146,20 @@ def test_maxtext_on_nodes_with_gpus_finds_its_first_node(on: str, gpu: bool) -> 
     assert write is not None
     made = write(setup)
     assert ("hardware=gpu" in made.command) == gpu
+    assert ("max_segments_per_seq=32" in made.command) == gpu, "MaxText 0.2.5 stops without it where attention is cudnn_flash_te"
     assert made.environment == ({"JAX_COORDINATOR_IP": "$MASTER_ADDR", "JAX_COORDINATOR_PORT": "$MASTER_PORT"} if gpu else {})
+
+
+def test_maxtext_has_no_accumulation_with_fp8() -> None:
+    setup = near("maxtext", of_plan(plan("llama-3-70b", "8x8xh100-sxm", "512x8192", "maxtext")))
+    refused = programs()["maxtext"].refuse(replace(setup, values={**setup.values, "precision": "fp8", "accumulation": 2}))
+    assert any("no gradient accumulation with fp8" in one.why for one in refused)
+
+
+def test_megatron_refuses_a_model_whose_norms_it_has_no_flag_for() -> None:
+    """OLMo-2 norms queries and keys over all heads; --qk-layernorm norms each head, and no flag moves the layers' norms behind them."""
+    refused = programs()["megatron"].refuse(of_plan(plan("olmo-2-7b", "8xh100-sxm", "64x4096", "fsdp")))
+    assert any("do not describe the layers of olmo2" in one.why for one in refused)
 
 
 def test_variables_of_the_environment_come_after_those_that_they_use() -> None:
@@ -198,3 +212,22 @@ def test_a_plan_for_a_framework_has_only_layouts_that_export_can_write(framework
 def test_a_plan_for_a_program_that_cannot_say_the_model_names_the_reason() -> None:
     made = api.plan("gemma-2-9b", on="8xh100-sxm", batch="128x8192", framework="torchtitan")
     assert any("export --to torchtitan can write none of these layouts" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    ("program", "model", "fix"),
+    [
+        ("megatron", "deepseek-v2-lite", ("pp=2", "vpp=1", "ep=8")),
+        ("megatron", "deepseek-v2-lite", ("pp=1", "ep=8")),
+        ("maxtext", "llama-3.1-8b", ()),
+    ],
+)
+def test_a_run_has_one_prediction_whether_it_is_planned_or_read(
+    program: str, model: str, fix: tuple[str, ...], tmp_path: Path
+) -> None:
+    """benchmarks/launch/exports.py asks this of ten models and every program."""
+    made = api.plan(model, on="2x8xh100-sxm", batch="256x4096", framework=program, fix=fix, top=1)
+    found = api.check(*api.export(made, to=program).save(tmp_path), on="2x8xh100-sxm")
+    assert found.own is not None
+    assert found.own.name == made.choices[0].name
+    assert found.own.step == pytest.approx(made.choices[0].step, rel=0.01)

@@ -1,6 +1,7 @@
 """The meter integrates watts, or takes the difference of a counter; a machine without a meter has no figure."""
 
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,24 +18,52 @@ def test_watts_are_integrated() -> None:
     assert reading.metered.devices == 2
 
 
-def test_a_counter_is_read_twice() -> None:
-    counter = iter((1000.0, 1250.0))
-    with Meter(Source("nvml", 1, lambda: next(counter), counts=True)) as reading:
-        pass
+def counted(values: Iterable[float], **more: float) -> tuple[Meter, float]:
+    """Return a meter that read these values of a counter, and the moment in the middle."""
+    each = iter(values)
+    with Meter(Source("nvml", 1, lambda: next(each), counts=True, every=0.15, **more)) as reading:
+        time.sleep(0.22)
+        middle = time.time()
+        time.sleep(0.15)
+    return reading, middle
+
+
+def test_the_difference_of_a_counter_is_what_was_drawn() -> None:
+    reading, middle = counted((1000.0, 1100.0, 1300.0, 1600.0))
     assert reading.metered
-    assert reading.metered.joules == 250
+    assert reading.metered.joules == 600
+    part = reading.between(middle, middle + 0.05)
+    assert part
+    assert part.watts == pytest.approx(200 / 0.15, rel=0.3)
+    assert reading.between(middle, middle + 100) is None
+
+
+@pytest.mark.parametrize(("wraps", "joules"), [(1500.0, 700.0), (0.0, 600.0)])
+def test_a_counter_that_begins_again_or_fails_once_loses_nothing(wraps: float, joules: float) -> None:
+    """RAPL's wraps after 1,500 J: 400 + (1500 - 1400 + 0) + 200; NVML's that fails returns 0 once."""
+    values = (1000.0, 1400.0, 0.0, 200.0) if wraps else (1000.0, 1400.0, 0.0, 1600.0)
+    reading, _ = counted(values, wraps=wraps)
+    assert reading.metered
+    assert reading.metered.joules == joules
+
+
+def test_only_visible_devices_are_metered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, seen in (("", [0, 1, 2, 3]), ("2,3", [2, 3]), ("1, 9", [1]), ("GPU-8f", [0, 1, 2, 3])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", words)
+        assert meter.visible(4) == seen
 
 
 def test_rapl_counts_microjoules(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:0").mkdir()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("5000000\n")
+    (tmp_path / "intel-rapl:0" / "max_energy_range_uj").write_text("262143328850\n")
     source = rapl(tmp_path)
     assert source
     assert source.read() == 5.0
 
 
 def test_no_meter_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter, "find", lambda: None)
+    monkeypatch.setattr(meter, "find", lambda devices: None)
     with Meter() as reading:
         pass
     assert reading.metered is None

@@ -248,3 +248,63 @@ def tables() -> dict[str, str]:
         "quotes": 'a = "' + '\\"' * 120_000 + '"\n',
         "quoted key": '"' + "a." * 240_000 + '" = 1\n',
     }
+
+
+def others() -> dict[str, tuple[str, str]]:
+    """Return files of the other kinds, each with its name: JSON, Python, Markdown, Modelfiles, Dockerfiles."""
+    serve = "FROM vllm/vllm-openai\n"
+    doubling = "".join(f"ENV A{n + 1}=$A{n}$A{n}\n" for n in range(60))
+    return {
+        "nested lists": ("x.json", "[" * 200_000),
+        "nested tables": ("x.json", '{"a":' * 100_000),
+        "closed nests": ("x.json", "[" * 900 + "]" * 900),
+        "number of thousands of digits": ("x.json", f'{{"train_batch_size": {DIGITS}}}'),
+        "negative number without end": ("x.json", f'{{"train_batch_size": -{DIGITS}}}'),
+        "exponent": ("x.json", '{"train_batch_size": 1e999999999, "train_micro_batch_size_per_gpu": -1e-999999999}'),
+        "not numbers": ("x.json", '{"train_batch_size": NaN, "zero_optimization": {"stage": Infinity}}'),
+        "one key many times": ("x.json", "{" + '"zero_optimization": {"stage": 3}, ' * 12_000 + '"a": 1}'),
+        "keys without end": ("x.json", "{" + ",".join(f'"k{n}": {n}' for n in range(35_000)) + "}"),
+        "a key of 480 kB": ("x.json", '{"' + "a" * 480_000 + '": 1}'),
+        "escapes": ("x.json", '{"a": "' + "\\u0041" * 80_000 + '"}'),
+        "half an escape": ("x.json", '{"zero_optimization": "\\ud800"}'),
+        "null everywhere": ("x.json", '{"zero_optimization": null, "fp16": null, "optimizer": null}'),
+        "lists for tables": (
+            "x.json",
+            '{"zero_optimization": [3], "fp16": [true], "optimizer": [[[]]], "train_batch_size": [1]}',
+        ),
+        "tables for numbers": (
+            "x.json",
+            '{"train_batch_size": {"a": 1}, "gradient_accumulation_steps": {"b": []}, "zero_optimization": {"stage": {}}}',
+        ),
+        "zero bytes": ("x.json", "\x00" * 400_000),
+        "byte order marks": ("x.json", "\ufeff" * 100_000 + "{}"),
+        "brackets": ("x.py", "(" * 100_000),
+        "a sum": ("x.py", "x = " + "1+" * 100_000 + "1\n"),
+        "negations": ("x.py", "x = " + "-" * 100_000 + "1\n"),
+        "attributes": ("x.py", "x" + ".a" * 100_000 + "\n"),
+        "calls": ("x.py", "f" + "()" * 100_000 + "\n"),
+        "powers": ("x.py", "x = 9 ** 9 ** 9 ** 9\n"),
+        "a list repeated": ("x.py", "args = ['--num-layers', '4'] * 10 ** 12\n"),
+        "a text repeated": ("x.py", "x = 'a' * 10 ** 15\n"),
+        "decorators": ("x.py", "@a\n" * 100_000 + "def f(): pass\n"),
+        "nested functions": ("x.py", "".join(" " * n + "def f():\n" for n in range(600))),
+        "nested f-strings": ("x.py", "x = " + "f'{" * 2_000 + "\n"),
+        "an integer of thousands of digits": ("x.py", f"n_layers = {DIGITS}\n"),
+        "comparisons": ("x.py", "x = " + "1 < " * 90_000 + "1\n"),
+        "lambdas": ("x.py", "x = " + "lambda: " * 50_000 + "1\n"),
+        "fences": ("README.md", "```bash\n" * 60_000),
+        "empty blocks": ("README.md", "```\n```\n" * 60_000),
+        "fences of ticks": ("README.md", "`" * 490_000),
+        "indents": ("README.md", "    " * 120_000),
+        "a block of every line": ("README.md", "```sh\ntorchrun a.py --num-layers 4\n```\n" * 10_000),
+        "links": ("README.md", "[a](" * 120_000),
+        "parameters": ("Modelfile", "FROM llama3\n" + "PARAMETER num_ctx 4096\n" * 20_000),
+        "long name": ("Modelfile", "FROM " + "a" * 480_000),
+        "number": ("Modelfile", f"FROM llama3\nPARAMETER num_ctx {DIGITS}\n"),
+        "open quotes": ("Modelfile", "FROM llama3\nSYSTEM " + '"' * 400_001),
+        "variables that double": ("Dockerfile", serve + "ENV A0=x\n" + doubling + 'CMD ["--model", "$A60"]\n'),
+        "lines that go on": ("Dockerfile", serve + "RUN \\\n" * 60_000),
+        "stages": ("Dockerfile", serve * 20_000),
+        "a list that does not end": ("Dockerfile", serve + "CMD [" + '"a",' * 100_000),
+        "here-documents": ("Dockerfile", serve + "RUN <<A <<B\n" * 30_000),
+    }

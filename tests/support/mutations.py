@@ -17,6 +17,22 @@ VALUES: list[Any] = [
     "9" * 400, "\ud800", "\x1b[2J", "a\nb", "../x", "/dev/zero", [], {}, [[]], [None], {"a": {}}, ["x", 1], "llama", "h100-sxm", "1e400",
     "\u0663",
 ]  # fmt: skip
+PIECES: list[bytes] = [
+    b"$(touch OWNED)", b"`id`", b"$(cat /etc/passwd)", b"$(< /etc/passwd)", b"\nsource /etc/passwd\n", b"\n. ../secret.sh\n",
+    b"\neval $X\n",
+    b"\nexec 3<>/dev/tcp/127.0.0.1/9\n", b"\ncat < /etc/hosts | sh\n", b"\nexport PATH=/tmp:$PATH\n", b"\nwhile true; do :; done\n",
+    b"\nfor i in {1..99999}; do X=$X$i; done\n", b"$((1<<99999))", b"$((9**9**9))", b"${X:-", b"${A[@]}", b"${A//a*a*a*b/c}", b"<<EOF\n",
+    b"{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}", b"!!python/object/apply:os.system ['touch OWNED']", b"!include /etc/passwd", b"&a [*a]",
+    b"<<: *a", b"&b [*b, *b, *b]", b"\n---\n", b"\ndeepspeed: /etc/passwd\n", b"\nenv_file: ../secret.env\n",
+    b"\nextends: {file: /etc/passwd}\n",
+    b" --config ../secret.yaml ", b" --deepspeed /etc/passwd ", b" --model /proc/self ", b" --model-path ~/.ssh ", b" @/etc/passwd ",
+    b"\nFROM ../../secret\n", b"\nADAPTER /dev/zero\n", b"file:///etc/passwd", b"http://127.0.0.1:9/x", b"/dev/stdin", b"/dev/zero",
+    b"--tensor-model-parallel-size 0 ", b"--micro-batch-size=-3 ", b"--num-layers 999999999999 ", b"[parallelism]\n", b"[[a]]\n",
+    b"\ntp: [1, 2]\n",
+    b"auto", b"null", b"e5", b"1:30:00", b"0x1F", b"\xef\xbb\xbf", b"\t", b"\\\n", b"'", b"|", b"&&", b"#",
+    b"```bash\n", b"{{ .Values.x }}",
+]  # fmt: skip
+"""What a shell would run, a reader would follow, or a parser would expand."""
 Mutation = Callable[[random.Random, bytes], bytes]
 
 
@@ -39,6 +55,11 @@ def _remove(rng: random.Random, data: bytes) -> bytes:
 def _insert(rng: random.Random, data: bytes) -> bytes:
     at = rng.randrange(len(data) + 1)
     return data[:at] + rng.choice(WORDS) + data[at:]
+
+
+def _insert_piece(rng: random.Random, data: bytes) -> bytes:
+    at = rng.randrange(len(data) + 1)
+    return data[:at] + rng.choice(PIECES) + data[at:]
 
 
 def _replace_number(rng: random.Random, data: bytes) -> bytes:
@@ -114,6 +135,8 @@ def _is_inside(inner: Any, outer: Any) -> bool:
 BYTES: tuple[Mutation, ...] = (_flip, _flip, _cut, _remove, _insert, _repeat)
 TEXT: tuple[Mutation, ...] = (_flip, _cut, _remove, _insert, _replace_number, _replace_number, _repeat, _swap_lines)
 JSON: tuple[Mutation, ...] = (*TEXT, *(_change_member,) * 12)
+
+LAUNCH: tuple[Mutation, ...] = (*TEXT, *(_insert_piece,) * 4)
 
 
 def mutated(rng: random.Random, data: bytes, mutations: tuple[Mutation, ...]) -> bytes:

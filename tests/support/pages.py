@@ -66,12 +66,19 @@ class Server:
         finally:
             connection.close()
 
-    def upload(self, name: str, content: bytes, **headers: str) -> Answered:
-        """Send a file as a browser's form does."""
+    def upload(
+        self, *files: tuple[str, bytes], page: str = "audit", headers: Mapping[str, str] | None = None, **fields: str
+    ) -> Answered:
+        """Send files, by name, and fields as a browser's form does."""
         boundary = "meshwise-test-boundary"
-        head = f'--{boundary}\r\ncontent-disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode()
-        body = head + content + f"\r\n--{boundary}--\r\n".encode()
-        return self.send("POST", "/audit", body, {"content-type": f"multipart/form-data; boundary={boundary}", **headers})
+        part = f'--{boundary}\r\ncontent-disposition: form-data; name="'
+        body = b"".join(f'{part}{name}"\r\n\r\n{value}\r\n'.encode() for name, value in fields.items())
+        for name, content in files:
+            body += f'{part}file"; filename="{name}"\r\n\r\n'.encode() + content + b"\r\n"
+        body += f"--{boundary}--\r\n".encode()
+        return self.send(
+            "POST", f"/{page}", body, {"content-type": f"multipart/form-data; boundary={boundary}", **(headers or {})}
+        )
 
 
 @contextmanager

@@ -23,8 +23,8 @@ needs_slurm = [
 ]
 
 
-def in_slurm(folder: Path, script: str, seconds: int = 900) -> str:
-    """Run a script beside a Slurm of two nodes; return what it prints."""
+def in_slurm(folder: Path, script: str, seconds: int = 900, nodes: int = 2) -> str:
+    """Run a script beside a Slurm of two nodes, or of `nodes`; return what it prints."""
     (folder / "bin").mkdir(exist_ok=True)
     program = folder / "bin" / "meshwise"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m meshwise "$@"\n')
@@ -35,6 +35,7 @@ def in_slurm(folder: Path, script: str, seconds: int = 900) -> str:
         "PATH": f"{folder / 'bin'}:{PATH}",
         "PYTHONPATH": str(Path(meshwise.__file__).parents[1]),
         "OMP_NUM_THREADS": "1",
+        "NODES": str(nodes),
     }
     own = ["unshare", "-m", "-p", "-f", "--kill-child", "-n", "-u"]
     command = [*own, "bash", str(SLURM), str(folder), "bash", str(folder / "driver.sh")]

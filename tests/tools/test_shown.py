@@ -1,5 +1,6 @@
 """tools/shown.py: numbers of commands in the sentences of pages."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +46,53 @@ def test_a_paragraph_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == ""
     assert max(map(len, lines)) <= shown.PROSE_WIDTH
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "meshwise show chips h200 | head -3",
+        "meshwise count llama-3-71b",
+        "cd tests && meshwise show chips | wc -l",
+        "meshwise show chips h200 > {work}/chip; meshwise count llama-3-71b; grep -c ';' {work}/chip",
+        "meshwise count llama-3-71b && meshwise show chips",
+        "meshwise plan llama-debug --on 1xh100-sxm --batch 8 --framework torchtitan --json | meshwise export - --to torchtitan | head -5",
+    ],
+)
+def test_a_command_in_this_process_answers_as_in_a_shell(line: str, tmp_path: Path) -> None:
+    line = line.format(work=tmp_path)
+    assert shown.pieces(line)
+    assert shown.done(line) == shown._by_shell(line)  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    "line", ["meshwise show chips < a", "meshwise show chips >> a", "python a.py", "meshwise $(x)", 'meshwise "$X"']
+)
+def test_what_only_a_shell_can_do_is_left_to_it(line: str) -> None:
+    assert shown.pieces(line) is None
+
+
+def test_pages_do_not_show_what_the_machine_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A page would differ between its author and CI: files of the user, width and language of the terminal, a GPU that is listed."""
+    line = "meshwise show chips; meshwise about --json | grep -c '\"own_files\": \\[\\]'; meshwise count mine"
+    before = shown.done(line)
+    (tmp_path / "chips").mkdir()
+    (tmp_path / "chips" / "mine.toml").write_text('name = "mine"\n')
+    for name, value in {
+        "MESHWISE_HOME": str(tmp_path),
+        "COLUMNS": "40",
+        "LC_ALL": "de_DE.UTF-8",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert shown.done(line) == before
+
+
+def test_python_of_a_page_shares_the_plans_of_its_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    module, name, once = shown.KEPT[0]
+    monkeypatch.setattr(shown, "KEPT", [(module, name, lambda ask: asked.append(ask) or once(ask)), *shown.KEPT[1:]])
+    assert shown.done("meshwise plan llama-debug --on 1xh100-sxm --batch 8").code == 0
+    shown.Python().lines('import meshwise as mw\nmw.plan("llama-debug", on="1xh100-sxm", batch="8").best.name')
+    assert len(asked) == 2
+    assert asked[0] == asked[1]

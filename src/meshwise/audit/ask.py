@@ -15,12 +15,9 @@ from meshwise.plan.fields import COUNT, LENGTH, SECONDS, SHARE, TEXT, Ask, asked
 from meshwise.runs.run import Run, Stated, Value
 from meshwise.runs.train.machine import part_of
 
-RUN = "Facts of the run that the files leave out"
-FIGURES = "Stated figures"
 LAUNCH_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml")
 """Names of launch files; JSON may be a log, such as the Trainer's state."""
-LAUNCH_GROUPS = ("layout", "batch", "model", "machine")
-"""Groups of fields that a launch file tells of the run in its log."""
+LAUNCH_GROUPS = ("layout", "batch", "model", "machine")  # groups of fields that a launch file tells of the run in its log
 LAUNCH_WORK = ("precision", "optimizer", "compile", "release", "attention", "loss", "overlap", "graphs", "gradients", "capacity")
 """Other fields that it tells."""
 
@@ -31,34 +28,25 @@ class AuditAsk(Ask):
 
     verb: ClassVar[str] = "audit"
 
-    model: str = asked(default="", converter=TEXT, help="Preset, HF id or config.json.", complete="models", group=RUN)
-    params: float = asked(default=0.0, converter=COUNT, help="Parameters: 124M.", group=RUN)
-    seq: int = asked(default=0, converter=LENGTH, help="Sequence length: 4k.", group=RUN)
-    batch: str = asked(default="", converter=TEXT, help="Sequences per step; '16/gpu' for each device.", group=RUN)
-    on: str = asked(
-        default="",
-        converter=TEXT,
-        help="Machine: 8xh100-sxm, 48x8xa100-80gb, or a chip.",
-        flag="--on,--gpus",
-        complete="clusters",
-        group=RUN,
-    )
-    framework: str = asked(default="", converter=TEXT, help="Training framework: megatron.", complete="frameworks", group=RUN)
-    vocab: float = asked(default=0.0, converter=COUNT, help="Vocabulary size: 50257.", group=RUN)
-    layers: int = asked(default=0, converter=whole(), help="Layers.", group=RUN)
-    hidden: int = asked(default=0, converter=whole(), help="Hidden size.", group=RUN)
-    dp: int = asked(default=0, converter=whole(), help="Data parallelism.", group=RUN)
-    tp: int = asked(default=0, converter=whole(), help="Tensor parallelism.", group=RUN)
-    pp: int = asked(default=0, converter=whole(), help="Pipeline stages.", group=RUN)
-    mbs: int = asked(default=0, converter=whole(), help="Micro-batch size.", group=RUN)
-    tokens_per_sec: float = asked(default=0.0, converter=COUNT, help="Throughput of all devices: 15570.", group=FIGURES)
-    step: float = asked(default=0.0, converter=SECONDS, help="Time per step: 7.5s.", group=FIGURES)
-    tflops: float = asked(default=0.0, converter=quantity("FLOP/s"), help="Rate of one device: 140T.", group=FIGURES)
-    mfu: float = asked(default=0.0, converter=SHARE, help="MFU: 45%.", group=FIGURES)
-    memory: float = asked(default=0.0, converter=quantity("bytes"), help="Memory of one device: 56GB.", group=FIGURES)
-    loss0: float | None = asked(
-        default=None, converter=optional(number(-1e9, 1e9)), help="Loss at the first step.", group=FIGURES
-    )
+    model: str = asked(default="", converter=TEXT)
+    params: float = asked(default=0.0, converter=COUNT)
+    seq: int = asked(default=0, converter=LENGTH)
+    batch: str = asked(default="", converter=TEXT)
+    on: str = asked(default="", converter=TEXT)
+    framework: str = asked(default="", converter=TEXT)
+    vocab: float = asked(default=0.0, converter=COUNT)
+    layers: int = asked(default=0, converter=whole())
+    hidden: int = asked(default=0, converter=whole())
+    dp: int = asked(default=0, converter=whole())
+    tp: int = asked(default=0, converter=whole())
+    pp: int = asked(default=0, converter=whole())
+    mbs: int = asked(default=0, converter=whole())
+    tokens_per_sec: float = asked(default=0.0, converter=COUNT)
+    step: float = asked(default=0.0, converter=SECONDS)
+    tflops: float = asked(default=0.0, converter=quantity("FLOP/s"))
+    mfu: float = asked(default=0.0, converter=SHARE)
+    memory: float = asked(default=0.0, converter=quantity("bytes"))
+    loss0: float | None = asked(default=None, converter=optional(number(-1e9, 1e9)))
 
     def told(self) -> Run:
         """Return the run that these figures describe."""
@@ -85,8 +73,7 @@ class AuditAsk(Ask):
 
 
 def answer(files: Sequence[Path], ask: AuditAsk, format: str = "", *, planned: bool = True) -> report.Audit:
-    """Check files, filling in the figures of `ask`, and what launch files beside them say, where they leave something out; without files,
-    check these figures alone."""
+    """Check files, with gaps filled by the figures of `ask` and by launch files beside them; without files, check these figures alone."""
     files, launch = split_launch_files(files)
     more = ask.told()
     if launch:

@@ -1,6 +1,4 @@
-"""Figures: values derived from the figures that a run states: tokens per step, rates, TFLOP/s and MFU by each common formula, cost.
-
-A value that cannot be derived is NaN."""
+"""Figures: values derived from what a run states: tokens per step, rates, TFLOP/s and MFU by each formula, cost; NaN if unknown."""
 
 import math
 from collections.abc import Mapping
@@ -19,8 +17,7 @@ from meshwise.runs.table import SERVE_FIGURES
 
 EXACT, ROUGH = 0.03, 0.10
 """Largest relative difference of two figures that agree; the larger one where a source rounds or writes 'about'."""
-WIDER = 1.18
-"""Stated over counted parameters from which the run has experts, or wider layers than it states."""
+WIDER = 1.18  # stated over counted parameters from which the run has experts, or wider layers than it states
 WITH_RECOMPUTE = ("8N", "8N of the layers", "Megatron + recompute")
 """Formulas that count the recomputed forward pass: their share of the peak is HFU."""
 
@@ -42,8 +39,7 @@ class Figures:
     """One run and the values derived from it."""
 
     run: Run
-    source: str
-    """The file that states it."""
+    source: str  # the file that states it
 
     @property
     def where(self) -> str:
@@ -227,17 +223,7 @@ class Figures:
         numbers = tuple(_or_none(self.run.number(name)) for name in names if name not in without)
         words = tuple(
             self.run.text(name).lower()
-            for name in (
-                "chip",
-                "precision",
-                "recompute",
-                "sp",
-                "weights",
-                "split",
-                "flash",
-                "framework",
-                "model",
-            )
+            for name in ("chip", "precision", "recompute", "sp", "weights", "split", "flash", "framework", "model")
         )
         tags = tuple(tag for tag in self.run.tags if tag[0].lower() not in _RESULTS)
         batch = () if "batch" in without else (self.batch,)
@@ -246,23 +232,9 @@ class Figures:
 
 _LAYOUT = ("dp", "tp", "pp", "cp", "ep", "vpp", "zero", "mbs", "accumulation", "nodes", "network_gbps")
 _MODEL = (
-    "params",
-    "layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "ffn",
-    "vocab",
-    "seq",
-    "prompt",
-    "output",
-    "users",
-    "rate",
-    "depth",
-    "draft",
-    "prefix",
-    "per_device_batch",
-)
+    "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "prompt", "output", "users", "rate", "depth", "draft",
+    "prefix", "per_device_batch",
+)  # fmt: skip
 _RESULTS = frozenset({"convergence", "quality", "notes"})
 
 

@@ -9,8 +9,7 @@ from typing import Literal
 Certainty = Literal["certain", "likely", "unusual"]
 Severity = Literal["stops", "warns", "notes"]
 CERTAINTIES: tuple[Certainty, ...] = ("certain", "likely", "unusual")
-MIN_FINDINGS_TO_MERGE = 3
-"""At least this many findings in one file that differ only in their numbers are merged into one."""
+MIN_FINDINGS_TO_MERGE = 3  # at least this many findings in one file that differ only in their numbers are merged into one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +19,11 @@ class Finding:
     rule: str
     certainty: Certainty
     """certain: arithmetic allows no other reading; likely: one reading is much simpler than the others; unusual: may be right."""
-    where: tuple[str, ...]
-    """The places that contradict something."""
+    where: tuple[str, ...]  # the places that contradict something
     message: str
     arithmetic: str = ""
-    compared_with: tuple[str, ...] = ()
-    """The places that they were compared with."""
-    severity: Severity = "warns"
-    """stops: the program cannot start; warns: it does something else than its source seems to say."""
+    compared_with: tuple[str, ...] = ()  # the places that they were compared with
+    severity: Severity = "warns"  # stops: the program cannot start; warns: it does something else than its source seems to say
 
 
 def contradiction(severity: Severity, message: str, where: tuple[str, ...] = ()) -> Finding:

@@ -13,6 +13,7 @@ from meshwise.audit.finding import CERTAINTIES, Finding, sort_findings
 from meshwise.audit.rules import across_runs, claims, one_run
 from meshwise.audit.rules.claims import Statement
 from meshwise.catalogue import files as catalogue
+from meshwise.output import Drawn
 from meshwise.programs.logs import detect
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.reading import Reading, Skips
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from meshwise.audit.serve import ServePrediction
     from meshwise.audit.train import Suggestion, TrainPrediction
 
-FORMAT_VERSION = 2
-"""Version of the JSON."""
+FORMAT_VERSION = 2  # version of the JSON
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,12 @@ class Predictions:
     serve: tuple["ServePrediction", ...] = ()
     suggestions: tuple["Suggestion", ...] = ()
     findings: tuple[Finding, ...] = ()
-    missing: tuple[tuple[str, int], ...] = ()
-    """Reasons why runs could not be predicted, each with its number of runs."""
-    assumed: tuple[str, ...] = ()
-    """What is assumed of the programs that ran."""
+    missing: tuple[tuple[str, int], ...] = ()  # reasons why runs could not be predicted, each with its number of runs
+    assumed: tuple[str, ...] = ()  # what is assumed of the programs that ran
 
 
 @dataclass(frozen=True, repr=False)
-class Audit:
+class Audit(Drawn):
     """The runs that were read, their findings, and the planner's predictions for them."""
 
     files: tuple[File, ...]
@@ -191,10 +189,7 @@ def _notes(runs: Iterable[Figures], missing: Sequence[tuple[str, int]]) -> list[
 
 
 def scaling(runs: Sequence[Figures]) -> dict[int, float]:
-    """Return the scaling efficiency by id(run): its rate per device over the best one on the fewest devices.
-
-    Only runs of the same file, model and sequence length are compared.
-    """
+    """Return by id(run) its rate per device over the best on the fewest devices, of the same file, model and sequence length."""
     groups: dict[tuple[object, ...], list[Figures]] = {}
     for f in runs:
         if f.rate > 0 and f.devices > 0:
@@ -214,35 +209,21 @@ def row_of(
     """Return a run as a row of the table and of the JSON."""
     formula, ratio = f.printed_formula
     row: dict[str, Any] = {
-        "where": f.where,
-        "model": f.named.name if f.named else f.run.text("model"),
-        "params": f.shape.params,
-        "chip": f.chip.key if f.chip else f.run.text("chip"),
-        "devices": f.devices,
+        "where": f.where, "model": f.named.name if f.named else f.run.text("model"), "params": f.shape.params,
+        "chip": f.chip.key if f.chip else f.run.text("chip"), "devices": f.devices,
         "layout": {
             BY_NAME[axis].title: int(f.run.number(axis))
             for axis in ("dp", "tp", "pp", "cp", "ep", "mbs", "zero")
             if f.run.stated(axis)
         },
-        "batch": f.batch,
-        "seq": f.run.number("seq"),
-        "tokens_per_step": f.tokens,
-        "seconds": f.seconds,
-        "tokens_per_second": f.rate,
-        "stated_tokens_per_second": f.stated_rate,
-        "tflops": {name: value / 1e12 for name, value in f.device_flops.items()},
-        "mfu": f.mfu,
-        "formula_used": formula,
-        "printed_over_formula": ratio,
-        "memory": f.memory,
-        "expected_seconds": train.seconds if train else math.nan,
-        "expected_memory": train.memory if train else math.nan,
-        "scaling_efficiency": scaling_efficiency,
-        "rank_balance": f.rank_balance,
-        "dollars_per_million_tokens": f.dollars_per_million_tokens,
-        "steps": f.run.number("steps_seen"),
-        "first_loss": f.run.number("first_loss"),
-    }
+        "batch": f.batch, "seq": f.run.number("seq"), "tokens_per_step": f.tokens, "seconds": f.seconds,
+        "tokens_per_second": f.rate, "stated_tokens_per_second": f.stated_rate,
+        "tflops": {name: value / 1e12 for name, value in f.device_flops.items()}, "mfu": f.mfu, "formula_used": formula,
+        "printed_over_formula": ratio, "memory": f.memory, "expected_seconds": train.seconds if train else math.nan,
+        "expected_memory": train.memory if train else math.nan, "scaling_efficiency": scaling_efficiency,
+        "rank_balance": f.rank_balance, "dollars_per_million_tokens": f.dollars_per_million_tokens,
+        "steps": f.run.number("steps_seen"), "first_loss": f.run.number("first_loss"),
+    }  # fmt: skip
     return {
         key: value
         for key, value in (row | _served(f, serve)).items()

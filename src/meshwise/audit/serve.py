@@ -19,8 +19,7 @@ class ServePrediction:
     """Predicted tokens per second and latencies of one run; NaN where the planner predicts none."""
 
     figures: Figures
-    decode: float
-    """Of all requests: of decode steps, or with prompts counted where the run states a load."""
+    decode: float  # of all requests: of decode steps, or with prompts counted where the run states a load
     prefill: float
     ttft: float = math.nan
     tpot: float = math.nan

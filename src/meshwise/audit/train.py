@@ -26,23 +26,17 @@ from meshwise.units import GIB
 
 SLOW_ALONE, SLOW_IN_TABLE = 3.0, 30.0
 """Factors slower than predicted that make a finding: for a single run, and for one of a table, whose other rows show it too."""
-MAX_RUNS_ALONE = 3
-"""Runs up to which a file does not count as a table."""
+MAX_RUNS_ALONE = 3  # runs up to which a file does not count as a table
 MIN_TIME_RATIO = 0.5
 MEMORY_RATIO_RANGE = (0.3, 3.0)
 """Normal range of measured over predicted memory: the planner errs by 10 to 17%, allocators add some."""
-MAX_DEVICES_SEARCHED = 100_000
-"""Devices up to which an audit searches all layouts; use `plan` beyond."""
-MIN_SAVING_SHARE = 0.02
-"""Smallest predicted saving that makes another layout worth trying."""
-MODE_EXAMPLES = 3
-"""Runs that a finding about a mode of slow runs names."""
-NOTED_TIME_RATIO = 1.05
-"""Measured over predicted step time above which a suggestion to keep the layout mentions the excess."""
+MAX_DEVICES_SEARCHED = 100_000  # devices up to which an audit searches all layouts; use `plan` beyond
+MIN_SAVING_SHARE = 0.02  # smallest predicted saving that makes another layout worth trying
+MODE_EXAMPLES = 3  # runs that a finding about a mode of slow runs names
+NOTED_TIME_RATIO = 1.05  # measured over predicted step time above which a suggestion to keep the layout mentions the excess
 
 
-MAX_RECIPES = 2
-"""Assumed recipes that an audit lists."""
+MAX_RECIPES = 2  # assumed recipes that an audit lists
 
 
 @dataclass(frozen=True)
@@ -199,19 +193,14 @@ class Suggestion:
 
     where: str
     layout: str
-    seconds: float
-    """Measured seconds per step of the run."""
+    seconds: float  # measured seconds per step of the run
     predicted_seconds: float
     proposed: str
-    proposed_seconds: float
-    """Predicted for the proposed layout."""
-    gain: float
-    """Predicted saving, as a share of the step."""
+    proposed_seconds: float  # predicted for the proposed layout
+    gain: float  # predicted saving, as a share of the step
     why: str
-    assumed: str = ""
-    """Text for a run that does not state its micro-batch."""
-    lacks_memory: str = ""
-    """Text for a run whose predicted memory exceeds the device."""
+    assumed: str = ""  # text for a run that does not state its micro-batch
+    lacks_memory: str = ""  # text for a run whose predicted memory exceeds the device
 
     @property
     def message(self) -> str:
@@ -251,17 +240,11 @@ def _suggest(p: TrainPrediction) -> Suggestion | None:
     if best is None:
         return None
     return Suggestion(
-        where=p.figures.where,
-        layout=axes.layout_name(own.layout),
-        seconds=case.seconds,
-        predicted_seconds=p.seconds,
-        proposed=axes.layout_name(best.layout),
-        proposed_seconds=best.step,
-        gain=1 - best.step / p.seconds,
-        why=_largest_saving(judged),
-        assumed="" if case.layout["mbs"] else ", micro-batch not stated and assumed the fastest",
+        where=p.figures.where, layout=axes.layout_name(own.layout), seconds=case.seconds, predicted_seconds=p.seconds,
+        proposed=axes.layout_name(best.layout), proposed_seconds=best.step, gain=1 - best.step / p.seconds,
+        why=_largest_saving(judged), assumed="" if case.layout["mbs"] else ", micro-batch not stated and assumed the fastest",
         lacks_memory=_lacks_memory(p),
-    )
+    )  # fmt: skip
 
 
 def _lacks_memory(p: TrainPrediction) -> str:

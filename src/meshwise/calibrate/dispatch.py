@@ -50,11 +50,7 @@ def validate(
 
 
 def calibrate(
-    tables: Sequence[str],
-    chips: Sequence[str],
-    programs: Sequence[str],
-    architectures: Sequence[str],
-    leave_out: LeaveOut | None,
+    tables: Sequence[str], chips: Sequence[str], programs: Sequence[str], architectures: Sequence[str], leave_out: LeaveOut | None
 ) -> Result:
     """Fit to tables of training runs (and a probe), or of served models."""
     probes = files.files("probes", ".jsonl")

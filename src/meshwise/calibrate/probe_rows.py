@@ -6,17 +6,12 @@ from typing import Any
 
 from meshwise.errors import UserError, quoted
 
-MAX_VALUE = 1e18
-"""Bytes, FLOPs and sizes are below this."""
+MAX_VALUE = 1e18  # bytes, FLOPs and sizes are below this
 DTYPES = ("bf16", "fp16", "fp32", "tf32", "fp64", "fp8")
 
 
 def _above_zero(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_VALUE
-
-
-def _not_below_zero(value: object) -> bool:
-    return value == 0 or _above_zero(value)
 
 
 def _whole(value: object) -> bool:
@@ -55,6 +50,7 @@ KINDS: dict[str, dict[str, Check]] = {
     "machine": {"device": _text, "name": _text, "date": _date, "ranks": _whole, "nodes": _whole, "memory": _above_zero, "sms": _whole,
         "torch": _text},
     "missing": {"what": _text, "why": _text},
+    "power": {"what": _text, "watts": _above_zero, "seconds": _above_zero, "meter": _text},
     "gemm": TIMED | _SHAPE | {"dtype": DTYPES.__contains__},
     "sustained": TIMED | _SHAPE,
     "grouped": TIMED | _SHAPE | {"what": _text, "experts": _whole},
@@ -84,7 +80,7 @@ def check(rows: Sequence[Mapping[str, Any]], where: str) -> None:
                 raise UserError(
                     f"{where}, line {number}: {key} is {quoted(row[key])}; expected {WORDS.get(fits, ', '.join(DTYPES))}"
                 )
-        if kind == "machine" and not _not_below_zero(row.get("context") or 0):
+        if kind == "machine" and row.get("context") and not _above_zero(row["context"]):
             raise UserError(f"{where}, line {number}: context is {quoted(row['context'])}; expected bytes")
         if "low" in KINDS[kind] and row["low"] > row["high"]:
             raise UserError(f"{where}, line {number}: low is {quoted(row['low'])}, above high, {quoted(row['high'])}")

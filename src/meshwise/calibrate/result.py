@@ -10,18 +10,17 @@ from meshwise.catalogue import files, records
 from meshwise.catalogue.calibrations import Record, coefficients
 from meshwise.catalogue.records import frame
 from meshwise.errors import DoesNotFit, UserError
+from meshwise.output import Drawn
 from meshwise.runs.table import Skipped
 
-WORSE_ERROR_FACTOR = 1.005
-"""Errors of rows left out may grow by this factor before a calibration counts as worse."""
+WORSE_ERROR_FACTOR = 1.005  # errors of rows left out may grow by this factor before a calibration counts as worse
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Validation(ABC):
+class Validation(Drawn, ABC):
     """The predictions for one table of measurements, and their scores."""
 
-    part: ClassVar[str]
-    """The part of the score that `repr` shows."""
+    part: ClassVar[str]  # the part of the score that `repr` shows
 
     table: str
     skipped: list[Skipped]
@@ -50,17 +49,13 @@ def fitted_to_the_rest(leave_out: LeaveOut) -> Score:
 class Result(ABC):
     """A fitted calibration, with its scores and those of the calibration that it would replace."""
 
-    folder: ClassVar[str]
-    """The folder of the catalogue that it is installed into."""
+    folder: ClassVar[str]  # the folder of the catalogue that it is installed into
     errors: ClassVar[tuple[tuple[str, str], ...]]
     """The mean errors that decide whether it is worse: part of a score, and key in that part."""
 
-    in_sample: Score
-    """On the rows it was fitted to."""
-    left_out: Score
-    """On rows left out of the fit."""
-    before: Score
-    """On these rows with the calibration that would be used without this fit."""
+    in_sample: Score  # on the rows it was fitted to
+    left_out: Score  # on rows left out of the fit
+    before: Score  # on these rows with the calibration that would be used without this fit
     before_name: str
 
     @property

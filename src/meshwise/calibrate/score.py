@@ -8,13 +8,10 @@ import numpy as np
 
 from meshwise.cost.layout import Floats
 
-MIN_ROWS_TO_RANK = 3
-"""Rows from which a rank correlation, or a choice among them, means anything."""
+MIN_ROWS_TO_RANK = 3  # rows from which a rank correlation, or a choice among them, means anything
 
-Score = dict[str, Any]
-"""The scores of one table, under the keys of `validate --json`. None: the table has no rows for it."""
-LeaveOut = Literal["row", "group"]
-"""The unit that a fit leaves out: one row, or a group of similar rows."""
+Score = dict[str, Any]  # the scores of one table, under the keys of `validate --json`. None: the table has no rows for it.
+LeaveOut = Literal["row", "group"]  # the unit that a fit leaves out: one row, or a group of similar rows
 
 
 def mean(values: Sequence[float] | Floats) -> float | None:

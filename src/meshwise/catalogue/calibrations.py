@@ -24,12 +24,9 @@ Level = Literal["chip", "framework", "fabric"]
 class Coefficient:
     """How a fit treats one coefficient."""
 
-    width: float
-    """Standard deviation of ln(coefficient) between machines: the weight of its prior. 0: no fit moves it."""
-    most: float
-    """Upper bound: 1 for a share of a rate."""
-    fitted_to: FittedTo
-    """Measured speeds, measured memory, or speeds on a machine whose products and memory were probed."""
+    width: float  # standard deviation of ln(coefficient) between machines: the weight of its prior. 0: no fit moves it.
+    most: float  # upper bound: 1 for a share of a rate
+    fitted_to: FittedTo  # measured speeds, measured memory, or speeds on a machine whose products and memory were probed
     level: Level
 
 
@@ -70,8 +67,7 @@ class Calibration(Record):
     in view of the shipped tables."""
 
     frameworks: tuple[str, ...] = ()
-    fabric: str = ""
-    """The network between nodes that it was fitted on; a run on another one takes that network's coefficients."""
+    fabric: str = ""  # the network between nodes that it was fitted on; a run on another one takes that network's coefficients
     measured: tuple[str, ...] = ()
     """Coefficients that a probe measured on the machine itself, so that a fit to runs moves them less."""
     learned: tuple[str, ...] = field(default=(), metadata={"derived": True})
@@ -79,26 +75,21 @@ class Calibration(Record):
 
     matmul: Count = coefficient(0.75, width=0.1, most=1)
     """Fraction of the peak in a product of ideal shape. A100: 0.8 in Korthikanti et al. 2022; H200: 0.77 over 1,029 shapes measured."""
-    tile: Count = coefficient(0.2)
-    """Loss of a smaller tile: efficiency is (area / 256x128) to this power."""
-    depth: Count = coefficient(116.0)
-    """Cost of filling and draining a tile's pipeline, in steps of k (H200, 1,029 shapes)."""
+    tile: Count = coefficient(0.2)  # loss of a smaller tile: efficiency is (area / 256x128) to this power
+    depth: Count = coefficient(116.0)  # cost of filling and draining a tile's pipeline, in steps of k (H200, 1,029 shapes)
     fp8: Count = coefficient(0.93, width=0.1, most=1)
     """Fraction of `matmul` in 8-bit products, without their casts (H200, torch 2.11: 0.93 to 1.0 of the 16-bit share in Llama 8B's
     shapes)."""
-    fp4: Count = coefficient(0.65, width=0.2, most=1)
-    """Fraction of `matmul` in 4-bit products, without their casts."""
+    fp4: Count = coefficient(0.65, width=0.2, most=1)  # fraction of `matmul` in 4-bit products, without their casts
     grouped: Count = coefficient(0.75, width=0.2, most=1)
     """Fraction of `matmul` in grouped products of experts, which are of unequal size."""
-    memory: Count = coefficient(0.75, width=0.12, most=1)
-    """Fraction of the memory bandwidth when streaming."""
+    memory: Count = coefficient(0.75, width=0.12, most=1)  # fraction of the memory bandwidth when streaming
     elementwise: Count = coefficient(1.0, width=0.4, fitted_to="probed", level="framework")
     """Bytes moved by norms, rotary positions and activation functions, over the framework's nominal bytes (Framework.unfused). Runs can
     separate this from `memory` only if `memory` was measured."""
     scan: Count = coefficient(1.0, width=1.5, fitted_to="probed")
     """Speed of the products inside a recurrent layer (TTT, SSM), over that of linear layers of the same depth."""
-    flash: Count = coefficient(0.6, width=0.15, most=1)
-    """Fraction of the peak in flash attention with heads of 128."""
+    flash: Count = coefficient(0.6, width=0.15, most=1)  # fraction of the peak in flash attention with heads of 128
     uneven: Count = coefficient(1.25, width=0.4)
     """Slowdown of softmax attention without flash kernels if micro-batch x heads on a device is not a multiple of 32. Fitted on
     A100: 2.4 to the BLOOM notes, 2.0 to vTrain's runs, 1.1 to Megatron's; an H200 shows no such step (benchmarks/kernels/bmm_sweep.py)."""
@@ -106,8 +97,7 @@ class Calibration(Record):
     """Fraction of the bandwidth of the link inside a node (A100: 230 of 300 GB/s in NCCL's ring)."""
     link_latency: Seconds = coefficient(6e-6, width=1.5)
     """One step of a ring inside a node, in addition to its bytes, including the wait for stragglers."""
-    network: Count = coefficient(0.5, width=0.7, most=1, level="fabric")
-    """Fraction of the bandwidth between nodes."""
+    network: Count = coefficient(0.5, width=0.7, most=1, level="fabric")  # fraction of the bandwidth between nodes
     network_latency: Seconds = coefficient(1e-5, width=0.7, level="fabric")
     """One step of a ring between nodes, in addition to its bytes."""
     exposed_tp: Count = coefficient(1.0, width=0.3, most=1, level="framework")
@@ -133,16 +123,14 @@ class Calibration(Record):
     update: Count = coefficient(1.0, width=0.7, level="framework")
     """Bytes moved by the update of weights, over those of a fused kernel: eager optimizers, gradient norms and clipping pass over memory
     several times."""
-    step: Seconds = coefficient(2e-2, width=0.8, level="framework")
-    """Per step: data, clipping, logging."""
+    step: Seconds = coefficient(2e-2, width=0.8, level="framework")  # per step: data, clipping, logging
     context: Bytes = coefficient(2.0e9, width=0.5, fitted_to="memory", level="framework")
     """CUDA context, NCCL buffers and workspaces per device."""
     collectives: Bytes = 0.0
     """Buffers of NCCL where there are several devices, if `context` is that of a device alone; 0: they are part of it."""
     activations: Count = coefficient(1.0, width=0.3, fitted_to="memory", level="framework")
     """Measured activation bytes over computed ones."""
-    devices: Count = 0.0
-    """The most devices in a row of the fit; intervals are wider beyond. 0: no rows."""
+    devices: Count = 0.0  # the most devices in a row of the fit; intervals are wider beyond. 0: no rows.
     waiting: tuple[Count, ...] = (0.3, 0.6)
     """Boundaries between ranges of the fraction of a step in which devices wait; prediction errors differ by range."""
     low: tuple[Count, ...] = (0.16, 0.18, 0.2)
@@ -170,19 +158,14 @@ class Calibration(Record):
 class ServeCalibration(Record):
     """Serving: fractions of datasheet rates, and fixed costs in seconds, of one engine on one chip or on all chips of a kind."""
 
-    engines: tuple[str, ...] = ()
-    """Engines, or builds by the names of their files in data/runtimes."""
-    kinds: tuple[Kind, ...] = ()
-    """Kinds of chip for which it is the prior, where nothing more specific is known."""
-    vendors: tuple[str, ...] = ()
-    """Vendors of the chips of these kinds; empty: all."""
+    engines: tuple[str, ...] = ()  # engines, or builds by the names of their files in data/runtimes
+    kinds: tuple[Kind, ...] = ()  # kinds of chip for which it is the prior, where nothing more specific is known
+    vendors: tuple[str, ...] = ()  # vendors of the chips of these kinds; empty: all
     backends: tuple[str, ...] = ()
     """Libraries that the engine was built for: cuda, rocm, rocm-wmma, vulkan, metal, sycl; empty: any."""
 
-    stream: Count = coefficient(0.93, width=0.08, most=0.97)
-    """Fraction of the memory bandwidth when reading weights."""
-    single: Count = coefficient(1.0, width=0.1)
-    """Fraction of `stream` in single-token products by the engine's own kernels."""
+    stream: Count = coefficient(0.93, width=0.08, most=0.97)  # fraction of the memory bandwidth when reading weights
+    single: Count = coefficient(1.0, width=0.1)  # fraction of `stream` in single-token products by the engine's own kernels
     reach: Count = coefficient(8.0, width=0.25)
     """Bytes of weights that one SM (or core) can read per cycle in a matrix-vector product: the bound on chips with more bandwidth."""
     cache: Count = coefficient(1.1, width=0.5, most=3)
@@ -192,18 +175,15 @@ class ServeCalibration(Record):
     """Fraction of the memory bandwidth when reading the KV cache once for all heads that share it, as flash kernels do."""
     cache_reach: Count = coefficient(0.0, width=0.4)
     """Bytes of the KV cache that flash kernels read per cycle of all SMs, where that bounds them before the bandwidth does; 0: no bound."""
-    layer: Seconds = coefficient(9.5e-5, width=0.4)
-    """Per layer and step: kernels that start one after another."""
+    layer: Seconds = coefficient(9.5e-5, width=0.4)  # per layer and step: kernels that start one after another
     expert: Seconds = coefficient(3e-5, width=0.5)
     """Per layer with routed experts and step, in addition to `layer`: router, top-k, sort, grouped products, combination."""
     cycles: Count = coefficient(0.0, width=0.4)
     """Clock cycles of a layer's kernels in a step, in addition to `layer`: what a faster clock shortens."""
-    expert_cycles: Count = coefficient(0.0, width=0.5)
-    """The same of routed experts, in addition to `expert`."""
+    expert_cycles: Count = coefficient(0.0, width=0.5)  # the same of routed experts, in addition to `expert`
     grouped: Count = coefficient(1.0)
     """Fraction of `stream` in reading the weights of experts, whose grouped products have a few rows each."""
-    step: Seconds = coefficient(1e-4, width=0.5)
-    """Per step: inputs, sampling, the program's own work."""
+    step: Seconds = coefficient(1e-4, width=0.5)  # per step: inputs, sampling, the program's own work
     sequence: Seconds = coefficient(2e-7, width=0.7)
     """Per decoding sequence and step: scheduling, sampling, detokenization that the device waits for."""
     sample: Seconds = coefficient(0.0, width=0.5)
@@ -215,8 +195,7 @@ class ServeCalibration(Record):
     """The same per layer of the model: the host prepares and launches a prompt while devices finish the steps before it."""
     prompt_launch: Seconds = coefficient(0.0, width=0.7)
     """The host's launch of one layer of a prompt, where no graph does; a faster device waits for it."""
-    hop: Seconds = coefficient(1.8e-4, width=0.7)
-    """From one device to the next of its host, in addition to the bytes."""
+    hop: Seconds = coefficient(1.8e-4, width=0.7)  # from one device to the next of its host, in addition to the bytes
     remote: Seconds = coefficient(3e-4)
     """From one host to another, in addition to the network's round trip and the bytes: the programs at both ends."""
     graph: Bytes = coefficient(13e3)
@@ -224,18 +203,14 @@ class ServeCalibration(Record):
     layer with 300 bytes each (from memory of ggml-rpc, not measured)."""
     row: Seconds = coefficient(2e-5, width=0.7)
     """A product split by rows: per participating device, to send inputs and collect outputs."""
-    reduce: Seconds = coefficient(5e-6, width=0.5)
-    """An all-reduce, in addition to its bytes and the latency of its links."""
-    link: Count = coefficient(0.5, width=0.8, most=1)
-    """Fraction of the bandwidth of the link between devices."""
+    reduce: Seconds = coefficient(5e-6, width=0.5)  # an all-reduce, in addition to its bytes and the latency of its links
+    link: Count = coefficient(0.5, width=0.8, most=1)  # fraction of the bandwidth of the link between devices
     product: Count = coefficient(0.65, width=0.25, most=1)
     """Fraction of the peak in products of 16-bit weights with many tokens, where whole tiles fill all SMs."""
     tile: Count = coefficient(0.2)
     """Loss of a smaller tile in these products: efficiency is (area / 256x128) to this power. The same as in training."""
-    exposed: Count = coefficient(0.0, width=0.4, most=1)
-    """Share of min(read time, compute time) that the other does not hide."""
-    narrow: Count = coefficient(0.72, width=0.2)
-    """Speed of these products with quantised weights, relative to 16-bit weights."""
+    exposed: Count = coefficient(0.0, width=0.4, most=1)  # share of min(read time, compute time) that the other does not hide
+    narrow: Count = coefficient(0.72, width=0.2)  # speed of these products with quantised weights, relative to 16-bit weights
     quantized: Count = coefficient(0.0, width=0.2)
     """FLOPs per SM and cycle in products of quantised weights with many tokens, where the engine's own kernels unpack them; 0: `product` x
     `narrow` of the peak."""
@@ -250,21 +225,17 @@ class ServeCalibration(Record):
     """Number of times that the inputs and outputs of these products pass through memory: norms, rotations, gates, type conversions."""
     scores: Count = coefficient(5.5, width=0.3)
     """Attention without flash kernels: number of times that the scores are written to or read from memory."""
-    flash: Count = coefficient(0.3, width=0.4, most=1)
-    """Fraction of the peak in flash attention over a prompt."""
+    flash: Count = coefficient(0.3, width=0.4, most=1)  # fraction of the peak in flash attention over a prompt
     pipelined: Count = coefficient(0.95, width=0.2, most=1)
     """Fraction of the ideal gain of micro-batches on several devices that is reached."""
-    host: Count = coefficient(0.7)
-    """Fraction of the host memory's bandwidth in layers that stay there."""
+    host: Count = coefficient(0.7)  # fraction of the host memory's bandwidth in layers that stay there
     spread: Count = 0.1
     """Standard deviation of ln(predicted / measured) decode speed on held-out rows, from the size that 90% of them stay below."""
     prefill_spread: Count = 0.2
     between_sources: bool = False
     """Whether the spread is that of whole sources left out of the fit, so that it contains what differs between machines and releases."""
-    all_reduces: bool = False
-    """Whether rows of tensor parallelism were fitted; the time of all-reduces is less certain otherwise."""
-    experts: bool = False
-    """Whether rows of models with experts were fitted; predictions for them are less certain otherwise."""
+    all_reduces: bool = False  # whether rows of tensor parallelism were fitted; the time of all-reduces is less certain otherwise
+    experts: bool = False  # whether rows of models with experts were fitted; predictions for them are less certain otherwise
 
     def __post_init__(self) -> None:
         shares = "stream single grouped reach cache flash_cache link product narrow expert_product flash host"
@@ -342,7 +313,6 @@ def prior_of(chip: Chip) -> Calibration:
 
 def choose_serve(chip: Chip, engine: str, backend: str = "") -> ServeCalibration:
     """Return the calibration for this chip with this engine or build ('llama.cpp-2024-05'); else for its architecture; else for its kind.
-
     One measured on this build precedes one measured on another build of the engine, and one of this backend or vendor one of any."""
     names = dict.fromkeys((engine, engine_of(engine)))
     known = [record for record in serve_calibrations() if not backend or not record.backends or backend in record.backends]

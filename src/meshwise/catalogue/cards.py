@@ -45,13 +45,11 @@ def chip_in_text(text: str) -> Chip:
 
 
 def _is_inside(name: str, plain: str, text: str) -> bool:
-    """Return whether a squeezed text holds the name of this chip, and not that of another: an RTX 5060 Ti is no RTX 5060.
-
-    Names of two or three letters must be words of the text: 'p4d' holds no P4."""
+    """Return whether a squeezed text holds the name of this chip, and not that of another: an RTX 5060 Ti is no RTX 5060. Names of two or
+    three letters must be words of the text: 'p4d' holds no P4."""
     if len(name) < MIN_LETTERS_INSIDE:
         return name in words_in(text)
     return bool(re.search(rf"{re.escape(name)}((?!\d|(?:ti|super|xt|xtx|ada)(?![a-z]))|(?=\d+gi?b))", plain))
 
 
-MIN_LETTERS_INSIDE = 4
-"""Letters of a chip's name that may be found within a longer word."""
+MIN_LETTERS_INSIDE = 4  # letters of a chip's name that may be found within a longer word

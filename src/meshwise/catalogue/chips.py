@@ -8,11 +8,11 @@ from typing import Literal
 
 from meshwise import units
 from meshwise.catalogue import files, records
+from meshwise.catalogue.prices import Price, rental
 from meshwise.errors import UserError, did_you_mean, quoted
 from meshwise.units import Bytes, BytesPerSecond, Count, FlopsPerSecond, Hertz, Seconds, Watts
 
-PROBED_CHIP = "here"
-"""The name under which `meshwise probe` stores this machine's chip."""
+PROBED_CHIP = "here"  # the name under which `meshwise probe` stores this machine's chip
 Kind = Literal["gpu", "tpu", "npu", "apple", "cpu"]
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp6", "fp4", "int4"]
 
@@ -25,28 +25,6 @@ class Source:
     url: str
     fields: tuple[str, ...] = ()
     """The fields of the record that it states: 'memory', 'flops', or 'flops.fp4' alone. Empty: every field that no other source lists."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Price:
-    """A public list price: '$1599' to buy, '$4.20/h' to rent."""
-
-    price: str
-    date: str
-    source: str
-
-    def __post_init__(self) -> None:
-        units.parse(self.price, self.quantity)
-
-    @property
-    def quantity(self) -> str:
-        """The quantity of `units.QUANTITIES` that the price is given in."""
-        return "dollars/s" if "/" in self.price else "dollars"
-
-    @property
-    def rent(self) -> float | None:
-        """Dollars per second; None for a purchase price."""
-        return units.parse(self.price, "dollars/s") if self.quantity == "dollars/s" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +45,19 @@ class Link:
     def __post_init__(self) -> None:
         if not self.bandwidth:
             raise UserError(f"the link {quoted(self.name)} has no bandwidth")
+
+
+FABRICS = (
+    ("omni-path", r"omni.?path|opa"), ("efa", r"\befa\b"), ("slingshot", r"slingshot"),
+    ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"), ("roce", r"roce|spectrum"), ("dcn", r"\bdcn\b"),
+)  # fmt: skip
+"""Networks between nodes by the words in their names. Any other is '', of which nothing is known."""
+
+
+def fabric_of(link: Link | None) -> str:
+    """Return the kind of network that a link's name tells."""
+    text = link.name.lower() if link else ""
+    return next((name for name, pattern in FABRICS if re.search(pattern, text)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +86,9 @@ CARD_JOULES = {"Turing": 3.9e-12, "Ampere": 4.2e-12, "Ada Lovelace": 2.7e-12}
 """Joules per 16-bit FLOP of large products on graphics dies, whose cards reach their power limit before the rate of their datasheet: T4
 about 18 TFLOP/s at 70 W (fitcheck_t4), A5000 54 at 230 W, 6000 Ada 110 at 300 W (answerai_fsdp_qlora). An RTX 3090 or 4090, whose tensor
 cores have half the rate, does not reach it."""
-CARD_SHARE = 0.75
-"""Share of the peak that large products reach without a power limit, as the prior of training has it."""
+CARD_SHARE = 0.75  # share of the peak that large products reach without a power limit, as the prior of training has it
 MIN_SUSTAINED = 0.25
-MAX_GRAPHICS_FLOPS = 1500.0
-"""FLOP per SM and cycle between those of graphics dies (512 or 1,024) and of an A100 (2,048)."""
+MAX_GRAPHICS_FLOPS = 1500.0  # FLOP per SM and cycle between those of graphics dies (512 or 1,024) and of an A100 (2,048)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +155,8 @@ class Chip:
     @property
     def rent(self) -> float | None:
         """Dollars per second at the latest rental list price."""
-        return latest_rent(self.prices)
+        price = rental(self.prices)
+        return price and price.rent
 
     @property
     def in_servers(self) -> bool:
@@ -237,14 +227,13 @@ class Cluster:
 
     name: str
     nodes: tuple[tuple[int, Node], ...]
-    network: Link | None = None
-    """Bandwidth of a whole node (or pod), one direction."""
+    network: Link | None = None  # bandwidth of a whole node (or pod), one direction
     tiers: tuple[Tier, ...] = ()
     """Levels above that network, from the inside out. Empty: every node reaches every other at full speed."""
     torus: tuple[int, ...] = ()
     prices: tuple[Price, ...] = ()
-    price: float | None = None
-    """Dollars per second and device that the user gave, instead of list prices."""
+    seller: str = ""  # whose list prices hold ('AWS', 'AWS reserved'); '' the latest of any on demand
+    price: float | None = None  # dollars per second and device that the user gave, instead of list prices
     sources: tuple[Source, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -284,11 +273,36 @@ class Cluster:
         """Dollars per second for the whole cluster: its own price, or the sum of its chips' prices if all have one."""
         if self.price is not None:
             return self.price * self.devices
-        node_rent = latest_rent(self.prices)
-        if node_rent is not None:
-            return node_rent * self.node_count
-        each = [(count * per_node, chip.rent) for count, node in self.nodes for per_node, chip in node.chips]
-        return None if any(rent is None for _, rent in each) else sum(count * (rent or 0) for count, rent in each)
+        own, each = rental(self.prices, self.seller), self._rentals
+        if own and own.rent:
+            return own.rent * self.node_count
+        return (
+            None if any(price is None for _, price in each) else sum(count * (price.rent or 0) for count, price in each if price)
+        )
+
+    @property
+    def _rentals(self) -> list[tuple[int, Price | None]]:
+        """The devices of each kind, and the price of one."""
+        return [
+            (count * per_node, rental(chip.prices, self.seller)) for count, node in self.nodes for per_node, chip in node.chips
+        ]
+
+    @property
+    def _listed(self) -> list[Price]:
+        """The prices that `rent` is made of; none for the user's own price, or where a chip has none."""
+        own = rental(self.prices, self.seller)
+        found = [own] if own else [price for _, price in self._rentals]
+        return [] if self.price is not None or None in found else [price for price in found if price]
+
+    @property
+    def priced_by(self) -> str:
+        """Whose price `rent` is, and of which day; '' for the user's own price, or without one."""
+        return "; ".join(dict.fromkeys(map(str, self._listed)))
+
+    @property
+    def priced_on(self) -> str:
+        """The day of the price; '' for the user's own price, or without one."""
+        return "; ".join(dict.fromkeys(price.day for price in self._listed))
 
 
 def part_of_here(processes: int) -> str:
@@ -299,12 +313,6 @@ def part_of_here(processes: int) -> str:
 def catalogued(chip: Chip) -> Chip | None:
     """Return the catalogue's chip for one that was probed, or None. Any CPU is the catalogue's generic one."""
     return known_chip(chip.name.partition(": ")[2]) or (known_chip("cpu") if chip.kind == "cpu" else None)
-
-
-def latest_rent(prices: tuple[Price, ...]) -> float | None:
-    """Return the latest rental price in dollars per second, or None."""
-    rents = sorted((price.date, price.rent) for price in prices if price.rent is not None)
-    return rents[-1][1] if rents else None
 
 
 @files.cached
@@ -359,9 +367,8 @@ def known_chip(name: str) -> Chip | None:
 
 
 def _with_memory(name: str) -> Chip | None:
-    """Return the chip of a name that ends with a memory: the variant that has it, or the chip with that memory instead of its own.
-
-    'h100 94gb' is h100-nvl, and 'rtx4090 48gb' an RTX 4090 with 48 GiB, as some shops sell it."""
+    """Return the chip of a name that ends with a memory: the variant that has it, or the chip with that memory instead of its own. 'h100
+    94gb' is h100-nvl, and 'rtx4090 48gb' an RTX 4090 with 48 GiB, as some shops sell it."""
     match = re.fullmatch(r"(.*[^\s-])[\s-]*?(?<![\d.])(\d{1,6})\s*gi?b", re.sub(_VENDORS, "", name.lower()).strip())
     if match is None or not int(match[2]):
         return None
@@ -392,8 +399,7 @@ def read_chip(path: Path) -> Chip:
 
 # The CPU of a host, and chips by informal names.
 
-GENERIC_CPU = "cpu"
-"""The CPU of hosts that name none: a desktop with two channels of DDR5 (data/chips/cpu.toml)."""
+GENERIC_CPU = "cpu"  # the CPU of hosts that name none: a desktop with two channels of DDR5 (data/chips/cpu.toml)
 NOT_IN_NAMES = frozenset({"nvidia", "geforce", "rtx", "apple", "amd", "radeon", "instinct", "gpu", "tesla", "generation"})
 """Words that people leave out of a card's name."""
 
@@ -418,8 +424,7 @@ def host_bandwidth(cluster: Cluster) -> float:
     return SERVER_BANDWIDTH if cluster.chip.network else find_chip(GENERIC_CPU).bandwidth
 
 
-MEMORY_TOLERANCE = 0.1
-"""A memory in a chip's name that differs by more is another variant of it; less is rounding, or GB for GiB."""
+MEMORY_TOLERANCE = 0.1  # a memory in a chip's name that differs by more is another variant of it; less is rounding, or GB for GiB
 
 
 def words_in(text: str) -> frozenset[str]:

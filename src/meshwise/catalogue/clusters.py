@@ -1,6 +1,6 @@
 """Parse a line of text that names a cluster: '48x8xa100-80gb', 'jean-zay:48', 'tpu-v5p:16x20x28', '4 pods of tpu-v5p', a TOML path.
 
-cluster  = catalogue name [":" nodes] | count "x" catalogue name | torus | hosts ["@" network] | sites | path to a .toml
+cluster  = catalogue name [":" nodes] | count "x" catalogue name | torus | hosts ["@" network [":" kind]] | sites | path to a .toml
 sites    = count "x" "(" cluster of several nodes ")" "@" network ["," latency]
 torus    = [pods "x" | pods " pods of "] chip [":" AxBxC] | chip ":" pods " pods" | [slices "x"] version "-" size, as in 2 x v5e-256
 hosts    = host {"+" host}          host  = [count "x"] "(" cards ")" | nodes "x" count "x" chip | cards
@@ -8,31 +8,34 @@ cards    = card {"+" card}          card  = [count "x"] chip
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meshwise import units
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import (
+    FABRICS,
     UNKNOWN_HOST,
     Chip,
     Cluster,
     Host,
     Link,
     Node,
-    Price,
     Source,
     Tier,
     chip_names,
+    chips,
+    fabric_of,
     find_chip,
     known_chip,
     variants,
 )
 from meshwise.catalogue.pods import MAX_DEVICES, SLICES, number, one_pod, shape_missing, slices_in_text, torus_of
+from meshwise.catalogue.prices import Price, check_seller
 from meshwise.errors import UserError, did_you_mean, quoted
 
-MAX_NESTING = 4
-"""Deepest nesting of parentheses: sites of sites."""
+MAX_NESTING = 4  # deepest nesting of parentheses: sites of sites
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +74,11 @@ def find_cluster(text: str) -> Cluster:
         slices = slices_in_text(plain) if SLICES.fullmatch(plain) else None
         cluster = _named(plain, text) or slices or torus_of(plain, text) or _hosts(plain, text)
     if at:
-        link = Link(name=network.strip(), bandwidth=units.parse(network, "bytes/s"))
+        rate, colon, fabric = network.partition(":")
+        link = Link(name=network.strip(), bandwidth=units.parse(rate, "bytes/s"))
+        if colon and not fabric_of(link):
+            kinds = ", ".join(name for name, _ in FABRICS)
+            raise UserError(f"cluster {quoted(text)}: unknown kind of network {quoted(fabric)}; expected one of {kinds}")
         cluster = replace(cluster, name=text.strip(), network=link)
     elif cluster.node_count > 1 and cluster.network is None:
         cluster = _with_vendor_network(cluster, text)
@@ -102,14 +109,21 @@ def _sites(text: str) -> Cluster | None:
     return _check_size(whole, text)
 
 
-def adjusted(cluster: Cluster, *, link: float = 0.0, price: float = 0.0, memory: float = 0.0) -> Cluster:
+def adjusted(cluster: Cluster, *, link: float = 0.0, price: float = 0.0, memory: float = 0.0, seller: str = "") -> Cluster:
     """Return the cluster with the user's own bandwidth between the devices of a node, price of a device and memory of a host, where they
-    are given."""
+    are given, or with the list prices of one seller."""
     if memory:
         hosts = tuple((count, replace(node, host=replace(node.host, memory=memory))) for count, node in cluster.nodes)
         cluster = replace(cluster, nodes=hosts)
     cluster = with_link(cluster, link) if link else cluster
+    cluster = replace(cluster, seller=check_seller(seller, every_price())) if seller else cluster
     return replace(cluster, price=price) if price else cluster
+
+
+def every_price() -> Iterator[Price]:
+    """Yield the prices of all chips and clusters of the catalogue."""
+    for known in (*chips(), *cluster_files().values()):
+        yield from known.prices
 
 
 def with_link(cluster: Cluster, bandwidth: str | float) -> Cluster:

@@ -15,8 +15,7 @@ CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"
 
 VERSION = re.compile(r"([a-zA-Z][\w.-]*?)[\s@=:-]*=*[\s-]*v?b?\d[\w.+-]*")
 """A name with a version: vllm==0.9, sglang-0.5.1, llama.cpp b4000."""
-LARGE_CHIP_BYTES = 70 * 2.0**30
-"""Memory from which vLLM and SGLang use larger defaults."""
+LARGE_CHIP_BYTES = 70 * 2.0**30  # memory from which vLLM and SGLang use larger defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,106 +89,76 @@ class Runtime:
 
     key: str = field(default="", metadata={"derived": True})
     name: str
-    engine: str
-    """The engine's name."""
-    releases: tuple[str, ...] = ()
-    """Beginnings of the versions that an earlier build stands for: '0.5', '0.6'."""
-    fitted_on: str
-    """Source of the calibrated sizes."""
+    engine: str  # the engine's name
+    releases: tuple[str, ...] = ()  # beginnings of the versions that an earlier build stands for: '0.5', '0.6'
+    fitted_on: str  # source of the calibrated sizes
     sources: tuple[Source, ...]
 
     cache_types: tuple[CacheType, ...]
-    pad: int = 256
-    """The KV cache of a sequence is padded to a multiple of this many tokens."""
-    windows: tuple[str, ...] = ()
-    """Model types whose sliding windows limit their KV cache; 'all' for every type."""
+    pad: int = 256  # the KV cache of a sequence is padded to a multiple of this many tokens
+    windows: tuple[str, ...] = ()  # model types whose sliding windows limit their KV cache; 'all' for every type
     files_by_order: bool = False
     """Files of this build's time were quantised with layers counted in file order (formats.weights, by_file)."""
-    state_bytes: int = 4
-    """Bytes per element of a recurrent state."""
-    batch: int = 512
-    """Tokens of a long prompt that are computed at once (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)."""
+    state_bytes: int = 4  # bytes per element of a recurrent state
+    batch: int = 512  # tokens of a long prompt that are computed at once (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)
     scheduled: int = 0
     """Tokens that the scheduler hands over at once, if they are computed in several micro-batches (llama.cpp's n_batch); 0: `batch`."""
-    cache_share: Count = 1.0
-    """Fraction of the memory left by weights and buffers that the KV cache takes."""
-    sequences: int = 256
-    """The most requests that are computed at once (vLLM's max_num_seqs, TensorRT-LLM's max_batch_size)."""
-    large_batch: int = 0
-    """`batch` on devices of 70 GiB and more, where the engine's default differs; 0: the same."""
-    large_sequences: int = 0
-    """`sequences` on devices of 70 GiB and more; 0: the same."""
-    continuous: bool = True
-    """Whether a request joins the others as soon as there is room, and leaves when it is done."""
+    cache_share: Count = 1.0  # fraction of the memory left by weights and buffers that the KV cache takes
+    sequences: int = 256  # the most requests that are computed at once (vLLM's max_num_seqs, TensorRT-LLM's max_batch_size)
+    large_batch: int = 0  # `batch` on devices of 70 GiB and more, where the engine's default differs; 0: the same
+    large_sequences: int = 0  # `sequences` on devices of 70 GiB and more; 0: the same
+    continuous: bool = True  # whether a request joins the others as soon as there is room, and leaves when it is done
     chunked: bool = True
     """Whether one pass computes decode tokens and parts of prompts together; otherwise passes of prompts interrupt decoding."""
-    small_on: tuple[str, ...] = ()
-    """Architectures on which the smaller defaults are used whatever the memory (vLLM: A100)."""
-    poll_passes: int = 1
-    """Passes between two looks for new requests (SGLang's --scheduler-recv-interval)."""
+    small_on: tuple[str, ...] = ()  # architectures on which the smaller defaults are used whatever the memory (vLLM: A100)
+    poll_passes: int = 1  # passes between two looks for new requests (SGLang's --scheduler-recv-interval)
+    fused_reduce: bool = False
+    """Whether the kernel of an all-reduce also adds the residual, normalises and rounds what the next product reads."""
     paged: bool = False
     """Whether a request occupies the blocks of the tokens it has; otherwise its whole context is allocated at the start."""
     grouped_pages: bool = False
     """Whether layers of all kinds take equal pages from one pool (vLLM), so that windows and states fill pages of full attention."""
-    samples_all: bool = False
-    """Whether memory is kept for the logits of as many requests as can be computed at once."""
+    samples_all: bool = False  # whether memory is kept for the logits of as many requests as can be computed at once
     reserves: bool = False
     """Whether a paged engine admits a request only if its whole output fits too, so that none is ever preempted (TensorRT-LLM)."""
     repeats_keys: bool = False
     """Whether attention copies keys and values for every query head that shares them before it reads them."""
-    prefixes: bool = False
-    """Whether it finds prefixes of earlier prompts in its cache."""
-    launches: int = 56
-    """Kernels of a layer in a prompt's micro-batch."""
+    per_head_on: tuple[str, ...] = ()  # backends whose flash kernels read shared keys and values again for every query head
+    per_head: bool = False  # whether the build is one of these
+    prefixes: bool = False  # whether it finds prefixes of earlier prompts in its cache
+    launches: int = 56  # kernels of a layer in a prompt's micro-batch
     queue: int = 1024
     """Kernels that the host can queue on a device before it waits for the device. A stage with more of them holds up the host, which then
     feeds the next device late, so that micro-batches do not overlap (70B in Q4_K_M on 2 and 4 RTX 4090)."""
-    flash: bool = True
-    """Whether flash attention is on by default."""
-    gguf: bool = False
-    """Reads GGUF files, and splits by layers by default."""
+    flash: bool = True  # whether flash attention is on by default
+    gguf: bool = False  # reads GGUF files, and splits by layers by default
     int8_products: bool = False
     """Multiplies in int8 or accumulates in 16 bits, so that GeForce cards, which halve the rate of 32-bit sums, run at full rate."""
-    joined: bool = False
-    """Products that read the same input are fused: queries, keys and values; gate and up."""
+    joined: bool = False  # products that read the same input are fused: queries, keys and values; gate and up
     alone: Count = 1.0
     """Fraction of a layer's kernels that remain with one sequence, if the engine has kernels for a single token that include norms, gates
     and sums; 1 if it has none."""
 
-    element: int = 4
-    """Bytes of an activation."""
-    copies: int = 1
-    """Copies of its inputs, if several devices work on micro-batches as a pipeline."""
-    mask_bytes: Count = 2.0
-    """Per token and key, with flash attention."""
-    plain_mask_bytes: Count = 4.0
-    """Per token and key, without flash attention."""
-    plain_masks: Count = 0.0
-    """Masks in addition to the copies, without flash attention."""
-    attention_hidden: Count = 4.0
-    """In addition to the scores, without flash attention."""
-    ffn_widths: Count = 3.0
-    """Arrays of batch x feed-forward width alive at once."""
+    element: int = 4  # bytes of an activation
+    copies: int = 1  # copies of its inputs, if several devices work on micro-batches as a pipeline
+    mask_bytes: Count = 2.0  # per token and key, with flash attention
+    plain_mask_bytes: Count = 4.0  # per token and key, without flash attention
+    plain_masks: Count = 0.0  # masks in addition to the copies, without flash attention
+    attention_hidden: Count = 4.0  # in addition to the scores, without flash attention
+    ffn_widths: Count = 3.0  # arrays of batch x feed-forward width alive at once
     ffn_hidden: Count = 4.0
     logits_hidden: Count = 1.0
-    logit_rows: Count = 0.0
-    """Tokens whose logits are computed at once; 0: the whole batch."""
-    logit_copies: Count = 1.0
-    """Arrays of logits in float32 that are alive at once, where tokens are sampled on the device."""
+    logit_rows: Count = 0.0  # tokens whose logits are computed at once; 0: the whole batch
+    logit_copies: Count = 1.0  # arrays of logits in float32 that are alive at once, where tokens are sampled on the device
     token_reserve: Bytes = 0.0
     """Kept free for every token of the largest pass, whatever the model, where the engine does not measure activations (SGLang)."""
-    communication: Bytes = 0.0
-    """Buffers of collectives on each device of a tensor-parallel group."""
-    hop_hidden: Count = 0.0
-    """For inputs from another device, in addition to the copies."""
-    first_hops: Count = 1.0
-    """Number of such inputs on the first of several devices; every other has one."""
+    communication: Bytes = 0.0  # buffers of collectives on each device of a tensor-parallel group
+    hop_hidden: Count = 0.0  # for inputs from another device, in addition to the copies
+    first_hops: Count = 1.0  # number of such inputs on the first of several devices; every other has one
     host_hidden: Count = 1.0
-    host_copied: Count = 0.0
-    """In host memory, per copy."""
+    host_copied: Count = 0.0  # in host memory, per copy
 
-    context: Bytes = 0.0
-    """CUDA context, libraries and workspaces per device."""
+    context: Bytes = 0.0  # CUDA context, libraries and workspaces per device
     reported: Count = 1.0
     """Share of a device's memory that its driver reports as the total, of which `usable` is a share: 79.11 of an H100's 80 GiB."""
     usable: dict[Kind, Count] = field(default_factory=dict[Kind, Count])

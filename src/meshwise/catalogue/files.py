@@ -17,16 +17,11 @@ from typing import Any, TypeVar
 from meshwise.errors import UserError, quoted
 
 BUILT_IN = Path(__file__).parent.parent / "data"
-MAX_FILE_BYTES = 16 * 2**20
-"""Bytes. No chip, cluster or config.json comes near this; a larger file was named by mistake."""
-READ_BYTES = 1 << 18
-"""Bytes that are read at once, and that can be looked at before a file is read."""
-SUFFIXES = {"models": ".json", "measurements": ".csv"}
-"""Suffixes of the files in folders that hold no TOML."""
-TYPO_SIMILARITY = 0.75
-"""Similarity (difflib's ratio) above which a misspelt name is taken to mean another."""
-SUGGESTED_SIMILARITY = 0.5
-"""Similarity above which a name with the same leading word is suggested."""
+MAX_FILE_BYTES = 16 * 2**20  # bytes. No chip, cluster or config.json comes near this; a larger file was named by mistake.
+READ_BYTES = 1 << 18  # bytes that are read at once, and that can be looked at before a file is read
+SUFFIXES = {"models": ".json", "measurements": ".csv"}  # suffixes of the files in folders that hold no TOML
+TYPO_SIMILARITY = 0.75  # similarity (difflib's ratio) above which a misspelt name is taken to mean another
+SUGGESTED_SIMILARITY = 0.5  # similarity above which a name with the same leading word is suggested
 
 _CACHES: list[Any] = []
 Read = TypeVar("Read", bound=Callable[..., Any])
@@ -74,16 +69,14 @@ def names(kind: str) -> list[str]:
 
 
 def squeeze(name: str) -> str:
-    """Drop case and punctuation, which do not count in names: 'RTX 4060 Ti-16GB' becomes 'rtx4060ti16gb'.
-
-    A decimal point stays, since 'OPT 1.3B' and 'OPT 13B' are two models. So do the marks of a cluster: 'a10:0' is not 'a100'."""
+    """Drop case and punctuation, which do not count in names: 'RTX 4060 Ti-16GB' becomes 'rtx4060ti16gb'. A decimal point stays, since
+    'OPT 1.3B' and 'OPT 13B' are two models. So do the marks of a cluster: 'a10:0' is not 'a100'."""
     return re.sub(r"(?<!\d)\.|\.(?!\d)|[^\w.:()]|_", "", name.lower())
 
 
 def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[str]] | None = None) -> list[str]:
-    """Return the names that contain every word, in themselves or in one of their `aliases`; case and punctuation do not count.
-
-    A name that is exactly `words` is returned alone. Without words, all names are returned."""
+    """Return the names that contain every word, in themselves or in one of their `aliases`; case and punctuation do not count. A name that
+    is exactly `words` is returned alone. Without words, all names are returned."""
     listed = list(names)
     exact = [name for name in listed if squeeze(name) == squeeze(words)]
     pieces = [squeeze(word) for word in words.split()]
@@ -95,11 +88,9 @@ def matching(words: str, names: Iterable[str], aliases: Mapping[str, Iterable[st
 
 
 def similar(given: str, names: Iterable[str]) -> list[str]:
-    """Return the names that `given` may stand for, closest first; empty if nothing is close.
-
-    An incomplete name stands for all that contain it. A misspelt one stands for the closest with a similarity above TYPO_SIMILARITY,
-    else, above SUGGESTED_SIMILARITY, for the one with the same leading word and the longest common start: 'glm-4.5-air' does not stand
-    for 'llama-4-maverick'."""
+    """Return the names that `given` may stand for, closest first; empty if nothing is close. An incomplete name stands for all that
+    contain it. A misspelt one stands for the closest with a similarity above TYPO_SIMILARITY, else, above SUGGESTED_SIMILARITY, for the
+    one with the same leading word and the longest common start: 'glm-4.5-air' does not stand for 'llama-4-maverick'."""
     plain, word = squeeze(given), leading_word(given)
     matcher = SequenceMatcher(b=plain, autojunk=False)
     scores = {name: _likeness(matcher, squeeze(name)) for name in names}
@@ -112,9 +103,8 @@ def similar(given: str, names: Iterable[str]) -> list[str]:
 
 
 def _likeness(matcher: "SequenceMatcher[str]", name: str) -> tuple[float, float]:
-    """Return difflib's similarity of `name` and the matcher's text, and the share of their letters in any order.
-
-    Similarities below SUGGESTED_SIMILARITY are not computed, and are 0."""
+    """Return difflib's similarity of `name` and the matcher's text, and the share of their letters in any order. Similarities below
+    SUGGESTED_SIMILARITY are not computed, and are 0."""
     matcher.set_seq1(name)
     letters = matcher.quick_ratio() if matcher.real_quick_ratio() >= SUGGESTED_SIMILARITY else 0.0
     return (matcher.ratio() if letters >= SUGGESTED_SIMILARITY else 0.0), letters
@@ -178,6 +168,17 @@ def table_of(path: Path) -> dict[str, object]:
         return tomllib.loads(text_of(path))
     except (ValueError, RecursionError) as error:  # ValueError: malformed, or a number of thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def write_own(kind: str, name: str, content: str) -> Path:
+    """Write a file to a sub-folder of the user's folder, which is made if need be; return its path."""
+    folder = user_folder() / kind
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot create the folder {folder}: {error.strerror}; MESHWISE_HOME names another") from None
+    write(folder / name, content)
+    return folder / name
 
 
 def write(path: Path, content: str | bytes) -> None:

@@ -22,15 +22,13 @@ Loss = Literal["materialised", "compiled", "kernel", "chunked", "fused"]
 LOSSES: tuple[str, ...] = get_args(Loss)
 Graphs = Literal["none", "partial", "full"]
 GRAPHS: tuple[str, ...] = get_args(Graphs)
-OVERLAPS = ("tp", "ep", "pp", "dp")
-"""Communication that a program may hide behind compute."""
+OVERLAPS = ("tp", "ep", "pp", "dp")  # communication that a program may hide behind compute
 OVERLAP_FACTS: dict[str, tuple[str, ...]] = {
     "tp": ("overlaps_tp",), "ep": ("overlaps_experts",), "pp": ("overlaps_stages",), "dp": ("overlaps_reduction", "overlaps_gather"),
     "reduce": ("overlaps_reduction",), "gather": ("overlaps_gather",),
 }  # fmt: skip
 """Facts of a Framework by word of `--overlap`: dp is the reduction of gradients and the gathering of updated weights, each a word too."""
-ELEMENT_BYTES = {"fp32": 4, "bf16": 2}
-"""Bytes per element of the dtypes in which gradients are summed and reduced."""
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2}  # bytes per element of the dtypes in which gradients are summed and reduced
 FLASH_SHARES: dict[str, dict[str, float]] = {
     "triton": {"Ampere": 0.35, "Hopper": 0.25, "Blackwell": 0.2, "": 0.3},
     "fa2": {"Ampere": 0.62, "Ada Lovelace": 0.6, "Hopper": 0.4, "Blackwell": 0.27, "CDNA 3": 0.35, "CDNA 2": 0.3, "": 0.5},
@@ -48,8 +46,7 @@ LOGIT_BYTES: dict[str, float] = {"materialised": 12.0, "compiled": 8.0, "kernel"
 ones or their gradient; a cross-entropy kernel, in chunks or fused with the head or not, reads 16-bit logits and overwrites them with their
 gradients. Chunked and fused losses keep none of them."""
 COMPILED_LOGIT_BYTES = LOGIT_BYTES["compiled"]
-COMPILED_CASTS = 0.5
-"""`Framework.casts` where a compiler joins casts with the kernels around them."""
+COMPILED_CASTS = 0.5  # `Framework.casts` where a compiler joins casts with the kernels around them
 
 
 def flash_share(kernel: str, architecture: str) -> float:
@@ -153,8 +150,8 @@ class Framework:
     """The product of experts' gate and up computes the gate too, tokens are read once when they are spread over the rows of their experts,
     and products of their gradients leave the squares for the gradient norm."""
     workspace: Bytes = 0.0
-    """What its kernels allocate on a GPU beside tensors, if it reports the bytes that torch has allocated: the CUDA context, which a probe
-    measures, is not among them. 0: the context of the calibration; one that was fitted to its runs has its own."""
+    """Bytes that its kernels allocate on a GPU beside tensors, if it reports the bytes that torch has allocated: the CUDA context, which a
+    probe measures, is not among them. 0: the context of the calibration; one that was fitted to its runs has its own."""
     frees_gradients: bool = False
     """Gradients exist from the backward pass that computes them to the update; otherwise in buffers that are allocated once."""
     cached: Count = 0.0
@@ -173,7 +170,7 @@ class Framework:
     """ZeRO stages that it offers besides 0."""
     recompute: tuple[str, ...] = ("none", "selective", "full")
     """Values of the axis `recompute` that it offers."""
-    selective: Literal["core_attn", "operations"] = "core_attn"
+    selective: str = "core_attn"
     """Selective recomputation: attention without its projections, or every second product and all that is not a product."""
     stops_early: bool = False
     """Recomputes a layer only up to its last product, whose result no gradient needs: XLA removes it, PyTorch's checkpoint stops there."""
@@ -202,7 +199,7 @@ class Framework:
     bucket: Count = 0.0
     """Parameters whose gradients are reduced in one collective, at least; 0: those of a layer."""
     bucket_per_rank: Count = 0.0
-    """The same for each data-parallel rank, so that latency does not outgrow bandwidth where there are many."""
+    """`bucket` for each data-parallel rank, so that latency does not outgrow bandwidth where there are many."""
     gathers_by_rank: bool = False
     """Gathers updated weights (ZeRO 1 and 2) by broadcasts of each rank's part, one after another."""
     adapter_targets: str = ""
@@ -244,6 +241,8 @@ class Framework:
     """Hides sends between pipeline stages behind other micro-batches beyond what its schedule does."""
     overlaps_experts: bool = False
     """Sends one micro-batch's tokens to their experts while another computes (DualPipe)."""
+    interleaves_experts: bool = False
+    """Whether it does so only between chunks of a pipeline, or without one, and never with full recompute."""
     dispatch_bytes: int = 2
     """Bytes per element of a token sent to an expert; the sum that comes back has 2."""
     communication_sms: int = 0
@@ -268,6 +267,8 @@ class Framework:
     expert_parallel: bool = True
     replicates: bool = True
     """Data ranks can each hold the whole model (ZeRO 0)."""
+    written_by: tuple[str, ...] = ()
+    """Programs of `export` that write its plans, where none has its name: FSDP's are those of accelerate."""
     through: tuple[str, ...] = ()
     """Frameworks by which it can shard instead of its own way, as the Hugging Face Trainer does through DeepSpeed."""
     excludes: tuple[str, ...] = ()
@@ -330,12 +331,16 @@ class Framework:
         """Return bytes moved per logit with a loss of this kind: its own, or another that a run names."""
         return self.logit_bytes if loss == self.loss else LOGIT_BYTES[loss]
 
-    def told(self, *, attention: str = "", overlap: str = "", graphs: str = "", gradients: str = "") -> "Framework":
+    def told(
+        self, *, attention: str = "", overlap: str = "", graphs: str = "", gradients: str = "", modules: str = ""
+    ) -> "Framework":
         """Return the framework with facts that a run states; '' leaves them as they are."""
         changes: dict[str, Any] = dict(overlap_changes(overlap))
         if attention:
             changes |= {"attention": _one_of("attention kernel", attention, KERNELS), "attention_on": ()}
             changes |= {"dropout": True} if attention == "unfused" and self.flash_attention else {}
+        if modules:
+            changes |= {"selective": modules}
         if graphs:
             changes |= {"graphs": _one_of("kind of graphs", graphs, GRAPHS), "graphs_alone": False}
         if gradients:
@@ -351,8 +356,7 @@ class Framework:
         return fused if self.compiled else self
 
     def on(self, kind: str, architecture: str = "") -> "Framework":
-        """Return the framework as it runs on a kind of chip: without kernels and graphs that need a GPU elsewhere; on a GPU with the rate
-        of its attention kernel there."""
+        """Return the framework on a kind of chip: elsewhere without kernels that need a GPU; on one with the rate of its attention."""
         if kind == "gpu" and self.program:
             rates = (flash_share(one.kernel(architecture), architecture) for one in (self, find_framework(self.program)))
             return replace(self, flash_ratio=next(rates) / next(rates))
@@ -424,8 +428,7 @@ def usual(kind: str, model_type: str, *, devices: int, nodes: int, adapts: bool 
     return ("fsdp", "accelerate", "deepspeed")
 
 
-OLDEST = "2010-01-01"
-"""A day before every release."""
+OLDEST = "2010-01-01"  # a day before every release
 
 
 SHARDING_FACTS = (
@@ -438,8 +441,7 @@ SHARDING_FACTS = (
 
 
 def _through(own: Framework, other: Framework) -> Framework:
-    """Return a program as it trains where it shards through another framework instead of its own way. Its data ranks have no replicas
-    then: those are of its own way."""
+    """Return a program that shards through another framework; its data ranks have no replicas then, which are its own way."""
     if other.program not in own.through:
         raise UserError(f"{own.name} does not shard through {other.name}; expected {' or '.join((own.program, *_ways(own)))}")
     facts: dict[str, Any] = {name: getattr(other, name) for name in SHARDING_FACTS}
@@ -531,8 +533,7 @@ def _released(key: str, facts: Mapping[str, Any], where: str, release: str) -> F
     )
 
 
-RELEASE_KEYS = ("release", "date", "source")
-"""What an entry of `releases` states besides facts."""
+RELEASE_KEYS = ("release", "date", "source")  # keys of an entry of `releases` that are no facts
 
 
 def _entries(facts: Mapping[str, Any], where: str) -> list[tuple[Release, dict[str, Any]]]:

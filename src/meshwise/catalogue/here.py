@@ -2,17 +2,15 @@
 
 import os
 import platform
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 from meshwise.catalogue import chips
 from meshwise.errors import UserError, quoted
 from meshwise.units import GIB
+from meshwise.workers import tool
 
-NETWORK = "10Gbps"
-"""Assumed between nodes whose network is unknown."""
+NETWORK = "10Gbps"  # assumed between nodes whose network is unknown
 
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Files in which Linux states a container's memory limit: control groups version 2 and version 1."""
@@ -25,8 +23,6 @@ def device() -> str:
 
 def gpus() -> list[str]:
     """Return the names of this machine's NVIDIA GPUs, as many as CUDA_VISIBLE_DEVICES exposes."""
-    if shutil.which("nvidia-smi") is None:
-        return []
     names = _lines("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return names if visible is None else names[: len([number for number in visible.split(",") if number.strip()])]
@@ -35,16 +31,13 @@ def gpus() -> list[str]:
 def _lines(*command: str) -> list[str]:
     """Return the lines that a program prints; none where it fails or is not there."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        return [line.strip() for line in tool.output(*command).splitlines() if line.strip()]
+    except tool.ToolError:
         return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
 
 
 def radeons() -> list[str]:
     """Return the names of this machine's AMD GPUs, as rocm-smi prints them."""
-    if shutil.which("rocm-smi") is None:
-        return []
     head, *rows = [line.split(",") for line in _lines("rocm-smi", "--showproductname", "--csv")] or [[]]
     column = next((i for i, title in enumerate(head) if title.lower() == "card series"), None)
     return [row[column].strip() for row in rows if len(row) > column] if column is not None else []
@@ -81,9 +74,7 @@ def host_memory() -> float:
 
 
 def cluster_text(device: str, devices: int, nodes: int) -> str:
-    """Return `nodes` machines like this one as the text of a cluster, or '' if the catalogue does not have its chip.
-
-    The chip is the one that `meshwise probe` measured, if there is one, else the catalogue's."""
+    """Return `nodes` machines like this one as the text of a cluster, or '' if the catalogue does not have its chip."""
     measured = chips.known_chip(chips.part_of_here(devices if device == "cpu" else 1))
     if device == "cpu":
         chip = measured if measured and measured.kind == "cpu" else chips.find_chip("cpu")

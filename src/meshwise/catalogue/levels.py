@@ -5,32 +5,19 @@ calibration: the prior of the architecture, then what data/levels.toml knows abo
 fitted to this very chip and framework, where there is one.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from meshwise.catalogue import calibrations, files
 from meshwise.catalogue.calibrations import Calibration, Level, coefficients
-from meshwise.catalogue.chips import Chip, Cluster, Link
+from meshwise.catalogue.chips import Chip, Cluster, Link, fabric_of
 from meshwise.catalogue.frameworks import Framework, find_framework, flash_share
 from meshwise.errors import UserError
 from meshwise.units import parse
 
-FABRICS = (
-    ("omni-path", r"omni.?path|opa"), ("efa", r"\befa\b"), ("slingshot", r"slingshot"),
-    ("infiniband", r"infiniband|\b(ndr|hdr|xdr|edr|ib)\b|quantum"), ("roce", r"roce|spectrum"), ("dcn", r"\bdcn\b"),
-)  # fmt: skip
-"""Networks between nodes by the words in their names. Any other is '', of which nothing is known."""
-SOLD_FABRICS = ("infiniband", "efa", "roce")
-"""Networks that today's GPUs are sold with, by vendors and clouds."""
+SOLD_FABRICS = ("infiniband", "efa", "roce")  # networks that today's GPUs are sold with, by vendors and clouds
 Values = Mapping[str, float]
-
-
-def fabric_of(link: Link | None) -> str:
-    """Return the kind of network that a link's name tells."""
-    text = link.name.lower() if link else ""
-    return next((name for name, pattern in FABRICS if re.search(pattern, text)), "")
 
 
 @dataclass(frozen=True)

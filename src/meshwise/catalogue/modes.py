@@ -9,8 +9,7 @@ Effect = Literal["adds", "at least"]
 """Whether each counted thing adds its seconds to the step, or the step takes at least the sum of them."""
 Counted = Literal["step", "micro-batch", "layer and tensor rank"]
 """What is counted: the step, its micro-batches, or micro-batches x layers of a stage x tensor-parallel ranks."""
-Stages = Literal["any", "one", "two", "several", "more than two"]
-"""The pipeline stages of the runs that can be in the mode."""
+Stages = Literal["any", "one", "two", "several", "more than two"]  # the pipeline stages of the runs that can be in the mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,14 +19,10 @@ class Mode:
     effect: Effect
     per: Counted
     stages: Stages = "any"
-    seconds: Seconds
-    """For each counted thing."""
-    spread: Count
-    """Standard deviation of ln(measured / predicted) of runs in the mode, where the prediction includes it."""
-    share: Count
-    """Runs in the mode, over the runs that would show it."""
-    rows: Count
-    """Runs that it was found in."""
+    seconds: Seconds  # for each counted thing
+    spread: Count  # standard deviation of ln(measured / predicted) of runs in the mode, where the prediction includes it
+    share: Count  # runs in the mode, over the runs that would show it
+    rows: Count  # runs that it was found in
 
     @property
     def usual(self) -> bool:

@@ -28,10 +28,8 @@ class Origin:
     rows: float
     fitted_on: str
     date: str
-    file: str
-    """Its path; 'built in' for those that ship."""
-    digest: str
-    """The first characters of the SHA-256 of its file, as sha256sum prints it."""
+    file: str  # its path; 'built in' for those that ship
+    digest: str  # the first characters of the SHA-256 of its file, as sha256sum prints it
     sources: tuple[Source, ...] = ()
 
 

@@ -1,7 +1,4 @@
-"""Plugins: modules of ours, found in their folder, and modules that other packages register under an entry-point group.
-
-A file in the folder is enough for one of ours. Its name is the plugin's, punctuation aside: `llamacpp.py` is 'llama.cpp'.
-"""
+"""Plugins: modules of ours, found in their folder, and modules that other packages register under an entry-point group."""
 
 import sys
 from collections.abc import Sequence
@@ -19,8 +16,7 @@ from meshwise.errors import UserError
 
 @lru_cache(maxsize=32)
 def _entries(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name. Finding them reads every installed package, so they are kept for as long as the folders
-    of packages (`path`) are the same."""
+    """Return the entry points of a group by name."""
     # a source tree may run beside the metadata of an older installation, which registered our own modules too
     return {entry.name: entry for entry in entry_points(group=group) if not entry.value.startswith("meshwise.")}
 

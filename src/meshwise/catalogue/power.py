@@ -9,7 +9,7 @@ from meshwise.catalogue.chips import Chip, Source
 from meshwise.errors import UserError, quoted
 from meshwise.units import Count
 
-Sold = Literal["in servers", "as cards"]
+Sold = Literal["in servers", "as cards", ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,26 +18,20 @@ class Power:
 
     key: str = field(default="", metadata={"derived": True})
     chips: tuple[str, ...]
-    sold: Sold
-    """The kind of chips that it stands for where they have no file of their own."""
-    idle: Count
-    """No program has opened the device."""
-    base: Count
-    """A program runs, and the memory and the matrix units do nothing."""
-    flop: Count
-    """Added at the datasheet's peak of products."""
-    byte: Count
-    """Added at the datasheet's bandwidth."""
-    held: Count
-    """What the device draws where its limit holds it back."""
+    sold: Sold  # the kind of chips that it stands for where they have no file of their own; '' for none
+    idle: Count  # no program has opened the device
+    base: Count  # a program runs, and the memory and the matrix units do nothing
+    flop: Count  # added at the datasheet's peak of products
+    byte: Count  # added at the datasheet's bandwidth
+    held: Count  # what the device draws where its limit holds it back
     flop_exponent: Count
     byte_exponent: Count
-    """Rate over that without a lower limit = (power that is left above `base` over that needed) to this power: of work bound by
+    """Rate over that without a lower limit = (power that is left above `fixed` over that needed) to this power: of work bound by
     products, and of work bound by memory."""
+    fixed: Count  # what no lower clock saves
     fitted_on: str
     date: str
-    error: Count
-    """Largest error on workloads left out of the fit."""
+    error: Count  # largest error on workloads left out of the fit
     sources: tuple[Source, ...]
 
 
@@ -64,7 +58,7 @@ def powers() -> tuple[Power, ...]:
 def power_of(chip: Chip) -> Power:
     """Return the shares of a chip: its own, else those of chips that are sold as it is."""
     own = next((power for power in powers() if chip.key in power.chips), None)
-    sold = "in servers" if chip.network else "as cards"
+    sold = "in servers" if chip.in_servers else "as cards"
     return own or next(power for power in powers() if power.sold == sold)
 
 

@@ -13,14 +13,11 @@ class Quality:
     key: str = field(default="", metadata={"derived": True})
     title: str
     url: str
-    measure: str = ""
-    """Name of the score, such as perplexity, that `changes` are differences of."""
-    changes: dict[str, Count] = field(default_factory=dict[str, Count])
-    """By format, the value minus that of 16-bit weights."""
+    measure: str = ""  # name of the score, such as perplexity, that `changes` are differences of
+    changes: dict[str, Count] = field(default_factory=dict[str, Count])  # by format, the value minus that of 16-bit weights
     words: dict[str, str] = field(default_factory=dict[str, str])
     """By format, what the source states without a figure of one measure."""
-    models: tuple[str, ...] = ()
-    """Model types that it is about; empty: formats in general."""
+    models: tuple[str, ...] = ()  # model types that it is about; empty: formats in general
 
     def note(self, fmt: str) -> str:
         """Return its statement about a format; '' where it has none."""

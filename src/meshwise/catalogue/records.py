@@ -1,7 +1,4 @@
-"""Records: frozen dataclasses read from TOML that people write, written as TOML, and restored from JSON that meshwise wrote.
-
-The types of the fields are the schema: `memory: Bytes` reads '80GiB', `tuple[Source, ...]` reads an array of tables.
-"""
+"""Records: frozen dataclasses read from TOML that people write, written as TOML, and restored from JSON that meshwise wrote."""
 
 import importlib
 import json

@@ -15,14 +15,10 @@ USES: tuple[Use, ...] = get_args(Use)
 class Weights:
     """The weights of one model, and what its release states about it."""
 
-    gguf: str = ""
-    """The hub's repository of GGUF files; '' where none is known."""
-    awq: str = ""
-    """The repository of its publisher with 4-bit AWQ weights."""
-    ollama: str = ""
-    """Its tag in Ollama's library, which is Q4_K_M there, or the format that it is published in."""
-    uses: tuple[Use, ...] = ()
-    """What it is for, where that differs from the other models of the release."""
+    gguf: str = ""  # the hub's repository of GGUF files; '' where none is known
+    awq: str = ""  # the repository of its publisher with 4-bit AWQ weights
+    ollama: str = ""  # its tag in Ollama's library, which is Q4_K_M there, or the format that it is published in
+    uses: tuple[Use, ...] = ()  # what it is for, where that differs from the other models of the release
     scores: dict[str, Count] = field(default_factory=dict[str, Count])
     """Percent by benchmark; a release of another benchmark's year is another benchmark. Empty: none is known here."""
 
@@ -34,16 +30,13 @@ class Release:
     key: str = field(default="", metadata={"derived": True})
     title: str
     url: str
-    by: str
-    """Who published the models and measured the scores."""
+    by: str  # who published the models and measured the scores
     licence: str = ""
-    date: str = ""
-    """Day, or month, on which the weights were published; '' for unknown."""
+    date: str = ""  # day, or month, on which the weights were published; '' for unknown
     recalled: bool = False
     """Whether repositories and scores were written down from memory, not copied from the source: check them before you cite them."""
     uses: tuple[Use, ...]
-    models: dict[str, Weights]
-    """By hub id."""
+    models: dict[str, Weights]  # by hub id
 
 
 @dataclass(frozen=True)
@@ -59,13 +52,11 @@ class Score:
 class Offer:
     """One model that can be downloaded."""
 
-    id: str
-    """Its hub id."""
+    id: str  # its hub id
     weights: Weights
     release: Release
     uses: tuple[Use, ...]
-    scores: tuple[Score, ...]
-    """Of every source that states some."""
+    scores: tuple[Score, ...]  # of every source that states some
 
 
 @files.cached

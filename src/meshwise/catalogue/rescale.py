@@ -5,7 +5,7 @@ from itertools import combinations_with_replacement
 
 from meshwise import units
 from meshwise.catalogue import chips, clusters, files
-from meshwise.catalogue.chips import Chip
+from meshwise.catalogue.chips import Chip, fabric_of
 from meshwise.errors import DoesNotFit, UserError, quoted
 
 
@@ -65,31 +65,35 @@ def with_devices(text: str, devices: int) -> str:
 
 
 def with_chip(text: str, key: str) -> str:
-    """Return the cluster with as many devices of another chip, in nodes of its vendor's size.
-
-    A network given in the text stays; otherwise it is that of the new chip's vendor."""
+    """Return the cluster with as many devices of another chip, in nodes of its vendor's size, or with as many boxes of a named one as hold
+    them, at least one: 'dgx-spark'. `key` may name a size of memory ('m3-ultra-256gb'). A network given in the text stays; otherwise it is
+    that of the new chip's vendor."""
+    devices = clusters.find_cluster(text).devices
+    if chips.known_chip(key) is None and clusters.find_file(key):
+        return f"{key}:{max(1, devices // clusters.find_cluster(f'{key}:1').devices)}"
     chip, old = chips.find_chip(key), chip_of(text)
-    if chip.key == old.key:
+    if (chip.key, chip.memory) == (old.key, old.memory):
         return text
     network = _split_network(text)[1]
     if _single_chip(text):
-        return chip.key + network
-    devices, size = clusters.find_cluster(text).devices, node_size(text)
+        return key + network
+    size = node_size(text)
     if chip.kind == "tpu":
         return _slice(chip, devices) + network
     per_node = chip.per_node if size == old.per_node or old.kind == "tpu" else size
     if devices <= per_node:
-        return f"1x{devices}x{chip.key}{network}"
+        return f"1x{devices}x{key}{network}"
     if devices % per_node:
         raise DoesNotFit(f"{devices:,} devices do not fill whole nodes of {per_node} {chip.name}")
-    return f"{devices // per_node}x{per_node}x{chip.key}{network}"
+    return f"{devices // per_node}x{per_node}x{key}{network}"
 
 
 def with_network(text: str, bandwidth: float) -> str:
-    """Return the cluster with another network bandwidth per node."""
+    """Return the cluster with another network bandwidth per node, of the same kind where that is known: '@400GB/s:infiniband'."""
     if text.strip().endswith(".toml"):
         raise UserError(f"the network of {quoted(text)} is set in its file; write the cluster as in 48x8xa100-80gb-sxm@400Gbps")
-    return f"{_split_network(text)[0]}@{units.exactly(bandwidth, 'bytes/s')}"
+    kind = fabric_of(clusters.find_cluster(text).network)
+    return f"{_split_network(text)[0]}@{units.exactly(bandwidth, 'bytes/s')}{f':{kind}' if kind else ''}"
 
 
 def _slice(chip: Chip, devices: int) -> str:

@@ -12,8 +12,7 @@ from meshwise.units import Count, Seconds
 Rows = Literal["packed", "padded", "longest"]
 Mode = Literal["colocated", "split", "async"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-USUAL = "verl"
-"""The program that is assumed where none is named."""
+USUAL = "verl"  # the program that is assumed where none is named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +25,7 @@ class Trainer:
     pp: int = 1
     cp: int = 1
     ep: int = 1
-    zero: tuple[str, ...] = ("3",)
-    """The least and the most stage of ZeRO that it has."""
+    zero: tuple[str, ...] = ("3",)  # the least and the most stage of ZeRO that it has
 
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
@@ -42,39 +40,26 @@ class RlProgram:
 
     key: str = field(default="", metadata={"derived": True})
     name: str
-    words: tuple[str, ...] = ()
-    """Other names for it."""
-    release: str
-    """The release whose keys and defaults these are."""
-    trainers: tuple[Trainer, ...]
-    """In the order in which they are tried."""
+    words: tuple[str, ...] = ()  # other names for it
+    release: str  # the release whose keys and defaults these are
+    trainers: tuple[Trainer, ...]  # in the order in which they are tried
     engine: str = "vllm"
     modes: tuple[Mode, ...]
     """colocated: all devices train and generate in turn; split: some generate the answers of the next step while others train; async: the
     same, and engines never wait for the longest answer of a step."""
-    in_turn_apart: bool = False
-    """Whether devices that generate and devices that train wait for each other where they are split."""
-    objectives: dict[str, str]
-    """Objectives that it has, in its own words."""
-    share: Count
-    """Share of a device's memory that the engine takes, where it also trains."""
-    share_apart: Count = 0.9
-    """The same of a device that only generates."""
-    sequences: int = 0
-    """The most answers of one engine at once; 0: the engine's own default."""
-    eager: bool = False
-    """Whether the engine launches kernels one by one instead of replaying CUDA graphs."""
-    offloads: bool = False
-    """Whether states of training are moved to host memory while the same devices generate."""
-    old_log_prob: bool = True
-    """Whether the trainer reads every answer once to get its probabilities before the update."""
+    in_turn_apart: bool = False  # whether devices that generate and devices that train wait for each other where they are split
+    objectives: dict[str, str]  # objectives that it has, in its own words
+    share: Count  # share of a device's memory that the engine takes, where it also trains
+    share_apart: Count = 0.9  # the same of a device that only generates
+    sequences: int = 0  # the most answers of one engine at once; 0: the engine's own default
+    eager: bool = False  # whether the engine launches kernels one by one instead of replaying CUDA graphs
+    offloads: bool = False  # whether states of training are moved to host memory while the same devices generate
+    old_log_prob: bool = True  # whether the trainer reads every answer once to get its probabilities before the update
     rows: Rows = "packed"
     """How rows of many lengths fill a micro-batch: packed, padded to the longest of a micro-batch, or to the longest of all."""
-    recomputes: bool = False
-    """Whether activations are recomputed unless its settings say otherwise."""
+    recomputes: bool = False  # whether activations are recomputed unless its settings say otherwise
     adapters: bool = True
-    partial: bool = False
-    """Whether unfinished answers may be continued in the next step."""
+    partial: bool = False  # whether unfinished answers may be continued in the next step
     sources: tuple[Source, ...]
 
 
@@ -86,8 +71,7 @@ class Overheads:
     fitted_on: str
     rows: int = 0
     date: str = ""
-    programs: tuple[str, ...] = ()
-    """Programs whose steps were fitted."""
+    programs: tuple[str, ...] = ()  # programs whose steps were fitted
     engine_layer: Seconds = 0.0
     """Seconds of every step of decoding in which devices wait for the host, per layer (a layer with experts counts twice): an engine
     inside such a program is a library that its workers call, without the overlap of a server's processes."""
@@ -99,12 +83,9 @@ class Overheads:
     """Seconds of a step in which no device computes: engines sleep and wake, rewards are computed, metrics are gathered."""
     reload: Count = 0.1
     """Share of the bandwidth between devices at which weights reach the engines, with their names and shapes changed."""
-    adapter_launch: Seconds = 5e-5
-    """Host seconds of one kernel of an adapter in the engine, where no graph replays it."""
-    spread: Count = 0.3
-    """Standard deviation of ln(predicted / measured) of steps of programs that were left out."""
-    spreads: dict[str, Count] = field(default_factory=dict[str, float])
-    """The same of each phase."""
+    adapter_launch: Seconds = 5e-5  # host seconds of one kernel of an adapter in the engine, where no graph replays it
+    spread: Count = 0.3  # standard deviation of ln(predicted / measured) of steps of programs that were left out
+    spreads: dict[str, Count] = field(default_factory=dict[str, float])  # the same of each phase
 
 
 @files.cached

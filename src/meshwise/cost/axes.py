@@ -16,10 +16,8 @@ SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "naive")
 """Pipeline schedules. naive: stages run one after another in one process, as layers that a device_map spreads over devices do."""
 OFFLOAD = ("none", "optimizer", "parameters", "activations")
 
-Row = Mapping[str, int | str]
-"""One layout in words, as in plan.json: {"dp_replicate": 1, "tp": 8, ..., "recompute": "full"}."""
-Bounds = Mapping[str, tuple[int, int]]
-"""The least and most value per axis that the user allows."""
+Row = Mapping[str, int | str]  # one layout in words, as in plan.json: {"dp_replicate": 1, "tp": 8, ..., "recompute": "full"}
+Bounds = Mapping[str, tuple[int, int]]  # the least and most value per axis that the user allows
 
 
 @dataclass(frozen=True)
@@ -28,20 +26,15 @@ class Axis:
 
     name: str
     help: str
-    least: int = 1
-    """Its smallest value and default: 1 for a number of devices, 0 for a choice that is off."""
-    values: tuple[str, ...] = ()
-    """Names of its values, where they are words; a layout stores their index."""
+    least: int = 1  # its smallest value and default: 1 for a number of devices, 0 for a choice that is off
+    values: tuple[str, ...] = ()  # names of its values, where they are words; a layout stores their index
     role: Literal["cut", "batch", "inner"] = "inner"
     """Whether it divides the devices into groups, sets the micro-batch, or is an inner choice for a given cut and micro-batch."""
     minor: bool = False
     """Whether layouts that differ only in this axis give every device nearly the same work, so that tables merge them."""
-    shown: str = ""
-    """Its text in the name of a layout where it is not the default; '' where layout_name handles it."""
-    short: str = ""
-    """Its text in a narrow table."""
-    within: str = ""
-    """The axis without which it has its default: no stages, no interleaving."""
+    shown: str = ""  # its text in the name of a layout where it is not the default; '' where layout_name handles it
+    short: str = ""  # its text in a narrow table
+    within: str = ""  # the axis without which it has its default: no stages, no interleaving
 
     @property
     def default(self) -> int | str:
@@ -71,12 +64,9 @@ VALUES = {axis.name: axis.values for axis in AXES if axis.values}
 CUTS = tuple(axis.name for axis in AXES if axis.role == "cut")
 INNER = tuple(axis.name for axis in AXES if axis.role == "inner")
 MINOR = tuple(axis.name for axis in AXES if axis.minor)
-DATA = ("dp_replicate", "dp_shard")
-"""Axes of data parallelism: their product is dp."""
-MODEL_CUTS = tuple(axis for axis in CUTS if axis not in DATA)
-"""Axes that divide the model or its sequences, not the batch."""
-BOUNDABLE_AXES = ("dp", *NAMES)
-"""Axes that `--fix` and `--allow` accept."""
+DATA = ("dp_replicate", "dp_shard")  # axes of data parallelism: their product is dp
+MODEL_CUTS = tuple(axis for axis in CUTS if axis not in DATA)  # axes that divide the model or its sequences, not the batch
+BOUNDABLE_AXES = ("dp", *NAMES)  # axes that `--fix` and `--allow` accept
 
 
 def index(axis: str, value: int | str) -> int:

@@ -10,40 +10,34 @@ from meshwise.models.op import ALL_LINEAR
 Method = Literal["full", "lora", "dora", "qlora", "freeze"]
 METHODS: tuple[Method, ...] = get_args(Method)
 MAX_RANK = 65536
+DEFAULT_RANK = 16
+"""Rank of adapters where none is given, the usual one of published recipes (Axolotl and Unsloth examples). A choice."""
 Base = Literal["", "nf4", "nf4-single", "int8", "gptq", "awq"]
 BASES: tuple[Base, ...] = get_args(Base)
 """Formats of a frozen base: 16 bits; bitsandbytes' nf4 with and without double quantization, and its int8; 4 bits in groups of 128."""
 KBIT_BASES: tuple[Base, ...] = ("nf4", "nf4-single", "int8")
 """Formats of bitsandbytes, whose models PEFT prepares by casting the rest to float32; those of GPTQ and AWQ it leaves as they are."""
-EXPECTED = "expected full, lora:RANK[:TARGETS], dora:RANK[:TARGETS], qlora:RANK[:TARGETS] or freeze:LAYERS, such as lora:16:q_proj,v_proj"
+EXPECTED = "expected full, lora, dora or qlora with [:RANK[:TARGETS]], or freeze:LAYERS, such as lora:16:q_proj,v_proj"
 
 
 @dataclass(frozen=True)
 class Finetune:
-    """A way to fine-tune a model.
-
-    full    every parameter is trained
-    lora    pairs of matrices of rank `rank` beside the `targets`; everything else is frozen in 16 bits (arXiv:2106.09685)
-    dora    lora, and a trained magnitude per output of each target (arXiv:2402.09353)
-    qlora   lora over a base stored in nf4 with double quantization (arXiv:2305.14314), or in another `base`
-    freeze  the embedding and the first `frozen_layers` layers are frozen, everything above is trained
-    """
+    """A way to fine-tune a model. full every parameter is trained lora pairs of matrices of rank `rank` beside the `targets`; everything
+    else is frozen in 16 bits (arXiv:2106.09685) dora lora, and a trained magnitude per output of each target (arXiv:2402.09353) qlora lora
+    over a base stored in nf4 with double quantization (arXiv:2305.14314), or in another `base` freeze the embedding and the first
+    `frozen_layers` layers are frozen, everything above is trained"""
 
     method: Method = "full"
     rank: int = 0
     targets: tuple[str, ...] = ()
     """Names of modules as PEFT has them (q_proj, down_proj), or 'attention', 'mlp', 'all-linear'; () for methods without adapters."""
     frozen_layers: int = 0
-    base: Base = ""
-    """Format of the frozen products; '': nf4 for qlora, 16 bits for the others."""
-    narrow: bool = False
-    """The frozen weights of products have 8 bits, as narrow products read them."""
+    base: Base = ""  # format of the frozen products; '': nf4 for qlora, 16 bits for the others
+    narrow: bool = False  # the frozen weights of products have 8 bits, as narrow products read them
     wide_rest: bool = False
     """What is not quantized of a quantized base is float32, and so is the residual stream (PEFT's prepare_model_for_kbit_training)."""
-    quantizes_experts: bool = False
-    """Experts are quantized as other products are; otherwise they keep 16 bits."""
-    adapter_bytes: float = 4.0
-    """Bytes per weight of an adapter."""
+    quantizes_experts: bool = False  # experts are quantized as other products are; otherwise they keep 16 bits
+    adapter_bytes: float = 4.0  # bytes per weight of an adapter
 
     def __post_init__(self) -> None:
         if self.adapts and not 1 <= self.rank <= MAX_RANK:
@@ -132,7 +126,7 @@ def _parsed(text: str) -> Finetune:
     if method == "freeze":
         return Finetune(method, frozen_layers=_whole(rest, text))
     number, separator, listed = rest.partition(":")
-    rank = _whole(number, text)
+    rank = _whole(number, text) if ":" in text else DEFAULT_RANK
     targets = tuple(dict.fromkeys(name.strip() for name in listed.split(",")))
     if separator and not all(re.fullmatch(r"[A-Za-z_][\w.\-]*", name) or _is_regex(name) for name in targets):
         raise UserError(f"{quoted(text)}: targets are names of modules, or a regular expression, joined by commas; {EXPECTED}")
@@ -148,8 +142,7 @@ def _is_regex(text: str) -> bool:
     return bool(re.search(r"[*+?()|\\\[\]^$]", text)) and len(text) < MAX_PATTERN
 
 
-MAX_PATTERN = 500
-"""Characters of a regular expression."""
+MAX_PATTERN = 500  # characters of a regular expression
 
 
 def _whole(digits: str, text: str) -> int:

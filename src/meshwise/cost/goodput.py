@@ -17,18 +17,15 @@ Number = float | Floats
 
 LLAMA3_STORAGE_RATE = 2e12 / 16_384
 """122 MB/s per device: 2 TB/s sustained by the storage, over 16,384 H100 (arXiv:2407.21783, 3.3.1). Assumed to grow with the cluster."""
-HARDWARE_SHARE = 0.78
-"""Share of unexpected interruptions attributed to hardware, which remove a node (arXiv:2407.21783, 3.3.4)."""
-MIN_GOODPUT = 0.01
-"""Goodput below which a run takes over a hundred times as long and counts as not progressing."""
+HARDWARE_SHARE = 0.78  # share of unexpected interruptions attributed to hardware, which remove a node (arXiv:2407.21783, 3.3.4)
+MIN_GOODPUT = 0.01  # goodput below which a run takes over a hundred times as long and counts as not progressing
 
 LOSSES = {
     "checkpoints": "writing checkpoints", "lost_work": "work done again", "restarts": "restarts",
     "repair": "waiting for repair", "stragglers": "stragglers",
 }  # fmt: skip
 """The losses of wall time, in words."""
-PARTS = ("effective", *LOSSES)
-"""All shares of wall time; they add up to 1."""
+PARTS = ("effective", *LOSSES)  # all shares of wall time; they add up to 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +33,18 @@ class Goodput:
     """The shares of wall time in PARTS, and the figures they are computed from."""
 
     interruptions_per_day: Floats
-    between: Floats
-    """Mean seconds between two interruptions while the run is up."""
+    between: Floats  # mean seconds between two interruptions while the run is up
     checkpoint_bytes: Floats
-    save: Floats
-    """Seconds until a checkpoint is complete."""
-    pause: Floats
-    """Seconds that a checkpoint pauses the steps."""
-    interval: Floats
-    """Seconds of work between two checkpoints."""
-    down: Floats
-    """Seconds of a restart, reading the checkpoint included."""
+    save: Floats  # seconds until a checkpoint is complete
+    pause: Floats  # seconds that a checkpoint pauses the steps
+    interval: Floats  # seconds of work between two checkpoints
+    down: Floats  # seconds of a restart, reading the checkpoint included
     spares: Floats
     effective: Floats
-    checkpoints: Floats
-    """Writing checkpoints that were completed."""
-    lost_work: Floats
-    """Work done again, and checkpoints that a failure left incomplete."""
+    checkpoints: Floats  # writing checkpoints that were completed
+    lost_work: Floats  # work done again, and checkpoints that a failure left incomplete
     restarts: Floats
-    repair: Floats
-    """Waiting for a node while every spare is in use."""
+    repair: Floats  # waiting for a node while every spare is in use
     stragglers: Floats
 
     @property
@@ -71,12 +60,9 @@ def goodput(
     r: Reliability, devices: Any, *, checkpoint_bytes: float, staging: float = np.inf, step: Number = 0.0, per_node: int = 8
 ) -> Goodput:
     """Return the shares of wall time on this many devices. `staging` is the bandwidth from a device into its host's memory, `step` the
-    seconds of a step.
-
-    With M between failures, D down, a cycle c of work and pause, and d from a snapshot until it is complete, a failure after time X keeps
-    floor((X - d) / c) cycles: exp(-d/M) / (exp(c/M) - 1) on average, and M exp(D/M) passes from one failure to the next (the complete
-    model of Daly 2006, which has d = 0). No failure occurs while waiting for repair, so that share multiplies exactly.
-    """
+    seconds of a step. With M between failures, D down, a cycle c of work and pause, and d from a snapshot until it is complete, a failure
+    after time X keeps floor((X - d) / c) cycles: exp(-d/M) / (exp(c/M) - 1) on average, and M exp(D/M) passes from one failure to the next
+    (the complete model of Daly 2006, which has d = 0). No failure occurs while waiting for repair, so that share multiplies exactly."""
     n = np.asarray(devices, dtype=float)
     between = r.mtbf / n
     bandwidth = LLAMA3_STORAGE_RATE * n if r.checkpoint_bandwidth is None else r.checkpoint_bandwidth + 0 * n

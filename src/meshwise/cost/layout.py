@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from meshwise.cost import axes
 from meshwise.cost.axes import AXES, Row
 
-Ints = NDArray[Any]
-"""Integers, one per layout; formulas also take floats here."""
+Ints = NDArray[Any]  # integers, one per layout; formulas also take floats here
 Floats = NDArray[Any]
 
 

@@ -12,8 +12,7 @@ from meshwise.cost.layout import Floats
 
 MIN_LOG_SLOWDOWN = 0.6
 """Least ln(seconds in a mode / normal seconds) that is told from an error of the prediction, which rarely is 1.8 times."""
-NORMAL_STD = 0.07
-"""Standard deviation of ln(measured / predicted) of a normal run, in addition to the spread of a mode."""
+NORMAL_STD = 0.07  # standard deviation of ln(measured / predicted) of a normal run, in addition to the spread of a mode
 
 _BOUNDS: dict[Stages, tuple[float, float]] = {
     "any": (1, np.inf),
@@ -34,10 +33,8 @@ class Sizes:
     """Stages, micro-batches and other numbers of each run, which modes count."""
 
     stages: Floats
-    micro_batches: Floats
-    """Of one pipeline in a step; 0 where not known."""
-    layers: Floats
-    """Of the whole model."""
+    micro_batches: Floats  # of one pipeline in a step; 0 where not known
+    layers: Floats  # of the whole model
     tp: Floats
 
     @staticmethod

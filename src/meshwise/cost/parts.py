@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 class Part:
     """One part of a step's time or of a device's memory."""
 
-    name: str
-    """The key in JSON, CSV and formulas."""
+    name: str  # the key in JSON, CSV and formulas
     words: str
-    letter: str
-    """Drawn in bars without colour."""
+    letter: str  # drawn in bars without colour
     colour: str
-    computes: bool = False
-    """Whether the device computes during this part; otherwise it waits."""
+    computes: bool = False  # whether the device computes during this part; otherwise it waits
 
 
 TRAIN_TIME = (

@@ -12,15 +12,11 @@ JOULES_PER_KWH = 3.6e6
 class Activity:
     """What a device does on average: shares of its datasheet's rates."""
 
-    flops: float = 0.0
-    """FLOP/s of products over the peak of their type."""
-    memory: float = 0.0
-    """Bytes per second over the bandwidth."""
+    flops: float = 0.0  # FLOP/s of products over the peak of their type
+    memory: float = 0.0  # bytes per second over the bandwidth
 
 
 WAITING = Activity()
-STREAMING = Activity(memory=0.85)
-"""Elementwise kernels and the optimizer, which read and write memory."""
 
 
 def needed(power: Power, activity: Activity) -> float:
@@ -34,12 +30,12 @@ def device_watts(power: Power, limit: float, activity: Activity, tdp: float = 0.
 
 
 def slowdown(power: Power, tdp: float, limit: float, activity: Activity) -> float:
-    """Return the seconds under a limit over those without: (power needed above base / power left)^exponent, between the exponents of
-    products and of memory by what draws the power."""
+    """Return the seconds under a limit over those without: (power needed above what is fixed / power left)^exponent, between the exponents
+    of products and of memory by what draws the power."""
     if limit >= tdp or not tdp:
         return 1.0
-    base = power.base * tdp
-    wanted, left = device_watts(power, tdp, activity) - base, max(0.02 * tdp, power.held * limit - base)
+    fixed = power.fixed * tdp
+    wanted, left = device_watts(power, tdp, activity) - fixed, max(0.02 * tdp, power.held * limit - fixed)
     if wanted <= left:
         return 1.0
     products, memory = power.flop * activity.flops, power.byte * activity.memory
@@ -50,9 +46,9 @@ def slowdown(power: Power, tdp: float, limit: float, activity: Activity) -> floa
 
 def node_watts(chip: Chip, devices: int, each: float) -> float:
     """Return the watts at the wall of one host with this many devices of `each` watts; a CPU's and an APU's host is itself."""
-    if chip.kind in ("cpu", "apple") or (chip.kind == "gpu" and not chip.host and not chip.network):
+    if chip.kind in ("cpu", "apple") or (chip.kind == "gpu" and not chip.host and not chip.in_servers):
         return devices * each * (1 + SUPPLY_SHARE)
-    host = SERVER_WATTS_PER_DEVICE * devices if chip.network else DESKTOP_WATTS
+    host = SERVER_WATTS_PER_DEVICE * devices if chip.in_servers else DESKTOP_WATTS
     return (devices * each + host) * (1 + SUPPLY_SHARE)
 
 

@@ -18,10 +18,8 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 class Recipe:
     """How the products of the layers are computed. Attention, the router and the output head stay in 16 bits in every recipe."""
 
-    rate: Dtype
-    """Row of the chip's `flops`."""
-    bytes: float
-    """Bytes per element of an operand, its scales included."""
+    rate: Dtype  # row of the chip's `flops`
+    bytes: float  # bytes per element of an operand, its scales included
     scaling: float = 1.0
     """Rate of a product over that of the same product with one scale per tensor: the cost of applying finer scales."""
     cast: float = 0.0
@@ -77,5 +75,4 @@ def is_narrow(precision: str, chip: Chip) -> bool:
 TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 """(m, n) of the tiles that vendor libraries choose from."""
 LARGEST_TILE = 256 * 128
-FLASH_HEAD = 64.0
-"""Head size at which flash attention reaches half of its limit (H200: 374 TFLOP/s at 64, 584 at 128)."""
+FLASH_HEAD = 64.0  # head size at which flash attention reaches half of its limit (H200: 374 TFLOP/s at 64, 584 at 128)

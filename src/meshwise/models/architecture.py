@@ -31,27 +31,19 @@ class Architecture:
     """One value of `general.architecture`, as llama.cpp's converter writes it."""
 
     name: str
-    model_types: tuple[str, ...]
-    """HF model types that are stored under this name. A file is read as the first of them."""
-    readable: bool = True
-    """Whether a model can be built from the metadata of a file."""
+    model_types: tuple[str, ...]  # HF model types that are stored under this name. A file is read as the first of them.
+    readable: bool = True  # whether a model can be built from the metadata of a file
     requires: str = ""
     """Metadata key that distinguishes it from another family's architecture of the same name: Mixtral is 'llama' with experts."""
     config: Callable[[Metadata, Mapping[str, Sequence[int]]], dict[str, object]] = _no_keys
     """Returns the keys of config.json that follow from this architecture's own metadata and from the shapes of the tensors."""
-    fused_qkv: bool = False
-    """Queries, keys and values are one tensor."""
-    fused_gate: bool = False
-    """The gate and the up projection are one tensor."""
-    fused_experts: bool = False
-    """The gate and the up projection of the experts are one tensor."""
-    expert_name: str = ""
-    """Its name where the model has experts, if that differs."""
-    norms: tuple[str, ...] = ("attn_norm", "ffn_norm", "norm_3", "norm_4")
-    """Names of a layer's norms of hidden width, in order."""
+    fused_qkv: bool = False  # queries, keys and values are one tensor
+    fused_gate: bool = False  # the gate and the up projection are one tensor
+    fused_experts: bool = False  # the gate and the up projection of the experts are one tensor
+    expert_name: str = ""  # its name where the model has experts, if that differs
+    norms: tuple[str, ...] = ("attn_norm", "ffn_norm", "norm_3", "norm_4")  # names of a layer's norms of hidden width, in order
     split: Callable[[Op, Sequence[Op]], list[Op]] = _unchanged
     """Returns the Ops that the converter splits an Op into; the second argument is the block that holds it."""
     names: TensorNames = field(default_factory=dict[str, str | tuple[str, ...]])
     """llama.cpp's names for the weights of Ops, where this architecture's differ from the usual ones."""
-    writable: bool = False
-    """Whether llama.cpp loaded a file by `make-gguf` and answered (xllamacpp 2026.10, two layers)."""
+    writable: bool = False  # whether llama.cpp loaded a file by `make-gguf` and answered (xllamacpp 2026.10, two layers)

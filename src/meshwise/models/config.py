@@ -5,8 +5,7 @@ from typing import cast
 
 from meshwise.errors import UserError, nearest, quoted
 
-MAX_SIZE = 2**24
-"""No width, vocabulary or context of a real model exceeds this, and nothing below it can overflow a table."""
+MAX_SIZE = 2**24  # no width, vocabulary or context of a real model exceeds this, and nothing below it can overflow a table
 MAX_LAYERS = 2**14
 
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 from meshwise import units
 from meshwise.models import find
 from meshwise.models.model import Model
+from meshwise.output import Drawn
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp8": 1.0, "int4": 0.5}
 
@@ -22,14 +23,13 @@ def default_seq(model: Model) -> int:
 
 
 @dataclass(frozen=True, repr=False)
-class Count:
+class Count(Drawn):
     """The counts of one model, at a sequence length and for a number of training tokens."""
 
     model: Model
     seq: int
     tokens: float
-    more: Tally = field(default_factory=dict[str, Any])
-    """Added by `--on`: the budget on a cluster and its rooflines."""
+    more: Tally = field(default_factory=dict[str, Any])  # added by `--on`: the budget on a cluster and its rooflines
 
     @property
     def params(self) -> int:

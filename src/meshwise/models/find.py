@@ -23,9 +23,7 @@ SAME_SIZE_SHARE = 0.03
 
 
 def find_model(name: str) -> Model:
-    """Return the model that `name` means.
-
-    Presets come first, then files, the hub's cache, names that are a preset's with more words, the hub, and Ollama tags."""
+    """Return the model of a name: a preset, a file, the hub's cache, a preset with more words, the hub, or an Ollama tag, in this order."""
     _check_printable(name)
     if name.lower().endswith(".gguf") and (os.path.isfile(name) or from_words(name) is None):
         from meshwise.models.gguf import header
@@ -64,7 +62,7 @@ def find_values(name: str) -> tuple[dict[str, object], str, str]:
     preset = find_preset(name)
     if preset is not None:
         values = values_of(preset)
-        return values, preset.name.removesuffix(".json"), source_of(values)
+        return values, preset.name.removesuffix(".json"), str(_own_table(values).get("source", ""))
     # os.path rather than Path: it returns False for an impossible file name, such as one of 10,000 letters.
     if name.endswith(".json") or os.path.exists(name):
         folder = os.path.isdir(name)
@@ -189,9 +187,8 @@ def from_words(text: str) -> tuple[str, str] | None:
 
 
 def from_ollama(text: str) -> tuple[str, str] | None:
-    """Return the preset and the weight format (or '') of an Ollama tag such as 'llama3.3:70b'; None where `text` is no tag.
-
-    A tag that is no preset's, or that could be several, is refused with the presets to choose from."""
+    """Return the preset and the weight format (or '') of an Ollama tag such as 'llama3.3:70b'; None where `text` is no tag. A tag that is
+    no preset's, or that could be several, is refused with the presets to choose from."""
     if ":" not in text:
         return None
     from meshwise.models import ollama
@@ -249,11 +246,6 @@ def _own_table(values: dict[str, object]) -> dict[str, object]:
     """Return the keys that a preset has in addition to HF's: its source and other ids."""
     table = values.get("meshwise")
     return cast(dict[str, object], table) if isinstance(table, dict) else {}
-
-
-def source_of(values: dict[str, object]) -> str:
-    """Return the URL that a preset was taken from, or nothing."""
-    return str(_own_table(values).get("source", ""))
 
 
 def values_of(path: Path) -> dict[str, object]:

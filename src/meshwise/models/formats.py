@@ -23,18 +23,12 @@ class Format:
     words: str
     gguf: bool = False
     bits: int = 16
-    group: int = 0
-    """Inputs that share a scale; 0: no groups."""
-    group_bits: int = 0
-    """Bits of a group's scale and zero point."""
-    row_bytes: int = 0
-    """Bytes of scales per row."""
-    column_bytes: int = 0
-    """Bytes per input for GPTQ's g_idx: the group that an input belongs to."""
-    rest_bits: int = 16
-    """Bits per weight of tensors that are not quantised: embedding, head, norms, router, biases."""
-    experts_first: bool = False
-    """If a model has experts, only they are quantised."""
+    group: int = 0  # inputs that share a scale; 0: no groups
+    group_bits: int = 0  # bits of a group's scale and zero point
+    row_bytes: int = 0  # bytes of scales per row
+    column_bytes: int = 0  # bytes per input for GPTQ's g_idx: the group that an input belongs to
+    rest_bits: int = 16  # bits per weight of tensors that are not quantised: embedding, head, norms, router, biases
+    experts_first: bool = False  # if a model has experts, only they are quantised
     aliases: tuple[str, ...] = ()
 
     @property
@@ -51,8 +45,7 @@ GGUF_OF_FLOAT = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 SAME_IN_GGUF = {**GGUF_OF_FLOAT, "mxfp4": "MXFP4_MOE"}
 """Formats that GGUF files hold as they are, and their GGUF types; gpt-oss is published in mxfp4, and its GGUF files keep those blocks."""
 
-FLOAT_TYPES = frozenset({*GGUF_OF_FLOAT, *GGUF_OF_FLOAT.values(), "16-bit", "32-bit"})
-"""Tensor types without quantisation."""
+FLOAT_TYPES = frozenset({*GGUF_OF_FLOAT, *GGUF_OF_FLOAT.values(), "16-bit", "32-bit"})  # tensor types without quantisation
 
 UNIFORM_FORMATS = (
     Format(name="fp32", words="32-bit floats", bits=32, rest_bits=32, aliases=("float32", "f32")),
@@ -78,9 +71,7 @@ FORMATS = {fmt.name: fmt for fmt in (*UNIFORM_FORMATS, *GGUF)}
 
 
 def format_names() -> dict[str, str]:
-    """Return the format that each name and alias stands for. 'bf16' is the plain format; llama.cpp's is 'gguf-bf16'.
-
-    'q4_k' means Q4_K_M, as for llama-quantize."""
+    """Return the format of each name and alias: "bf16" is plain, llama.cpp has "gguf-bf16"; "q4_k" means Q4_K_M as for llama-quantize."""
     names = {f"gguf-{fmt.name.lower()}": fmt.name for fmt in GGUF}
     names |= {fmt.name.lower(): fmt.name for fmt in GGUF} | {"q3_k": "Q3_K_M", "q4_k": "Q4_K_M", "q5_k": "Q5_K_M"}
     return names | {name: fmt.name for fmt in UNIFORM_FORMATS for name in (fmt.name, *fmt.aliases)}
@@ -104,9 +95,8 @@ def _known_format(name: str) -> Format | None:
 
 
 def split_model_name(text: str) -> tuple[str, Format | None]:
-    """Split 'llama-3.3-70b:q4_k_m' into a model and a format. An Ollama tag such as 'llama3.3:70b' becomes a preset and its format.
-
-    Text without a colon, or with a path after it, is only a model."""
+    """Split 'llama-3.3-70b:q4_k_m' into a model and a format. An Ollama tag such as 'llama3.3:70b' becomes a preset and its format. Text
+    without a colon, or with a path after it, is only a model."""
     model, colon, name = text.rpartition(":")
     if not colon or "/" in name or "\\" in name:
         return text, _format_in_name(text)
@@ -224,9 +214,8 @@ def total(weights: Iterable[Weight]) -> int:
 
 
 def read(weights: Iterable[Weight], tokens: float = 1) -> float:
-    """Return the bytes read in a step of `tokens` tokens: tables by row, experts if a token is routed to them, the rest once.
-
-    With a of e experts active, a step of b tokens reaches e (1 - (1 - a/e)^b) experts if routing is even."""
+    """Return the bytes read in a step of `tokens` tokens: tables by row, experts if a token is routed to them, the rest once. With a of e
+    experts active, a step of b tokens reaches e (1 - (1 - a/e)^b) experts if routing is even."""
     size = 0.0
     for weight in weights:
         share = weight.slot.share
@@ -235,10 +224,9 @@ def read(weights: Iterable[Weight], tokens: float = 1) -> float:
 
 
 def weights(model: Model, fmt: Format | None = None, *, imatrix: bool = False, by_file: bool = False) -> Weights:
-    """Return every tensor of `model` in a format. Without a format: as the .gguf file stores it, or in bf16.
-
-    `imatrix`: quantised with an importance matrix, as most published IQ files are; it changes five file types by a percent or two.
-    `by_file`: quantised before the end of 2024, when layers were counted in file order; the total is the same."""
+    """Return every tensor of `model` in a format. Without a format: as the .gguf file stores it, or in bf16. `imatrix`: quantised with an
+    importance matrix, as most published IQ files are; it changes five file types by a percent or two. `by_file`: quantised before the end
+    of 2024, when layers were counted in file order; the total is the same."""
     if model.tensors:
         if fmt is not None:
             raise UserError(f"{model.name} is quantised already; leave out ':{fmt.name}'")
@@ -261,7 +249,8 @@ def _chooser(model: Model, file_type: str, tensors: Iterable[Slot], imatrix: boo
     d = model.decoder
     experts = max((slot.copies for slot in tensors if slot.expert), default=0)
     arch = architecture(model).name
-    return Chooser(file_type, arch, d.layers, max(d.heads, 1), max(d.kv_heads, 1), experts, imatrix)
+    kept = model.quantization == "mxfp4"
+    return Chooser(file_type, arch, d.layers, max(d.heads, 1), max(d.kv_heads, 1), experts, imatrix, kept)
 
 
 def _uniform(slot: Slot, fmt: Format, quantised: bool) -> Weight:

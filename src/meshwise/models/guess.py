@@ -11,16 +11,14 @@ from meshwise.models.model import Model, build
 from meshwise.models.op import Op
 from meshwise.models.tensors import slots
 
-MIN_EXPLAINED_SHARE = 0.9
-"""The share of the parameters that the nearest type must account for."""
+MIN_EXPLAINED_SHARE = 0.9  # the share of the parameters that the nearest type must account for
 FAMILIES = frozenset({"dense", "decoder", "moe", "mla", "ssm", "linear_attention", "conv"})
 """Kinds of described types that an unknown one may be like: decoders of text."""
 
 
 def nearest(values: Mapping[str, object], tensors: Collection[int], name: str, source: str) -> Model | None:
-    """Return the described type that has most of these tensors (given as their elements) for these keys; None if none comes near.
-
-    What is left is added as parameters that multiply nothing, so that the count is that of the tensors, and is noted."""
+    """Return the described type that has most of these tensors (given as their elements) for these keys; None if none comes near. What is
+    left is added as parameters that multiply nothing, so that the count is that of the tensors, and is noted."""
     elements, sizes = sum(tensors), Counter(tensors)
     ranked = ((_matched(model, sizes), -(elements - model.params), model) for model in _fitting(values, elements, name, source))
     matched, _, best = max(ranked, key=lambda entry: (*entry[:2], entry[2].model_type), default=(0, 0, None))

@@ -5,11 +5,12 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwise import units
-from meshwise.catalogue.chips import Chip, Cluster, Link, Price, Source, chips, filter_chips, find_chip
+from meshwise.catalogue.chips import Chip, Cluster, Link, Source, chips, filter_chips, find_chip
 from meshwise.catalogue.clusters import cluster_files, filter_clusters, find_cluster
 from meshwise.catalogue.frameworks import Framework, filter_frameworks, find_framework
 from meshwise.catalogue.frameworks import names as framework_names
 from meshwise.catalogue.origins import Origin, filter_origins, find_origin, origins
+from meshwise.catalogue.prices import Price
 from meshwise.errors import UserError
 from meshwise.models import find
 from meshwise.models.count import hyperparameters

@@ -93,7 +93,9 @@ def write(content: GgufFile, path: Path, *, header_only: bool = False, seed: int
             if header_only:
                 file.seek(weight.bytes, os.SEEK_CUR)
             else:
-                for piece in _constant(weight) if _is_constant(weight.slot) else chunks(weight.type, weight.bytes, seed):
+                # random gains of norms and biases would make the activations of a deep model diverge
+                constant = weight.slot.name.endswith(".bias") or "norm" in weight.slot.name
+                for piece in _constant(weight) if constant else chunks(weight.type, weight.bytes, seed):
                     file.write(piece)
             file.seek(-(file.tell() - start) % ALIGNMENT, os.SEEK_CUR)
         length = file.tell()
@@ -122,11 +124,6 @@ def _atomic(path: Path) -> Generator[Path]:
         raise UserError(f"cannot write {quoted(str(path), 200)}: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _is_constant(slot: Slot) -> bool:
-    """Return whether a tensor is a norm's gain or a bias: random ones would make the activations of a deep model diverge."""
-    return slot.name.endswith(".bias") or "norm" in slot.name
 
 
 def _constant(weight: Weight) -> Iterable[bytes]:

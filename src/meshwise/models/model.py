@@ -15,8 +15,7 @@ from meshwise.models.families.nested import language_model
 from meshwise.models.op import Op
 from meshwise.models.quantization import stored_format
 
-ONLY_LANGUAGE = "only the language model is counted"
-"""How the note about towers starts."""
+ONLY_LANGUAGE = "only the language model is counted"  # how the note about towers starts
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,11 @@ class Tensor:
 class Tower:
     """A tower that turns pictures into tokens of the language model."""
 
-    name: str
-    """Its table in the config."""
+    name: str  # its table in the config
     params: int
     hidden: int
     layers: int
-    patches: int
-    """Patches of one picture."""
+    patches: int  # patches of one picture
 
 
 @dataclass(frozen=True)
@@ -51,19 +48,14 @@ class Model:
     model_type: str
     source: str
     decoder: Decoder
-    layers: tuple[tuple[str, ...], ...]
-    """The blocks of each layer, by name; `blocks` holds the Ops of each."""
-    placed: tuple[tuple[str, Op], ...]
-    """Each Op with the name of its block."""
-    extra: tuple[tuple[str, int], ...] = ()
-    """Hyperparameters beyond a plain decoder's, for the table."""
+    layers: tuple[tuple[str, ...], ...]  # the blocks of each layer, by name; `blocks` holds the Ops of each
+    placed: tuple[tuple[str, Op], ...]  # each Op with the name of its block
+    extra: tuple[tuple[str, int], ...] = ()  # hyperparameters beyond a plain decoder's, for the table
     notes: tuple[str, ...] = ()
-    towers: tuple[Tower, ...] = ()
-    """Towers for pictures and sound beside the language model; not in `params`."""
+    towers: tuple[Tower, ...] = ()  # towers for pictures and sound beside the language model; not in `params`
     quantization: str = ""
     """The weight format that the checkpoint is published in, from its quantization_config; empty where it is not quantised."""
-    tensors: tuple[Tensor, ...] = ()
-    """The tensors of the .gguf file that was read; empty for a config.json."""
+    tensors: tuple[Tensor, ...] = ()  # the tensors of the .gguf file that was read; empty for a config.json
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -102,9 +94,8 @@ class Model:
 
     @cached_property
     def active_without_embedding(self) -> int:
-        """Active parameters as vendors state them for mixtures of experts: without the input embedding, of which a token reads one row.
-
-        A table that is tied to the head is multiplied there, and stays. gpt-oss-120b: 5.13 billion, and 5.71 with the embedding."""
+        """Active parameters as vendors state them for mixtures of experts: without the input embedding, of which a token reads one row. A
+        table that is tied to the head is multiplied there, and stays. gpt-oss-120b: 5.13 billion, and 5.71 with the embedding."""
         if self.decoder.tied or not any(op.expert for op in self.ops):
             return self.active_params
         return self.active_params - sum(op.params * op.count for op in self.ops if op.name == "embedding")

@@ -15,12 +15,10 @@ from meshwise.models.op import ALL_LINEAR, Op
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"attention": ("attention", "linear attention", "ssm", "ttt"), "mlp": ("ffw", "experts")}
 """Short words for targets: the parts of a model whose linear layers they name."""
-UNNAMED = "*"
-"""The key of types whose linear layers have no names here."""
+UNNAMED = "*"  # the key of types whose linear layers have no names here
 MIXERS = ("self_attn", "attn", "attention", "self_attention", "linear_attn", "mixer", "mamba")
 """Names of the modules that hold the projections of attention or of another mixer."""
-MAX_GATE_OUTPUTS = 64
-"""Outputs up to which a layer counts as a gate or a router, which 'all-linear' may adapt with any rank."""
+MAX_GATE_OUTPUTS = 64  # outputs up to which a layer counts as a gate or a router, which 'all-linear' may adapt with any rank
 
 
 def is_pattern(target: str) -> bool:
@@ -37,8 +35,7 @@ class Module:
     """One linear layer: an Op, or several Ops that transformers computes as one product. An Op that is several layers there is one Module
     with their names, which targets choose together."""
 
-    path: str
-    """The end of its name: 'q_proj', 'mlp.c_proj'; several are separated by spaces: 'in_proj_qkv in_proj_z'."""
+    path: str  # the end of its name: 'q_proj', 'mlp.c_proj'; several are separated by spaces: 'in_proj_qkv in_proj_z'
     block: str
     ops: tuple[Op, ...]
     stacked: int = 1

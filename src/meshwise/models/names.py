@@ -25,28 +25,11 @@ FORMATS = {
 }  # fmt: skip
 """Words at the end of a repository's name, squeezed, and the weight format that they name."""
 
-_VARIANTS = frozenset(
-    {
-        *(
-            "instruct",
-            "it",
-            "chat",
-            "hf",
-            "base",
-            "pt",
-            "thinking",
-            "reasoning",
-            "preview",
-            "latest",
-            "turbo",
-            "dpo",
-            "sft",
-            "rl",
-        ),
-        *("gguf", "mlx", "exl2", "exl3", "onnx", "ov", "i1", "imatrix", "qat", "unsloth", "bnb", "safetensors", "abliterated"),
-        *("3bit", "4bit", "6bit", "8bit", "dynamic", "static", "pertensor", "marlin"),
-    }
-)
+_VARIANTS = frozenset((
+    "instruct", "it", "chat", "hf", "base", "pt", "thinking", "reasoning", "preview", "latest", "turbo", "dpo", "sft", "rl",
+    "gguf", "mlx", "exl2", "exl3", "onnx", "ov", "i1", "imatrix", "qat", "unsloth", "bnb", "safetensors", "abliterated",
+    "3bit", "4bit", "6bit", "8bit", "dynamic", "static", "pertensor", "marlin",
+))  # fmt: skip
 """Words at the end of a name that do not change the sizes of a model."""
 _DATE = re.compile(r"(20)?2[3-9][01]\d(\d\d)?|v\d+(\.\d+)?")
 """A release in a name, which does not change its sizes: 2507 is July 2025."""
@@ -57,12 +40,9 @@ _PREFIXES = ("meta-", "google_", "google-", "nvidia_", "nvidia-", "mistralai_", 
 class Name:
     """A name with the words after it dropped."""
 
-    known: str
-    """The key of `find` in the table of known names."""
-    format: str
-    """A weight format, such as 'Q4_K_M' or 'fp8'; empty where the name states none."""
-    rounded: bool = False
-    """Whether the format is only the nearest one that is planned (an '_XL' file)."""
+    known: str  # the key of `find` in the table of known names
+    format: str  # a weight format, such as 'Q4_K_M' or 'fp8'; empty where the name states none
+    rounded: bool = False  # whether the format is only the nearest one that is planned (an '_XL' file)
 
 
 def read(text: str, known: Mapping[str, object]) -> Name | None:

@@ -25,10 +25,8 @@ class Tag:
     """The parts of an Ollama tag, in lower case."""
 
     name: str
-    words: tuple[str, ...]
-    """Size and variants: '7b', 'instruct', 'v0.3'."""
-    format: str
-    """A weight format, such as 'q4_k_m'; empty where the tag names none."""
+    words: tuple[str, ...]  # size and variants: '7b', 'instruct', 'v0.3'
+    format: str  # a weight format, such as 'q4_k_m'; empty where the tag names none
 
     @property
     def sized(self) -> bool:
@@ -76,9 +74,8 @@ def fitting(tag: Tag, presets: Iterable[str], parameters: Callable[[str], float]
 
 
 def _words_after(name: str, preset: str) -> list[str] | None:
-    """Return the words of a preset's name after `name`; None if it does not begin with it, or if it is another version.
-
-    'llama-3.3-70b' begins with 'llama3.3'. It also begins with 'llama', but is followed by a version, so it is another model."""
+    """Return the words of a preset's name after `name`; None if it does not begin with it, or if it is another version. 'llama-3.3-70b'
+    begins with 'llama3.3'. It also begins with 'llama', but is followed by a version, so it is another model."""
     words = preset.lower().split("-")
     for length in range(1, len(words) + 1):
         if squeeze("-".join(words[:length])) == squeeze(name):

@@ -16,11 +16,9 @@ Shard = Literal["", "column", "row", "kv", "heads", "vocab"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """`count` instances of one operation; its FLOPs per token are 2 m n k each.
-
-    matmul     m rows per token (1; top_k / experts for one expert), n outputs, k inputs
-    attention  m heads, k = size of a query and key, n = size of a value; multiplied by the keys that a token attends to
-    lookup, norm, vector: no matrix product; n and k are the shape"""
+    """`count` instances of one operation; its FLOPs per token are 2 m n k each. matmul m rows per token (1; top_k / experts for one
+    expert), n outputs, k inputs attention m heads, k = size of a query and key, n = size of a value; multiplied by the keys that a token
+    attends to lookup, norm, vector: no matrix product; n and k are the shape"""
 
     name: str
     part: Part
@@ -31,28 +29,19 @@ class Op:
     count: int = 1
     params: int = 0
     shard: Shard = ""
-    expert: bool = False
-    """One of many experts: sharded over `ep`, and used by the fraction m of the tokens."""
-    cache: int = 0
-    """Elements of KV cache per token of context."""
-    state: int = 0
-    """Elements of state per sequence, independent of its length."""
-    serial: int = 0
-    """Tokens per step of a serial chain (TTT's mini-batch); 0 if a scan runs in parallel."""
-    window: int = 0
-    """Sliding window in tokens; 0: full attention."""
-    chunked: bool = False
-    """The window is a fixed chunk of the sequence (Llama 4), not the last `window` tokens."""
+    expert: bool = False  # one of many experts: sharded over `ep`, and used by the fraction m of the tokens
+    cache: int = 0  # elements of KV cache per token of context
+    state: int = 0  # elements of state per sequence, independent of its length
+    serial: int = 0  # tokens per step of a serial chain (TTT's mini-batch); 0 if a scan runs in parallel
+    window: int = 0  # sliding window in tokens; 0: full attention
+    chunked: bool = False  # the window is a fixed chunk of the sequence (Llama 4), not the last `window` tokens
     selected: int = 0
     """Keys that a token attends to at most, chosen by an index among all that are cached (DeepSeek V3.2); 0: no limit."""
-    every: int = 1
-    """Tokens that share one cached key (the compressed attention of DeepSeek V4)."""
+    every: int = 1  # tokens that share one cached key (the compressed attention of DeepSeek V4)
 
     def keys(self, seq: int, causal: bool = True) -> float:
-        """Return the keys that a token attends to, on average over a sequence; all of them if masked ones are not skipped.
-
-        Worked: seq 4, causal, no window: (1 + 2 + 3 + 4) / 4 = 2.5; window 2: (1 + 2 + 2 + 2) / 4 = 1.75;
-        chunks of 3: (1 + 2 + 3 + 1) / 4 = 1.75."""
+        """Return the keys that a token attends to, on average over a sequence; all of them if masked ones are not skipped. Worked: seq 4,
+        causal, no window: (1 + 2 + 3 + 4) / 4 = 2.5; window 2: (1 + 2 + 2 + 2) / 4 = 1.75; chunks of 3: (1 + 2 + 3 + 1) / 4 = 1.75."""
         if self.selected or self.every > 1:
             return self._selected(seq, causal)
         if not causal:
@@ -64,10 +53,9 @@ class Op:
         return reach - reach * (reach - 1) / 2 / seq
 
     def _selected(self, seq: int, causal: bool) -> float:
-        """Return the keys where several tokens share one, or where only some are selected.
-
-        Worked: seq 8, causal, 4 selected: (1 + 2 + 3 + 4 x 5) / 8 = 3.25; one key per 4 tokens, none selected: (4 x 1 + 1 x 2) / 8 = 0.75,
-        since a key is complete with its fourth token."""
+        """Return the keys where several tokens share one, or where only some are selected. Worked: seq 8, causal, 4 selected: (1 + 2 + 3
+        + 4 x 5) / 8 = 3.25; one key per 4 tokens, none selected: (4 x 1 + 1 x 2) / 8 = 0.75, since a key is complete with its fourth
+        token."""
         most = self.selected or seq
         if not causal:
             return float(min(seq // self.every, most))
@@ -97,10 +85,8 @@ class Op:
 
 FROZEN_TOWER, TRAINED_TOWER = "tower.frozen", "tower.trained"
 """Names of the Op that stands for a tower beside the language model: m patches per sequence, k elements of width in all its layers."""
-ALL_LINEAR = "all-linear"
-"""PEFT's word for every linear layer except the output head."""
-BY_OUTPUT = ("column", "kv", "heads")
-"""Values of `shard` that divide the outputs of a product."""
+ALL_LINEAR = "all-linear"  # PEFT's word for every linear layer except the output head
+BY_OUTPUT = ("column", "kv", "heads")  # values of `shard` that divide the outputs of a product
 
 
 def fusable_groups(ops: Iterable[Op]) -> list[list[Op]]:

@@ -21,9 +21,8 @@ FILE_TYPES = {
 
 
 def stored_format(values: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the weight format of a checkpoint ('' for one that is not quantised), and notes.
-
-    The language model of a config with towers may have the table itself, so text_config is searched too."""
+    """Return the name of the weight format of a checkpoint ('' for one that is not quantised), and notes. The language model of a config
+    with towers may have the table itself, so text_config is searched too."""
     tables = [values.get(key) for key in KEYS]
     inner = values.get("text_config")
     if isinstance(inner, Mapping):

@@ -11,14 +11,11 @@ from meshwise.models.families.blocks import EMBEDDING, HEAD, TENSOR_NAMES
 from meshwise.models.model import Model, family_of
 from meshwise.models.op import Op, Shard
 
-EMBEDDING_LAYER = -1
-"""The layer number of the embedding. The head has the number after the last layer."""
+EMBEDDING_LAYER = -1  # the layer number of the embedding. The head has the number after the last layer.
 
-SHARD_BYTES = 5 * 10**9
-"""Bytes of a safetensors file in which most models are published."""
+SHARD_BYTES = 5 * 10**9  # bytes of a safetensors file in which most models are published
 
-NO_CONVERSION = Architecture(name="", model_types=())
-"""No conversion: tensors as the layers compute them."""
+NO_CONVERSION = Architecture(name="", model_types=())  # no conversion: tensors as the layers compute them
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +25,12 @@ class Slot:
     name: str
     rows: int
     columns: int
-    copies: int = 1
-    """Experts, or heads with one matrix each."""
+    copies: int = 1  # experts, or heads with one matrix each
     layer: int = EMBEDDING_LAYER
     shard: Shard = ""
-    share: float = 1.0
-    """Fraction of it that one token reads: 1 / vocabulary for the embedding, top_k / experts for the experts."""
-    product: bool = False
-    """Multiplies activations inside a layer. Engines other than llama.cpp quantise only these."""
-    stored: bool = True
-    """False for a head that is tied to the embedding."""
+    share: float = 1.0  # fraction of it that one token reads: 1 / vocabulary for the embedding, top_k / experts for the experts
+    product: bool = False  # multiplies activations inside a layer. Engines other than llama.cpp quantise only these.
+    stored: bool = True  # false for a head that is tied to the embedding
 
     @property
     def elements(self) -> int:
@@ -51,7 +44,7 @@ class Slot:
 
 def architecture(model: Model) -> Architecture:
     """Return how llama.cpp stores this model; refuse a model that llama.cpp does not run."""
-    stored_as = _architecture(model.model_type)
+    stored_as = stored_by_llamacpp(model.model_type)
     if stored_as is None:
         raise UserError(f"llama.cpp does not run {model.name} (model_type '{model.model_type}'), so no GGUF type applies to it")
     if stored_as.expert_name and any(op.expert for op in model.ops):
@@ -60,7 +53,8 @@ def architecture(model: Model) -> Architecture:
 
 
 @cache
-def _architecture(model_type: str) -> Architecture | None:
+def stored_by_llamacpp(model_type: str) -> Architecture | None:
+    """Return how llama.cpp stores models of a type; None where it does not run them."""
     module = family_of(model_type)
     if hasattr(module, "stored_as"):
         return module.stored_as(model_type)
@@ -93,7 +87,6 @@ def slots(model: Model, gguf: bool) -> tuple[Slot, ...]:
 
 def file_order(slots: Iterable[Slot]) -> list[Slot]:
     """Sort tensors as in a file converted in 2023 or 2024: by the hub's 5 GB parts in bf16, and in each by the layer number as text.
-
     Layer 10 therefore precedes layer 9 where both are in one part. Quantisers before the end of 2024 counted layers in this order."""
     parts: list[list[Slot]] = [[]]
     filled = 0

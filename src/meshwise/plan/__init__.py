@@ -10,6 +10,7 @@
     rl/          training on answers that the model generates: roles, phases, the split of devices
     shapes/      the shape of a model searched together with its layout
     vary.py      one question at many points; axes.py what can vary; cheapest.py the cheapest chip and node count
+    diff.py      how two saved plans differ
     energy.py    what power costs in dollars and carbon
     budget.py    arithmetic without a search; roofline.py verdicts
 One import goes up: a plan asks ui.views.notebook, by name, to draw it when a notebook shows it.

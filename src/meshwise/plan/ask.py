@@ -31,22 +31,7 @@ from meshwise.plan.fields import (
 )
 from meshwise.plan.rl_fields import RolloutFields
 
-LAYOUT = "Layout"
-RECIPE = "Recipe of the program"
-MACHINE = "Machine and price"
-FINETUNE = "Fine-tuning"
-FAILURES = "Failures (with --tokens)"
-SHAPE = "Model shape (instead of MODEL)"
-TARGETS = "Latency targets"
-ENERGY = "Power and energy"
-LOAD = "Load"
 QUANTILES = ("p50", "p95", "p99")
-
-_MODEL = "Preset, Hugging Face id, config.json or its folder, or .gguf."
-
-
-def _tokens(value: str | float) -> float:
-    return units.training_tokens(value) if value else 0.0
 
 
 def _lengths(value: "str | list[int] | tuple[int, ...]") -> tuple[int, ...]:
@@ -59,14 +44,6 @@ def _parameters(value: str | float) -> float:
     if value and not 1e6 <= number <= 1e13:
         raise UserError(f"{quoted(value)}: expected a million to ten trillion parameters, such as 176B")
     return number
-
-
-def _finetune(value: str) -> str:
-    return finetune.parse(value).write() if value else ""
-
-
-def _base(value: str) -> str:
-    return finetune.parse_base(value) if value else ""
 
 
 def _batch(value: str | int) -> str | int:
@@ -129,14 +106,16 @@ def _adapters(value: str) -> str:
 
 
 _EXACT_COUNT = quantity("count").write
-_TOKENS: Kind[str | float, float] = Kind(_tokens, _EXACT_COUNT, "COUNT", ordered=True, whole=False)
+_TOKENS: Kind[str | float, float] = Kind(
+    lambda value: units.training_tokens(value) if value else 0.0, _EXACT_COUNT, "COUNT", ordered=True, whole=False
+)
 _LENGTHS: "Kind[str | list[int] | tuple[int, ...], tuple[int, ...]]" = Kind(
     _lengths, lambda value: ",".join(map(str, value)), "N,N,..."
 )
 _PARAMETERS: Kind[str | float, float] = Kind(_parameters, _EXACT_COUNT, "COUNT")
 _BATCH: "Kind[str | int, Any]" = Kind(_batch, str, "BATCH", ordered=True)
-_FINETUNE: Kind[str, str] = Kind(_finetune, str, "METHOD[:RANK[:TARGETS]]")
-_BASE: Kind[str, str] = Kind(_base, str, "FORMAT")
+_FINETUNE: Kind[str, str] = Kind(lambda value: finetune.parse(value).write() if value else "", str, "METHOD[:RANK[:TARGETS]]")
+_BASE: Kind[str, str] = Kind(lambda value: finetune.parse_base(value) if value else "", str, "FORMAT")
 _TOP = whole(1, 1000)
 _MEAN_LENGTH: "Kind[str | int, Any]" = Kind(_mean_length, LENGTH.write, "TOKENS", ordered=True)
 REQUEST_RATE: Kind[str | float, float] = Kind(_request_rate, _exact_rate, "RATE", ordered=True, whole=False)
@@ -157,17 +136,10 @@ _GRID: Kind[str, str] = Kind(_grid, str)
 class EnergyAsk(Ask):
     """What a question says about power: a limit of each device, and what a kWh costs in dollars and carbon."""
 
-    power_limit: float = asked(
-        default=0.0, converter=quantity("watts", positive=True, metavar="WATTS"), help="Power limit of one device: 300W.",
-        shown="the chip's", group=ENERGY,
-    )  # fmt: skip
-    grid: str = asked(
-        default="", converter=_GRID, help="Grams of CO2 per kWh: a country, 240, or 24 numbers by hour.", group=ENERGY
-    )
-    energy_price: float = asked(default=0.0, converter=number(0, 100), help="Dollars per kWh: 0.15.", group=ENERGY)
-    pue: float = asked(
-        default=1.0, converter=number(1, 5), help="Power of the building over that of its computers.", group=ENERGY
-    )
+    power_limit: float = asked(default=0.0, converter=quantity("watts", positive=True, metavar="WATTS"))
+    grid: str = asked(default="", converter=_GRID)
+    energy_price: float = asked(default=0.0, converter=number(0, 100))
+    pue: float = asked(default=1.0, converter=number(1, 5))
 
 
 @question
@@ -176,126 +148,51 @@ class TrainAsk(EnergyAsk, RolloutFields):
 
     verb: ClassVar[str] = "plan"
 
-    model: str = asked(default="", converter=TEXT, help=_MODEL, complete="models", kw_only=False)
-    on: str = asked(
-        default="", converter=TEXT, help="Cluster: jean-zay:48, 48x8xa100-80gb, tpu-v5p:16x20x28.", complete="clusters"
-    )
-    batch: int = asked(
-        default=0, converter=_BATCH, help="Global batch: sequences (2048), sequences x length (2048x4096) or tokens (4M).",
-        vary="1M..16M",
-    )  # fmt: skip
-    seq: int = asked(default="4k", converter=LENGTH, help="Sequence length.", vary="4k..128k")
-    tokens: float = asked(default=0.0, converter=_TOKENS, help="Tokens to train on (15T); adds days, cost and energy.")
-    framework: str = asked(
-        default="", converter=TEXT, complete="frameworks", vary="megatron,torchtitan", shown="by machine: accelerate, fsdp, megatron",
-        help="megatron, megatron-bridge, torchtitan, fsdp, deepspeed, nanotron, maxtext, ... (meshwise show frameworks)."
-    )  # fmt: skip
-    precision: str = asked(default="bf16", converter=choice(*PRECISIONS), help="Precision of matrix products.", vary="bf16,fp8")
-    optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES), help="Optimizer.", vary="adamw,muon")
-    finetune: str = asked(
-        default="", converter=_FINETUNE, shown="full", vary="lora:8,lora:64", group=FINETUNE,
-        help="What is trained: full, lora:RANK[:TARGETS], dora:16, qlora:16:q_proj,v_proj, freeze:LAYERS.",
-    )  # fmt: skip
-    base: str = asked(
-        default="", converter=_BASE, shown="16 bits, or nf4 for qlora", vary="nf4,int8", group=FINETUNE,
-        help="Format of the frozen base under adapters: nf4, nf4-single, int8, gptq, awq.",
-    )  # fmt: skip
-    in_backward: bool = asked(
-        default=False, converter=FLAG, group=FINETUNE,
-        help="Each weight is updated in the backward pass, as soon as its gradient exists (torchtune's optimizer_in_bwd).",
-    )  # fmt: skip
-    objective: str = asked(
-        default="sft", converter=choice(*OBJECTIVES), help="Loss: pairs, a reference model or generated answers add work.",
-        group=FINETUNE,
-    )  # fmt: skip
-    tower: str = asked(
-        default="", converter=choice("frozen", "trained"), shown="not counted", group=FINETUNE,
-        help="Count the tower for pictures beside the language model.",
-    )  # fmt: skip
-    images: int = asked(default=1, converter=whole(1, 10_000), help="Pictures per sequence (with --tower).", group=FINETUNE)
-    data: str = asked(default="", converter=TEXT, help="Rows to train on, as JSONL: adds hours and cost.", group=FINETUNE)
-    epochs: int = asked(default=1, converter=whole(1, 10_000), help="Passes over --data.", group=FINETUNE)
-    packing: bool = asked(
-        default=True, converter=FLAG, help="Rows of --data are packed into whole sequences, instead of padded.", group=FINETUNE
-    )
-    ram: float = asked(
-        default=0.0, converter=quantity("bytes", positive=True), help="Memory of each host, for offload: 64GB.", shown="the cluster's",
-        group=MACHINE,
-    )  # fmt: skip
-    loss: str = asked(
-        default="", converter=choice(*LOSSES), shown="as the release", vary="materialised,kernel,chunked,fused", group=RECIPE,
-        help="How the loss is computed: all logits (eager, compiled, or by a kernel), in chunks, or fused with the head.",
-    )  # fmt: skip
-    release: str = asked(
-        default="", converter=TEXT, help="Release of the framework, or a day: 26.06, 2025-06 (meshwise show frameworks NAME).",
-        shown="the newest", group=RECIPE, vary="2024-12,2025-06",
-    )  # fmt: skip
-    attention: str = asked(
-        default="", converter=choice(*KERNELS), help="Attention kernel.", shown="as the release on this chip", group=RECIPE,
-        vary="fa2,fa3",
-    )  # fmt: skip
-    overlap: str = asked(
-        default="", converter=TEXT, help="Communication hidden behind compute: ep,tp, no-dp; what is not named is as the release does.",
-        shown="as the release", group=RECIPE,
-    )  # fmt: skip
-    graphs: str = asked(
-        default="", converter=choice(*GRAPHS), help="CUDA graphs: of layers (partial), or of whole steps.",
-        shown="as the release", group=RECIPE, vary="none,full",
-    )  # fmt: skip
-    gradients: str = asked(
-        default="", converter=choice(*ELEMENT_BYTES), help="Dtype in which gradients are summed and reduced.",
-        shown="as the release", group=RECIPE, vary="fp32,bf16",
-    )  # fmt: skip
-    compile: bool = asked(default=False, converter=FLAG, help="Layers are compiled (torch.compile), where the framework can.")
-    top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
-    fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix axes of the layout: tp=8,recompute=full.", group=LAYOUT)
-    allow: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Bound axes of the layout: pp=1..12.", group=LAYOUT)
-    at_most: str = asked(default="", converter=TEXT, help="Also try fewer nodes, up to this many: '48 nodes'.", group=LAYOUT)
-    imbalance: float = asked(
-        default=Train.imbalance, converter=number(1, 100), group=LAYOUT,
-        help="Experts: tokens on the busiest expert-parallel rank over the mean.",
-    )  # fmt: skip
-    ramp: tuple[int, ...] = asked(
-        default=(), converter=_LENGTHS, help="Batch sizes of a ramp-up, in sequences: 32,64,128.", group=LAYOUT
-    )
-    within: float = asked(
-        default=0.0, converter=quantity("seconds", positive=True), help="Deadline for --tokens: 30d.", group=MACHINE
-    )
-    price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $2.50/h.", shown="list price", group=MACHINE)
-    link: float = asked(
-        default=0.0, converter=RATE, help="Bandwidth between the devices of a node: 450GB/s.", shown="the chip's", group=MACHINE,
-        vary="64GB/s..900GB/s",
-    )  # fmt: skip
-    calibration: str = asked(
-        default="", converter=TEXT, help="Calibration by name, or a .toml file.", shown="by chip and framework", group=MACHINE
-    )
-    mtbf: float | None = asked(
-        default=None, converter=optional(SECONDS), help="Mean time between failures of one device.", shown="50,677h, Llama 3's",
-        group=FAILURES,
-    )  # fmt: skip
-    checkpoint_bandwidth: float | None = asked(
-        default=None, converter=optional(RATE), help="Bandwidth of the cluster to storage: 100GB/s.",
-        shown="122 MB/s per device", group=FAILURES,
-    )  # fmt: skip
-    checkpoint_every: float | None = asked(
-        default=None, converter=optional(SECONDS), help="Time between checkpoints: 3h.", shown="the optimum", group=FAILURES
-    )
-    async_checkpoint: bool = asked(
-        default=False, converter=FLAG, help="Training continues while a checkpoint is written.", group=FAILURES
-    )
-    restart: float | None = asked(
-        default=None, converter=optional(SECONDS), help="Time from a failure until steps run again.", shown="10min",
-        group=FAILURES,
-    )  # fmt: skip
-    repair: float | None = asked(
-        default=None, converter=optional(SECONDS), help="Time until a failed node is back.", shown="1d", group=FAILURES
-    )
-    spares: int | None = asked(
-        default=None, converter=optional(whole(0, 10**5)), help="Spare nodes.", shown="as many as pay off", group=FAILURES
-    )
-    straggler: float | None = asked(
-        default=None, converter=optional(SHARE), help="Spread of step times between devices.", shown="0.5%", group=FAILURES
-    )
+    model: str = asked(default="", converter=TEXT, kw_only=False)
+    on: str = asked(default="", converter=TEXT)
+    batch: int = asked(default=0, converter=_BATCH)
+    seq: int = asked(default="4k", converter=LENGTH)
+    tokens: float = asked(default=0.0, converter=_TOKENS)
+    framework: str = asked(default="", converter=TEXT)
+    precision: str = asked(default="bf16", converter=choice(*PRECISIONS))
+    optimizer: str = asked(default="adamw", converter=choice(*OPTIMIZER_BYTES))
+    finetune: str = asked(default="", converter=_FINETUNE)
+    base: str = asked(default="", converter=_BASE)
+    in_backward: bool = asked(default=False, converter=FLAG)
+    objective: str = asked(default="sft", converter=choice(*OBJECTIVES))
+    tower: str = asked(default="", converter=choice("frozen", "trained"))
+    images: int = asked(default=1, converter=whole(1, 10_000))
+    data: str = asked(default="", converter=TEXT)
+    epochs: int = asked(default=1, converter=whole(1, 10_000))
+    packing: bool = asked(default=True, converter=FLAG)
+    ram: float = asked(default=0.0, converter=quantity("bytes", positive=True))
+    loss: str = asked(default="", converter=choice(*LOSSES))
+    release: str = asked(default="", converter=TEXT)
+    attention: str = asked(default="", converter=choice(*KERNELS))
+    overlap: str = asked(default="", converter=TEXT)
+    graphs: str = asked(default="", converter=choice(*GRAPHS))
+    gradients: str = asked(default="", converter=choice(*ELEMENT_BYTES))
+    compile: bool = asked(default=False, converter=FLAG)
+    top: int = asked(default=10, converter=_TOP)
+    fix: tuple[str, ...] = asked(default=(), converter=TEXTS)
+    allow: tuple[str, ...] = asked(default=(), converter=TEXTS)
+    at_most: str = asked(default="", converter=TEXT)
+    imbalance: float = asked(default=Train.imbalance, converter=number(1, 100))
+    risk: float = asked(default=Train.risk, converter=SHARE)
+    ramp: tuple[int, ...] = asked(default=(), converter=_LENGTHS)
+    within: float = asked(default=0.0, converter=quantity("seconds", positive=True))
+    price: float = asked(default=0.0, converter=PRICE)
+    provider: str = asked(default="", converter=TEXT)
+    link: float = asked(default=0.0, converter=RATE)
+    calibration: str = asked(default="", converter=TEXT)
+    mtbf: float | None = asked(default=None, converter=optional(SECONDS))
+    checkpoint_bandwidth: float | None = asked(default=None, converter=optional(RATE))
+    checkpoint_every: float | None = asked(default=None, converter=optional(SECONDS))
+    async_checkpoint: bool = asked(default=False, converter=FLAG)
+    restart: float | None = asked(default=None, converter=optional(SECONDS))
+    repair: float | None = asked(default=None, converter=optional(SECONDS))
+    spares: int | None = asked(default=None, converter=optional(whole(0, 10**5)))
+    straggler: float | None = asked(default=None, converter=optional(SHARE))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -336,16 +233,10 @@ class TrainAsk(EnergyAsk, RolloutFields):
 class ShapeAsk(TrainAsk):
     """How to train a model whose shape is open: `meshwise plan --params 176B`. `like` names a model with the same kind of layers."""
 
-    params: float = asked(
-        default=0.0, converter=_PARAMETERS, help="Search the shape near this many parameters: 176B.", group=SHAPE
-    )
-    vocab: int = asked(default=0, converter=whole(1, 2**24), help="Vocabulary size: 250880.", shown="that of --like", group=SHAPE)
-    like: str = asked(
-        default="", converter=TEXT, help="Model with the same kind of layers.", shown="bloom-176b", complete="models", group=SHAPE
-    )
-    shape: tuple[str, ...] = asked(
-        default=(), converter=TEXTS, help="One shape: hidden x layers x heads [x FFW], 14336x70x112.", group=SHAPE
-    )
+    params: float = asked(default=0.0, converter=_PARAMETERS)
+    vocab: int = asked(default=0, converter=whole(1, 2**24))
+    like: str = asked(default="", converter=TEXT)
+    shape: tuple[str, ...] = asked(default=(), converter=TEXTS)
 
 
 @question
@@ -354,88 +245,37 @@ class ServeAsk(EnergyAsk):
 
     verb: ClassVar[str] = "serve"
 
-    model: str = asked(
-        default="", converter=TEXT, help=f"{_MODEL} With a format: llama-3.3-70b:q4_k_m.", complete="models", kw_only=False
-    )
-    on: str = asked(
-        default="", converter=TEXT, help="Devices: 4xrtx4060ti-16gb, 2x(2xrtx3090)@10Gbps, 8xh100-sxm.", complete="clusters"
-    )
-    users: int = asked(
-        default=1, converter=whole(1, 999_999), vary="1..64", help="Users who each wait for an answer before they ask again."
-    )
-    context: int = asked(
-        default=0, converter=LENGTH, help="Longest context of one request, prompt and output.", shown="8k", vary="4k..128k"
-    )
-    prompt: int = asked(
-        default=512, converter=_MEAN_LENGTH, help="Prompt tokens; 2k:0.5 is a mean and its spread.", vary="512..32k"
-    )
-    output: int = asked(default=128, converter=_MEAN_LENGTH, help="Output tokens; 500:1 is a mean and its spread.")
-    rate: float = asked(
-        default=0.0, converter=REQUEST_RATE, help="Requests that arrive at random, instead of --users: 12/s.", group=LOAD,
-        vary="1/s..64/s",
-    )  # fmt: skip
-    burst: float = asked(
-        default=1.0, converter=number(0.1, 10), help="Deviation of the time between arrivals over its mean; more than 1 are bursts.",
-        group=LOAD,
-    )  # fmt: skip
-    prompt_spread: float = asked(
-        default=0.0, converter=number(0, 5), help="Standard deviation of prompt lengths over their mean.", group=LOAD
-    )
-    output_spread: float = asked(
-        default=0.0, converter=number(0, 5), help="Standard deviation of output lengths over their mean.", group=LOAD
-    )
-    lengths: str = asked(
-        default="", converter=TEXT, help="JSONL of request lengths ('prompt' and 'output') instead of --prompt and --output.",
-        group=LOAD,
-    )  # fmt: skip
-    depth: int = asked(
-        default=0, converter=LENGTH, help="Cached tokens before the prompt, such as earlier turns.", group=LOAD, vary="1k..32k"
-    )
-    prefix: float = asked(default=0.0, converter=SHARE, help="Share of the prompt that is found in the cache: 60%.", group=LOAD)
-    draft: int = asked(default=0, converter=whole(0, 999), help="Tokens that speculative decoding proposes per step.", group=LOAD)
-    accept: float = asked(
-        default=0.0, converter=_ACCEPTED_SHARE, help="Share of proposed tokens that are accepted: 0.7.", group=LOAD
-    )
-    lora: str = asked(
-        default="", converter=ADAPTERS, help="LoRA adapters that requests choose from: 8:16 is eight of rank 16.", group=LOAD
-    )
-    engine: str = asked(
-        default="", converter=TEXT, help="llama.cpp, vllm, sglang, tensorrt-llm, mlx, ollama, transformers, ...",
-        shown="by format and chip", complete="engines", vary="llama.cpp,vllm",
-    )  # fmt: skip
-    kv: str = asked(default="f16", converter=TEXT, help="KV cache type: f16, q8_0, q4_0, fp8.", vary="f16,q8_0,q4_0")
-    top: int = asked(default=10, converter=_TOP, help="Layouts to list.")
-    ttft: str = asked(default="", converter=TARGET, help="Time to first token, at most: 1s@p95.", group=TARGETS)
-    tpot: str = asked(default="", converter=TARGET, help="Time per output token after the first, at most: 40ms.", group=TARGETS)
-    e2e: str = asked(default="", converter=TARGET, help="Time of a whole request, at most: 20s@p99.", group=TARGETS)
-    per_user: float = asked(
-        default=0.0, converter=quantity("count", positive=True, metavar="RATE"), help="Tokens/s of each request, at least: 15.",
-        group=TARGETS,
-    )  # fmt: skip
-    measured: float = asked(
-        default=0.0,
-        converter=quantity("count", positive=True, metavar="RATE"),
-        help="Tokens/s of one request that you measured: is it normal? With --measured-of all, of all requests together.",
-        group=TARGETS,
-    )
-    measured_of: str = asked(
-        default="each", converter=choice("each", "all"), help="What --measured counts: each request, or all together.",
-        group=TARGETS,
-    )  # fmt: skip
-    fix: tuple[str, ...] = asked(default=(), converter=TEXTS, help="Fix the layout: split=row,cards=3 or tp=4.", group=LAYOUT)
-    cheapest: bool = asked(
-        default=False, converter=FLAG, help="Find the fewest and cheapest devices; --on lists chips, or is left out.",
-        group=MACHINE,
-    )  # fmt: skip
-    price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $0.40/h.", shown="list price", group=MACHINE)
-    ram: float = asked(
-        default=0.0, converter=quantity("bytes", positive=True), help="Memory of each host, for layers that stay there: 64GB.",
-        shown="not limited", group=MACHINE,
-    )  # fmt: skip
-    link: float = asked(
-        default=0.0, converter=RATE, help="Bandwidth between the devices of a host: 16GB/s.", shown="the chip's", group=MACHINE,
-        vary="2GB/s,16GB/s,450GB/s",
-    )  # fmt: skip
+    model: str = asked(default="", converter=TEXT, kw_only=False)
+    on: str = asked(default="", converter=TEXT)
+    users: int = asked(default=1, converter=whole(1, 999_999))
+    context: int = asked(default=0, converter=LENGTH)
+    prompt: int = asked(default=512, converter=_MEAN_LENGTH)
+    output: int = asked(default=128, converter=_MEAN_LENGTH)
+    rate: float = asked(default=0.0, converter=REQUEST_RATE)
+    burst: float = asked(default=1.0, converter=number(0.1, 10))
+    prompt_spread: float = asked(default=0.0, converter=number(0, 5))
+    output_spread: float = asked(default=0.0, converter=number(0, 5))
+    lengths: str = asked(default="", converter=TEXT)
+    depth: int = asked(default=0, converter=LENGTH)
+    prefix: float = asked(default=0.0, converter=SHARE)
+    draft: int = asked(default=0, converter=whole(0, 999))
+    accept: float = asked(default=0.0, converter=_ACCEPTED_SHARE)
+    lora: str = asked(default="", converter=ADAPTERS)
+    engine: str = asked(default="", converter=TEXT)
+    kv: str = asked(default="f16", converter=TEXT)
+    top: int = asked(default=10, converter=_TOP)
+    ttft: str = asked(default="", converter=TARGET)
+    tpot: str = asked(default="", converter=TARGET)
+    e2e: str = asked(default="", converter=TARGET)
+    per_user: float = asked(default=0.0, converter=quantity("count", positive=True, metavar="RATE"))
+    measured: float = asked(default=0.0, converter=quantity("count", positive=True, metavar="RATE"))
+    measured_of: str = asked(default="each", converter=choice("each", "all"))
+    fix: tuple[str, ...] = asked(default=(), converter=TEXTS)
+    cheapest: bool = asked(default=False, converter=FLAG)
+    price: float = asked(default=0.0, converter=PRICE)
+    provider: str = asked(default="", converter=TEXT)
+    ram: float = asked(default=0.0, converter=quantity("bytes", positive=True))
+    link: float = asked(default=0.0, converter=RATE)
 
     def __post_init__(self) -> None:
         super().__post_init__()

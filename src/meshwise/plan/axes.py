@@ -1,16 +1,13 @@
-"""Axes of `--vary`: which parts of a question can vary, and how each value changes the question.
+"""Axes of `--vary`: which parts of a question can vary, and how each value changes the question."""
 
-A field with an example in `vary` becomes an axis through `of_field`. Axes that change the cluster, or keep the tokens of a batch,
-are defined here.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from meshwise import units
 from meshwise.catalogue import chips, clusters, frameworks, rescale
 from meshwise.catalogue.engines import find_engine
+from meshwise.catalogue.prices import common_seller
 from meshwise.cost.work import parse_batch
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.formats import find_format, split_model_name
@@ -73,7 +70,7 @@ def _rate(text: str, ask: object) -> float:
 
 
 def _shown_rate(value: Value, ask: object) -> str:
-    return units.show(float(value), "bytes/s")
+    return f"{units.show(float(value), 'bytes/s')} a node"
 
 
 def _plain(value: Value, ask: object) -> str:
@@ -81,7 +78,24 @@ def _plain(value: Value, ask: object) -> str:
 
 
 def _chip(text: str, ask: object) -> str:
-    return chips.find_chip(text).key
+    """Return the name of a chip, with its memory where it is not the catalogue's, or of a box in the catalogue of clusters."""
+    known = chips.known_chip(text)
+    if known is None and clusters.find_file(text):
+        return text.strip().lower()
+    chip = known or chips.find_chip(text)
+    return chip.key if chips.find_chip(chip.key).memory == chip.memory else text.strip().lower()
+
+
+Priced = TypeVar("Priced", TrainAsk, ServeAsk)
+
+
+def with_one_seller(ask: Priced, clusters_of: Sequence[str]) -> Priced:
+    """Return the question with the prices of one seller for clusters of several chips, the one who rents out most of them, so that prices
+    compare. A question that names a price or a provider stays as it is."""
+    found = {(c := clusters.find_cluster(text)).chip.key: (*c.prices, *c.chip.prices) for text in clusters_of}
+    if ask.price or ask.provider or len(found) < 2:
+        return ask
+    return replace(ask, provider=common_seller(list(found.values())))
 
 
 # Training.
@@ -161,11 +175,11 @@ def with_network(ask: ServeAsk, value: Value) -> ServeAsk:
 
 
 def with_chip(ask: ServeAsk, value: Value) -> ServeAsk:
-    """Return the question with as many devices of another chip."""
-    cluster = clusters.find_cluster(ask.on)
-    if cluster.node_count > 1:
+    """Return the question with as many devices of another chip; one box of a chip whose memory is its host's, since no host has two."""
+    cluster, chip = clusters.find_cluster(ask.on), chips.known_chip(str(value))
+    if cluster.node_count > 1 or chip is None:
         return replace(ask, on=rescale.with_chip(ask.on, str(value)))
-    return replace(ask, on=f"1x{cluster.devices}x{value}")
+    return replace(ask, on=f"1x{1 if chip.shares_memory else cluster.devices}x{value}")
 
 
 _SERVE: tuple[Axis[ServeAsk], ...] = (

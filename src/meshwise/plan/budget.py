@@ -14,8 +14,7 @@ from meshwise.models.count import Count
 from meshwise.models.model import Model
 
 WEIGHT_BYTES = 2.0
-MOMENT_BYTES = 8.0
-"""Adam's two float32 moments; weights are bf16 and there is no master copy."""
+MOMENT_BYTES = 8.0  # adam's two float32 moments; weights are bf16 and there is no master copy
 
 
 @dataclass(frozen=True)
@@ -25,14 +24,11 @@ class Budget:
     tokens: float
     flops_per_token: float
     flops: float
-    token_seconds: float
-    """Seconds for one token on one device at its peak rate."""
-    device_seconds: float
-    """Seconds for all tokens on one device at its peak rate."""
+    token_seconds: float  # seconds for one token on one device at its peak rate
+    device_seconds: float  # seconds for all tokens on one device at its peak rate
     devices: int
     mfu: float
-    seconds: float
-    """Seconds for all tokens on all devices at the assumed MFU."""
+    seconds: float  # seconds for all tokens on all devices at the assumed MFU
     weights: float
     optimizer: float
     activations: float

@@ -15,25 +15,23 @@ from meshwise.cost.train.compute import Device
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.count import flat
+from meshwise.output import Drawn
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.axes import TRAIN_AXES, with_one_seller
 from meshwise.plan.train import lookup
 from meshwise.plan.train.lookup import with_one_framework
 from meshwise.plan.train.vary import Point, answer_point, starting_ask, too_late
 from meshwise.plan.vary import Value, Variant, first_values, parse
 
-MAX_DEVICES = 16384
-"""Largest number of devices to try by default: as many as Llama 3 405B was trained on."""
-NODE_COUNT_PRIMES = (2, 3, 5)
-"""Prime factors of the node counts to try: models and batches seldom divide by other primes."""
+MAX_DEVICES = 16384  # largest number of devices to try by default: as many as Llama 3 405B was trained on
+NODE_COUNT_PRIMES = (2, 3, 5)  # prime factors of the node counts to try: models and batches seldom divide by other primes
 
-MFU_MARGIN = 1.1
-"""Skip a node count that would need an MFU more than this factor above the best seen so far to meet the deadline."""
+MFU_MARGIN = 1.1  # skip a node count that would need an MFU more than this factor above the best seen so far to meet the deadline
 CONSIDERED_GPUS = "GPUs in the catalogue with a rental price, a link, a network and a rate in the requested precision"
 
 
 @dataclass(frozen=True, repr=False)
-class Cheapest:
+class Cheapest(Drawn):
     """The cheapest chip and number of nodes, and every point that was tried."""
 
     ask: TrainAsk
@@ -41,10 +39,8 @@ class Cheapest:
 
     best: Point
     tried: tuple[Point, ...]
-    chips: tuple[str, ...]
-    """Chips that were tried."""
-    unpriced: tuple[str, ...]
-    """Chips that were asked for but have no rental price."""
+    chips: tuple[str, ...]  # chips that were tried
+    unpriced: tuple[str, ...]  # chips that were asked for but have no rental price
 
     @property
     def command(self) -> str:
@@ -110,6 +106,7 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> Cheapest:
     keys = [str(key) for key in given.get("chip", ())] or ([rescale.chip_of(ask.on).key] if ask.on else rentable_chips(ask))
     if not keys:
         raise UserError(f"no chip to try among the {CONSIDERED_GPUS}, {ask.precision}; name some with --vary chip=...")
+    ask = with_one_seller(ask, [key for key in keys if hardware.find_chip(key).kind != "tpu"])
     kinds = [_kind(ask, key) for key in keys]
     priced = [kind for kind in kinds if kind.rent]
     if not priced:
@@ -155,12 +152,9 @@ class Kind:
     ask: TrainAsk
     chip: Chip
     size: int
-    rent: float | None
-    """Dollars per second and device."""
-    device_seconds: float
-    """Device-seconds of training at the peak rate: a lower bound."""
-    question: Question
-    """The question on the named cluster, or on one device."""
+    rent: float | None  # dollars per second and device
+    device_seconds: float  # device-seconds of training at the peak rate: a lower bound
+    question: Question  # the question on the named cluster, or on one device
 
     @property
     def least_dollars(self) -> float:
@@ -176,7 +170,7 @@ class Kind:
         every = [n for n in smooth_counts(cap) if n >= least] or [cap]
         found: dict[int, Point] = {}
         worse = 0
-        for nodes in _doubling(every):
+        for nodes in [n for n in every if n & (n - 1) == 0 or n == every[-1]]:
             before = _least(found.values(), self.ask.within)
             found[nodes] = self.at(nodes)
             worse = worse + 1 if _least(found.values(), self.ask.within) == before < math.inf else 0
@@ -238,11 +232,6 @@ def smooth_counts(most: int) -> list[int]:
     for prime in NODE_COUNT_PRIMES:
         counts |= {n * prime**k for n in counts for k in range(most.bit_length()) if n * prime**k <= most}
     return sorted({*counts, most})
-
-
-def _doubling(every: Sequence[int]) -> list[int]:
-    """Return the powers of two among the counts, and the last count."""
-    return [n for n in every if n & (n - 1) == 0 or n == every[-1]]
 
 
 def _between(ladder: Sequence[int], middle: int, every: Sequence[int]) -> list[int]:

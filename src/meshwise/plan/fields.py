@@ -5,12 +5,15 @@ reproduces a plan, the JSON, the axes of `--vary` and the keywords of the API ar
 """
 
 import shlex
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import cache
 from os import PathLike
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
 from meshwise import units
+from meshwise.catalogue import files
 from meshwise.errors import UserError, nearest, quoted
 
 In = TypeVar("In")
@@ -25,14 +28,10 @@ class Kind(Generic[In, Out]):
 
     read: Callable[[In], Out]
     write: Callable[[Any], str]
-    metavar: str = "TEXT"
-    """Placeholder for a value in help; '' for a flag that takes none."""
-    ordered: bool = False
-    """Whether values are numbers, so that a range of them can be varied."""
-    whole: bool = True
-    """Whether those numbers are whole."""
-    repeated: bool = False
-    """Whether a flag may be given several times."""
+    metavar: str = "TEXT"  # placeholder for a value in help; '' for a flag that takes none
+    ordered: bool = False  # whether values are numbers, so that a range of them can be varied
+    whole: bool = True  # whether those numbers are whole
+    repeated: bool = False  # whether a flag may be given several times
 
     def __call__(self, value: In, /) -> Out:
         return self.read(value)
@@ -44,38 +43,38 @@ class About:
 
     kind: Kind[Any, Any]
     help: str
-    group: str = ""
-    """The heading in help; '' for the main options."""
-    flag: str = ""
-    """Its flag, where that is not --name; several are separated by commas."""
-    complete: str = ""
-    """The catalogue that shell completion takes names from: models, chips, clusters, frameworks, engines."""
-    vary: str = ""
-    """An example of values for `--vary`; '' where it cannot be varied."""
-    shown: str = ""
-    """The default in words, where the value alone does not explain it."""
+    group: str = ""  # the heading in help; '' for the main options
+    flag: str = ""  # its flag, where that is not --name; several are separated by commas
+    complete: str = ""  # the catalogue that shell completion takes names from: models, chips, clusters, frameworks, engines
+    vary: str = ""  # an example of values for `--vary`; '' where it cannot be varied
+    shown: str = ""  # the default in words, where the value alone does not explain it
 
 
-def asked(
-    *, default: In, converter: Kind[In, Out], help: str, group: str = "", flag: str = "", complete: str = "", vary: str = "",
-    shown: str = "", kw_only: bool = True,
-) -> Out:  # fmt: skip
-    """Return a field of a question; `default` may be text."""
-    about = About(converter, help, group, flag, complete, vary, shown)
+def asked(*, default: In, converter: Kind[In, Out], help: str = "", shown: str = "", kw_only: bool = True) -> Out:
+    """Return a field of a question; `default` may be text. data/questions.toml holds its other words, such as its group."""
+    about = About(converter, help, shown=shown)
     return field(default=converter(default), metadata={"asked": about}, kw_only=kw_only)
+
+
+@cache
+def _words() -> dict[str, dict[str, dict[str, str]]]:
+    """Return the words of fields by question and field."""
+    return tomllib.loads((files.BUILT_IN / "questions.toml").read_text(encoding="utf-8"))
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(asked,))
 def question(cls: type[Question]) -> type[Question]:
     """Turn a class into a frozen dataclass of `asked` fields, whose constructor parses text values."""
+    for name, words in _words().get(cls.__name__, {}).items():
+        asked_field = vars(cls)[name]
+        asked_field.metadata = {"asked": replace(asked_field.metadata["asked"], **words)}
     return dataclass(frozen=True, kw_only=True)(cls)
 
 
 class Ask:
     """The base class of every question. Subclasses are made with `@question`."""
 
-    verb: ClassVar[str] = ""
-    """The verb of the command line that takes these flags."""
+    verb: ClassVar[str] = ""  # the verb of the command line that takes these flags
 
     def __post_init__(self) -> None:
         for name, about in spec(type(self)).items():
@@ -160,10 +159,6 @@ def quantity(name: str, *, least: float = 0.0, positive: bool = False, metavar: 
     return Kind(read, lambda value: units.exactly(value, name), metavar or _METAVARS[name], ordered=True, whole=False)
 
 
-def _length(value: str | int) -> int:
-    return units.whole_length(value) if value else 0
-
-
 def _write_length(value: int) -> str:
     text = units.show(float(value), "length")
     return text if value and units.parse(text, "length") == value else str(value)
@@ -173,10 +168,6 @@ def _text(value: "str | PathLike[str]") -> str:
     if not isinstance(value, str | PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers of the API may pass anything
         raise UserError(f"expected a text, found {quoted(value)}")
     return str(value).strip()
-
-
-def _texts(value: "str | list[str] | tuple[str, ...]") -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) and value else tuple(value)
 
 
 def whole(least: int = 1, most: int = 10**6) -> Kind[str | int, int]:
@@ -229,8 +220,12 @@ def choice(*valid: str) -> Kind[str, str]:
 
 
 TEXT: "Kind[str | PathLike[str], str]" = Kind(_text, str)
-TEXTS: "Kind[str | list[str] | tuple[str, ...], tuple[str, ...]]" = Kind(_texts, str, repeated=True)
-LENGTH: Kind[str | int, int] = Kind(_length, _write_length, "TOKENS", ordered=True)
+TEXTS: "Kind[str | list[str] | tuple[str, ...], tuple[str, ...]]" = Kind(
+    lambda value: (value,) if isinstance(value, str) and value else tuple(value), str, repeated=True
+)
+LENGTH: Kind[str | int, int] = Kind(
+    lambda value: units.whole_length(value) if value else 0, _write_length, "TOKENS", ordered=True
+)
 FLAG: Kind[bool, bool] = Kind(bool, str, "")
 SECONDS = quantity("seconds")
 RATE = quantity("bytes/s", positive=True)

@@ -1,7 +1,6 @@
 """Plan: a question, its best layouts, and the data they were computed from. The base class of TrainPlan and ServePlan."""
 
 import hashlib
-import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from meshwise.catalogue import files, records
 from meshwise.errors import UserError
 from meshwise.models.count import flat
+from meshwise.output import Drawn
 from meshwise.plan.fields import Ask
 from meshwise.plan.vary import Points
 from meshwise.version import VERSION
@@ -27,15 +27,12 @@ Asked = TypeVar("Asked", bound=Ask)
 Chosen = TypeVar("Chosen", bound=Choice)
 
 
-class Plan(ABC, Generic[Asked, Chosen]):
+class Plan(Drawn, ABC, Generic[Asked, Chosen]):
     """The answer to a question: `choices` are layouts with their predicted cost, the best first."""
 
-    format: ClassVar[int]
-    """Number of the file format: a plan.json with another one is refused."""
-    kind: ClassVar[str] = ""
-    """The kind of plan, as stored in plan.json; '' for training."""
-    stated: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """Keys that tables of a plan.json must have, by field."""
+    format: ClassVar[int]  # number of the file format: a plan.json with another one is refused
+    kind: ClassVar[str] = ""  # the kind of plan, as stored in plan.json; '' for training
+    stated: ClassVar[dict[str, tuple[str, ...]]] = {}  # keys that tables of a plan.json must have, by field
     ask: Asked
     choices: tuple[Chosen, ...]
 
@@ -54,7 +51,7 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict per layout, with the columns of `--csv`."""
-        return [flat(self.row(choice)) for choice in self.choices]
+        return [{"name": choice.name} | flat(self.row(choice)) for choice in self.choices]
 
     def row(self, choice: Chosen) -> dict[str, Any]:
         """Return one layout as a nested dict, which `rows` flattens."""
@@ -75,11 +72,6 @@ class Plan(ABC, Generic[Asked, Chosen]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.best.name!r}, {len(self.choices)} layouts: {self.command}>"
-
-    def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows: table and bars."""
-        # imported by name, because ui depends on plan and not the other way round
-        return importlib.import_module("meshwise.ui.views.notebook").plan_html(self)
 
 
 PlanType = TypeVar("PlanType", bound=Plan[Any, Any])

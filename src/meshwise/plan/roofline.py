@@ -11,8 +11,7 @@ from meshwise.cost.layout import Layouts
 from meshwise.cost.train.comm import Communicators, Fabric
 from meshwise.models.model import Model
 
-IDEAL_LINKS = Calibration(link=1.0, network=1.0)
-"""Links at their full datasheet bandwidth."""
+IDEAL_LINKS = Calibration(link=1.0, network=1.0)  # links at their full datasheet bandwidth
 
 
 @dataclass(frozen=True)
@@ -21,19 +20,16 @@ class Roofline:
 
     devices: int
     sequences: float
-    tokens: float
-    """Tokens per device and step."""
+    tokens: float  # tokens per device and step
     fsdp: float | None
     """Tokens needed to hide FSDP's all-gather of weights over all devices: a forward pass moves 2 bytes per parameter and computes
     2 FLOPs per active parameter and token. None on one device."""
     mixed: float | None
     """Tokens needed when one torus axis reduces activations (tensor parallelism) and the others gather weights (FSDP). None
     without a torus of two axes, for models with experts or without a feed-forward width, and where pure FSDP is best."""
-    best_fsdp: float | None
-    """Number of data ranks at which both kinds of communication take equally long."""
+    best_fsdp: float | None  # number of data ranks at which both kinds of communication take equally long
     pod_tokens: float
-    pod: float | None
-    """Tokens per pod (or site) needed to hide the gradient reduction between pods; None for a single pod."""
+    pod: float | None  # tokens per pod (or site) needed to hide the gradient reduction between pods; None for a single pod
 
     @property
     def powers(self) -> tuple[int, int]:

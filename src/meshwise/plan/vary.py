@@ -1,7 +1,4 @@
-"""One question at many points: parse 'nodes=8..512', build the questions of a grid, and hold their answers.
-
-Independent of training and serving: `axes.py` has the axes, `train/vary.py` and `serve/vary.py` answer the points.
-"""
+"""One question at many points: parse 'nodes=8..512', build the questions of a grid, and hold their answers."""
 
 import math
 import shlex
@@ -13,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from meshwise.catalogue import records
 from meshwise.errors import DoesNotFit, UserError, nearest, quoted
 from meshwise.models.count import flat
+from meshwise.output import Drawn
 from meshwise.plan.fields import Ask
 
 Asked = TypeVar("Asked")
@@ -28,21 +26,14 @@ class Axis(Generic[Asked]):
     """A part of a question that can be varied."""
 
     name: str
-    example: str
-    """Values as a user might type them after the '='."""
-    read: Callable[[str, Asked], Value]
-    """Parse one value; UserError where it is invalid."""
+    example: str  # values as a user might type them after the '='
+    read: Callable[[str, Asked], Value]  # parse one value; UserError where it is invalid
     show: Callable[[Value, Asked], str]
-    change: Callable[[Asked, Value], Asked]
-    """Return the question with another value."""
-    ordered: bool = True
-    """Whether values are numbers, which a range can list."""
-    settles: str = ""
-    """Quantity that it sets, in words. Two axes of one quantity are refused."""
-    whole: bool = True
-    """Whether values are whole numbers."""
-    step: float = 0.0
-    """The default step of a range; 0 doubles."""
+    change: Callable[[Asked, Value], Asked]  # return the question with another value
+    ordered: bool = True  # whether values are numbers, which a range can list
+    settles: str = ""  # quantity that it sets, in words. Two axes of one quantity are refused.
+    whole: bool = True  # whether values are whole numbers
+    step: float = 0.0  # the default step of a range; 0 doubles
 
 
 @dataclass(frozen=True)
@@ -60,8 +51,7 @@ class Variant(Generic[Asked]):
     values: dict[str, Value]
     labels: tuple[str, ...]
     ask: Asked | None
-    refusal: str = ""
-    """Why the question cannot be asked at this point, in a few words."""
+    refusal: str = ""  # why the question cannot be asked at this point, in a few words
 
 
 def parse(texts: Sequence[str], axes: Mapping[str, Axis[Asked]], ask: Asked) -> tuple[Varied[Asked], ...]:
@@ -179,8 +169,7 @@ class Answer(Generic[Asked, Chosen]):
     values: dict[str, Value]
     labels: tuple[str, ...]
     ask: Asked | None
-    refusal: str = ""
-    """Why there is no layout, in a few words."""
+    refusal: str = ""  # why there is no layout, in a few words
     choice: Chosen | None = None
 
     def row(self) -> dict[str, Any]:
@@ -197,17 +186,15 @@ Answered = TypeVar("Answered", bound=Answer[Any, Any])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Points(Generic[Question, Answered]):
+class Points(Drawn, Generic[Question, Answered]):
     """The answers at every point of a grid, in the order of its values."""
 
     format: ClassVar[int] = 1
     kind: ClassVar[str] = ""
-    hidden: ClassVar[tuple[str, ...]] = ()
-    """Keys of a layout that a flat row leaves out."""
+    hidden: ClassVar[tuple[str, ...]] = ()  # keys of a layout that a flat row leaves out
     ask: Question
     vary: tuple[str, ...]
-    axes: tuple[str, ...]
-    """Names of the varied axes."""
+    axes: tuple[str, ...]  # names of the varied axes
     points: tuple[Answered, ...]
 
     def __len__(self) -> int:
@@ -222,11 +209,16 @@ class Points(Generic[Question, Answered]):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one flat dict per point, with the columns of `--csv`."""
-        return [flat(self._flat(point.row())) for point in self.points]
+        return [flat(self._flat(point.row())) | self._name(point) for point in self.points]
 
     def _flat(self, row: dict[str, Any]) -> dict[str, Any]:
         choice: dict[str, Any] = row.pop("choice") or {}
         return row | {key: value for key, value in choice.items() if key not in self.hidden}
+
+    @staticmethod
+    def _name(point: Answered) -> dict[str, str]:
+        """Return the name of the layout at a point, '' where there is none."""
+        return {"name": point.choice.name if point.choice else ""}
 
     def to_frame(self) -> Any:
         """Return the rows as a data frame of polars or pandas, whichever is installed."""

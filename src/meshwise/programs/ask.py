@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from meshwise.plan.fields import TEXT, Ask, asked, question, whole
+from meshwise.plan.fields import FLAG, TEXT, Ask, asked, question, whole
 
 
 @question
@@ -11,16 +11,8 @@ class ExportAsk(Ask):
 
     verb: ClassVar[str] = "export"
 
-    plan: str = asked(
-        default="", converter=TEXT, kw_only=False,
-        help="A plan.json of 'meshwise plan' or 'meshwise serve'; - reads one from standard input.",
-    )  # fmt: skip
-    to: str = asked(
-        default="", converter=TEXT,
-        help="Program: megatron, megatron-deepspeed, torchtitan, deepspeed, accelerate, nanotron, maxtext, vllm, ... (--list).",
-    )  # fmt: skip
-    launcher: str = asked(
-        default="", converter=TEXT, flag="--with", shown="torchrun",
-        help="Launcher: torchrun, slurm, jobset, trainjob, leaderworkerset, skypilot, ray.",
-    )  # fmt: skip
-    row: int = asked(default=1, converter=whole(1, 1000), help="Row of the plan's table.", shown="1, the best")
+    plan: str = asked(default="", converter=TEXT, kw_only=False)
+    to: str = asked(default="", converter=TEXT)
+    launcher: str = asked(default="", converter=TEXT)
+    preflight: bool = asked(default=False, converter=FLAG)
+    row: int = asked(default=1, converter=whole(1, 1000))

@@ -20,8 +20,7 @@ class Writer(Protocol):
 class SharingWriter(Writer, Protocol):
     """A module whose engine can also run layouts of another engine."""
 
-    RUNS_LAYOUTS_OF: str
-    """The other engine."""
+    RUNS_LAYOUTS_OF: str  # the other engine
 
     def can(self, q: ServeQuestion, layout: ServeLayout) -> bool:
         """Return whether this engine can run that layout."""

@@ -15,8 +15,7 @@ EXPANDED = re.compile(
     rf"\$(?:NNODES|NODE_RANK|MASTER_ADDR|MASTER_PORT|SLURM[A-Z_]*)\b|\$\{{[A-Z][A-Z0-9_]*\}}|{REQUIRED_VARIABLE.pattern}"
 )
 """What a shell expands in the words of a command; every other `$` stands for itself."""
-PLACEHOLDER = "REPLACE_ME"
-"""The start of every placeholder: what a plan cannot know, such as the path of the data."""
+PLACEHOLDER = "REPLACE_ME"  # the start of every placeholder: what a plan cannot know, such as the path of the data
 
 
 def nested(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,8 +7,7 @@ from typing import Any
 
 from meshwise.runs.run import Value
 
-MAX_WHOLE = 10**15
-"""The largest whole number of a key: the tokens of a training are a hundredth of it."""
+MAX_WHOLE = 10**15  # the largest whole number of a key: the tokens of a training are a hundredth of it
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
 
@@ -21,12 +20,10 @@ class Kind:
     """Parse a value into the fact's value; None if it carries no information. ValueError if it is malformed."""
     write: Callable[[Any], Any]
     """Return the value of the file; True for a flag without a value, None where the key is not written."""
-    expects: str
-    """Expected value, for messages: 'a whole number'."""
+    expects: str  # expected value, for messages: 'a whole number'
     open: str = ""
     """Meaning of a value such as -1 that leaves the fact open: '-1: what is left of the devices'; '' if it only means "unset"."""
-    takes: int = 1
-    """Words that a flag of this kind takes: 0, 1, or -1 for all up to the next flag."""
+    takes: int = 1  # words that a flag of this kind takes: 0, 1, or -1 for all up to the next flag
 
 
 def _whole(value: Any) -> int:
@@ -83,6 +80,8 @@ def _list(value: Any) -> tuple[str, ...]:
 
 
 INT = Kind(_whole, int, "a whole number")
+COUNT = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")
+"""A number of steps, of which 0 and -1 say nothing."""
 NUMBER = Kind(_number, float, "a number")
 BOOL = Kind(_truth, bool, "true or false")
 TEXT = Kind(_text, str, "a word")

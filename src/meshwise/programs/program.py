@@ -20,26 +20,20 @@ from meshwise.runs.run import Run, Stated, Value
 
 PROGRAMS, LAUNCHERS = "meshwise.programs", "meshwise.launchers"
 TRAIN, SERVE, LAUNCH = "meshwise.programs.train", "meshwise.programs.serve", "meshwise.programs.launch"
-RL = "meshwise.programs.rl"
-"""The folders of our own programs and launchers."""
+RL = "meshwise.programs.rl"  # the folders of our own programs and launchers
 Form = Literal["flags", "yaml", "toml", "json", "text"]
-KERNELS = "kernels:"
-"""Prefix of a program's own facts about its kernels, which no better layout changes: 'kernels:graph_impl'."""
+KERNELS = "kernels:"  # prefix of a program's own facts about its kernels, which no better layout changes: 'kernels:graph_impl'
 
 
 @dataclass(frozen=True)
 class Key:
     """One row of a program's table: a fact and the key that sets it."""
 
-    fact: str
-    """A name of FACTS, or a name of the program's own that `meaning` and `wording` translate."""
-    key: str
-    """The key that is written: '--tensor-model-parallel-size', 'parallelism.tensor_parallel_degree'."""
+    fact: str  # a name of FACTS, or a name of the program's own that `meaning` and `wording` translate
+    key: str  # the key that is written: '--tensor-model-parallel-size', 'parallelism.tensor_parallel_degree'
     kind: Kind = INT
-    also: tuple[str, ...] = ()
-    """Other spellings that are read but never written."""
-    default: Value | None = None
-    """Default of an absent key in this version; None if it has none."""
+    also: tuple[str, ...] = ()  # other spellings that are read but never written
+    default: Value | None = None  # default of an absent key in this version; None if it has none
     write: Literal["always", "changed", "never"] = "changed"
     """Whether it is written always, only where it differs from the default, or never."""
 
@@ -48,10 +42,8 @@ class Key:
 class Refusal:
     """A fact that a program cannot express, and the nearest value that it can."""
 
-    why: str
-    """A sentence: 'nanotron has no ZeRO 3'."""
-    instead: Mapping[str, int | str]
-    """Axes of the nearest layout that the program can express."""
+    why: str  # a sentence: 'nanotron has no ZeRO 3'
+    instead: Mapping[str, int | str]  # axes of the nearest layout that the program can express
 
 
 @dataclass(frozen=True)
@@ -66,16 +58,12 @@ class Job:
     starter: Literal["torchrun", "node", "once"] = "torchrun"
     """torchrun starts the command once per device; node: the launcher starts it once per node; once: on the first node only."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    header: tuple[str, ...] = ()
-    """Lines for the comment at the top."""
-    files: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Files that must be beside the command, by name."""
-    chip: str = ""
-    """Name of the device, for accelerators in SkyPilot and Kubernetes."""
-    hours: float = 24.0
-    """Time limit."""
-    others: tuple[str, ...] = ()
-    """Words that every node but the first adds to the command."""
+    header: tuple[str, ...] = ()  # lines for the comment at the top
+    files: Mapping[str, str] = field(default_factory=dict[str, str])  # files that must be beside the command, by name
+    chip: str = ""  # name of the device, for accelerators in SkyPilot and Kubernetes
+    hours: float = 24.0  # time limit
+    others: tuple[str, ...] = ()  # words that every node but the first adds to the command
+    preflight: bool = False  # whether nodes are checked by `meshwise preflight` before the command
 
 
 @dataclass(frozen=True)
@@ -86,24 +74,18 @@ class Written:
     command: tuple[str, ...]
     starter: Literal["torchrun", "node", "once"] = "torchrun"
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    others: tuple[str, ...] = ()
-    """Words that every node but the first adds to the command."""
+    others: tuple[str, ...] = ()  # words that every node but the first adds to the command
 
 
 @dataclass(frozen=True)
 class Setup:
     """Everything that a writer may use: the facts of one layout of a plan."""
 
-    values: Mapping[str, Value]
-    """Facts by name."""
-    config: Mapping[str, object]
-    """The keys of the model's config.json."""
-    model: str
-    """Hub id, or name, of the model."""
-    header: tuple[str, ...] = ()
-    """Lines for the comment at the top of a file."""
-    plan: Any = field(default=None, repr=False)
-    """The TrainPlan or ServePlan, for details that no fact holds."""
+    values: Mapping[str, Value]  # facts by name
+    config: Mapping[str, object]  # the keys of the model's config.json
+    model: str  # hub id, or name, of the model
+    header: tuple[str, ...] = ()  # lines for the comment at the top of a file
+    plan: Any = field(default=None, repr=False)  # the TrainPlan or ServePlan, for details that no fact holds
 
     def whole(self, name: str, default: int = 1) -> int:
         value = self.values.get(name, default)
@@ -131,15 +113,12 @@ class Program:
 
     name: str
     title: str
-    version: str
-    """The version whose keys and defaults these are."""
+    version: str  # the version whose keys and defaults these are
     kind: Literal["train", "serve", "rl"] = "train"
-    framework: str = ""
-    """The framework of the catalogue that predicts it (training), or the engine (serving)."""
+    framework: str = ""  # the framework of the catalogue that predicts it (training), or the engine (serving)
     form: Form
     keys: tuple[Key, ...]
-    write: Callable[[Setup], Written] | None
-    """Return the files and the command of a plan; None: the program is only read."""
+    write: Callable[[Setup], Written] | None  # return the files and the command of a plan; None: the program is only read
     refuse: Callable[[Setup], Iterable[Refusal]] = no_refusals
     """Return what the program cannot express of a plan, with the nearest that it can."""
     wording: Callable[[Setup], Mapping[str, Value]] = plain_words
@@ -150,22 +129,18 @@ class Program:
     """Return how surely settings are of this program, 0 for no, from the settings, the file, and the script that a command starts."""
     edition: Callable[[Run], str] | None = None
     """Return the version that the facts of a file belong to, where files of several are read."""
-    flag_words: bool = False
-    """Whether keys of a YAML or JSON form are also read from flags: --per_device_train_batch_size 4."""
+    flag_words: bool = False  # whether keys of a YAML or JSON form are also read from flags: --per_device_train_batch_size 4
     refers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Keys whose value names a further file, with the program that reads it: {"--deepspeed_config": "deepspeed"}."""
-    auto: str = ""
-    """Why the value 'auto' is not known, where the program has it."""
-    check: str = ""
-    """The command with which a user checks the files by the program's own parser."""
+    auto: str = ""  # why the value 'auto' is not known, where the program has it
+    check: str = ""  # the command with which a user checks the files by the program's own parser
 
     def version_of(self, facts: Run) -> str:
         """Return the version that a file is of."""
         return self.edition(facts) if self.edition is not None else self.version
 
     def read(self, settings: Iterable[Setting], companions: Iterable[Run] = (), base: str = "") -> Run:
-        """Return the facts of the settings, with gaps filled from companion files, then from this version's defaults, and their
-        meaning. `base`: a configuration that was not given, whose values take the place of the defaults and are not known."""
+        """Return the facts of settings, companions and defaults, with their meaning; `base`: a configuration that was not given."""
         rows = self.table()
         said: list[Stated] = []
         for setting in settings:
@@ -256,10 +231,8 @@ class Launch:
 
     facts: tuple[Stated, ...]
     scripts: tuple[Source, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables that it sets for its scripts."""
-    files: tuple[Source, ...] = ()
-    """Files that it lays beside its scripts, such as those of a ConfigMap."""
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])  # variables that it sets for its scripts
+    files: tuple[Source, ...] = ()  # files that it lays beside its scripts, such as those of a ConfigMap
     pools: "tuple[Launch, ...]" = ()
     """Servers of several kinds that it starts, such as one pool for prompts and one for outputs; each has its scripts and its machines."""
     name: str = ""
@@ -280,16 +253,13 @@ class Launcher:
     name: str
     title: str
     version: str
-    write: Callable[[Job], Mapping[str, str]]
-    """Return files by name; the first one starts the job."""
-    start: str
-    """The command that starts the job: 'sbatch train.sbatch'."""
+    write: Callable[[Job], Mapping[str, str]]  # return files by name; the first one starts the job
+    start: str  # the command that starts the job: 'sbatch train.sbatch'
     read: Callable[[Source], Launch | None] = _no_launch
     """Return what a file of this launcher says; None for another file. Shell scripts are read by `read.shell` and `read.command`."""
     directives: Callable[[Sequence[Setting]], Iterable[Stated]] = _no_directives
     """Return what the directives in a script's comments (`#SBATCH`) say about machines."""
-    check: str = ""
-    """The command with which a user checks the files."""
+    check: str = ""  # the command with which a user checks the files
 
 
 @cache

@@ -7,21 +7,17 @@ from functools import cached_property
 
 from meshwise.runs.run import Span
 
-Scalar = int | float | str | bool | None
-"""A value as a file writes it."""
+Scalar = int | float | str | bool | None  # a value as a file writes it
 
 
 @dataclass(frozen=True)
 class Source:
     """A text to read: a whole file, or a piece of one, such as a script inside YAML or a heredoc."""
 
-    file: str
-    """The name of the file, as the user gave it."""
+    file: str  # the name of the file, as the user gave it
     text: str
-    name: str = ""
-    """Name by which other files refer to this text, if not the file's own: a heredoc's target."""
-    line: int = 1
-    """Number of the text's first line in the file."""
+    name: str = ""  # name by which other files refer to this text, if not the file's own: a heredoc's target
+    line: int = 1  # number of the text's first line in the file
     starts: tuple[int, ...] | None = field(default=None, repr=False)
     """Offset in the file of each line of the text; None where the text is the whole file. -1: the line is not verbatim in the file."""
 
@@ -59,8 +55,7 @@ class Source:
 class Unknown:
     """A value that only running the file would tell: `$1`, `$(nvidia-smi ...)`, 'auto'."""
 
-    text: str
-    """The expression as written in the file."""
+    text: str  # the expression as written in the file
     why: str = ""
 
     def __str__(self) -> str:
@@ -72,8 +67,7 @@ class Word:
     """A word of a command line after expansion."""
 
     text: str
-    span: Span
-    """Place of its literal text; not writable if it is joined from several places."""
+    span: Span  # place of its literal text; not writable if it is joined from several places
     unknown: str = ""
     """The expansions in it that cannot be known without running the script, such as '$1'; '' where the text is exact."""
 
@@ -83,20 +77,16 @@ class Setting:
     """One key of a file with its value: a flag, or a path of keys in YAML, TOML or JSON joined by dots."""
 
     key: str
-    value: "Scalar | tuple[Scalar, ...] | Unknown"
-    """True for a flag without a value."""
+    value: "Scalar | tuple[Scalar, ...] | Unknown"  # true for a flag without a value
     span: Span
 
 
 @dataclass(frozen=True)
 class Command:
-    """A simple command with its words after expansion, and the environment that it starts with. `srun bash -c 'a b'` is the command
-    `srun a b`."""
+    """A simple command with its words after expansion and its environment; `srun bash -c 'a b'` is the command `srun a b`."""
 
     words: tuple[Word, ...]
-    environment: Mapping[str, Word]
-    """Exported variables and assignments before the command."""
-    certain: bool = True
-    """Whether the command certainly starts: not in a branch whose condition is unknown."""
+    environment: Mapping[str, Word]  # exported variables and assignments before the command
+    certain: bool = True  # whether the command certainly starts: not in a branch whose condition is unknown
     by: tuple[tuple[str, int], ...] = ()
     """What the tests depend on that decide whether, or how, it starts, with the way that each goes here: ('$1 (train.sh:3)', 0)."""

@@ -12,8 +12,7 @@ from meshwise.programs.serve.llamacpp import file_of
 
 EMBEDDING = {"llama.cpp": ["--embedding", "--pooling", "last"], "vllm": ["--runner", "pooling"]}
 """Options with which a server returns embeddings."""
-WITHOUT_TAG = ("MXFP4_MOE",)
-"""Formats of repositories with a single file, which need no tag."""
+WITHOUT_TAG = ("MXFP4_MOE",)  # formats of repositories with a single file, which need no tag
 
 
 def start(q: ServeQuestion, layout: ServeLayout, offer: Offer) -> tuple[str, ...]:

@@ -23,20 +23,16 @@ from meshwise.units import GIB
 CUTS = ("tp", "pp", "cp")
 DOES = {"serve": "serves", "train": "trains", "rl": "trains on generated answers"}
 MADE_FOR = {"serve": "serving", "train": "training", "rl": "training on generated answers"}
-MAX_REFUSALS = 6
-"""Refusals in a row: the nearest layout to one may be refused for another reason."""
+MAX_REFUSALS = 6  # refusals in a row: the nearest layout to one may be refused for another reason
 
 
 @dataclass(frozen=True)
 class Exported:
     """The files of an export, and how to start them."""
 
-    files: Mapping[str, str]
-    """Texts by name; the first one starts the job."""
-    start: str
-    """The command that starts the job, in the folder of the files."""
-    check: str
-    """The command with which the program's own parser checks the files; '' where there is none."""
+    files: Mapping[str, str]  # texts by name; the first one starts the job
+    start: str  # the command that starts the job, in the folder of the files
+    check: str  # the command with which the program's own parser checks the files; '' where there is none
     program: str
     version: str
 
@@ -66,10 +62,9 @@ def export(
     *,
     name: str = "",
     hours: float = Job.hours,
+    preflight: bool = False,
 ) -> Exported:
-    """Return one layout of a plan as the files of a program. UserError with the nearest layout for what the program cannot say.
-
-    `name`: the name of the job, where it is not the model's. `hours`: its time limit."""
+    """Return one layout of a plan as the files of a program, or raise UserError with the nearest layout that it can say."""
     program = find_program(to)
     if program.write is None:
         raise UserError(f"--to {to}: {program.title} is only read ('meshwise check'), not written")
@@ -92,7 +87,7 @@ def export(
     job = Job(
         name=name or _name(setup), nodes=setup.whole("nodes"), devices_per_node=setup.whole("devices_per_node"),
         command=written.command, starter=written.starter, environment=written.environment, others=written.others,
-        header=setup.header, files=written.files, chip=setup.text("chip"), hours=hours,
+        header=setup.header, files=written.files, chip=setup.text("chip"), hours=hours, preflight=preflight,
     )  # fmt: skip
     made, start = _named(starter.write(job), starter.start, "serve" if kind == "serve" else "train")
     made |= {name: text for name, text in written.files.items() if name not in made}

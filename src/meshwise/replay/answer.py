@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from meshwise.catalogue import records
+from meshwise.cost.power import Energy
 from meshwise.cost.serve.load.requests import Percentiles, Targets, percentiles
 from meshwise.errors import UserError
+from meshwise.output import Drawn
 from meshwise.plan.serve.choice import INTERVAL_STDS
 from meshwise.plan.serve.plan import ServePlan, read
 from meshwise.replay import deployment as deployments
 from meshwise.replay.ask import ReplayAsk
 from meshwise.replay.deployment import Deployment
+from meshwise.replay.energy import energy_of
 from meshwise.replay.engine.clock import Clock, Fleet
 from meshwise.replay.engine.record import WINDOWS, Record, Window, quantile
 from meshwise.replay.traces.facts import TraceFacts, facts
@@ -28,24 +31,18 @@ HOUR = 3600.0
 class Slice:
     """A part of the time: what the requests saw that arrived in it."""
 
-    seconds: float
-    """When it begins."""
-    rate: float
-    """Requests per second that arrived."""
+    seconds: float  # when it begins
+    rate: float  # requests per second that arrived
     ttft_p50: float
     ttft_p95: float
     tpot_p95: float
     e2e_p95: float
-    waiting: float
-    """Mean requests that waited."""
+    waiting: float  # mean requests that waited
     running: float
     copies: float
-    filled: float
-    """Mean share of the KV cache in use."""
-    hits: float
-    """Share of prompt tokens found in caches."""
-    good: float
-    """Share of its requests that met all targets."""
+    filled: float  # mean share of the KV cache in use
+    hits: float  # share of prompt tokens found in caches
+    good: float  # share of its requests that met all targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,46 +50,36 @@ class Figures:
     """A replay in numbers. Seconds, dollars, shares."""
 
     requests: int
-    rejected: int
-    """Requests longer than the context."""
-    retried: int
-    """Requests that were sent again after a failure."""
-    seconds: float
-    """Until the last one was done."""
+    rejected: int  # requests longer than the context
+    retried: int  # requests that were sent again after a failure
+    seconds: float  # until the last one was done
     ttft: Percentiles
     tpot: Percentiles
     e2e: Percentiles
-    good: float
-    """Share of all requests that met all targets; of those that were answered, without targets."""
-    goodput: float
-    """Such requests per second."""
-    holds: bool
-    """Whether all targets hold at their quantiles, and nothing was rejected."""
+    good: float  # share of all requests that met all targets; of those that were answered, without targets
+    goodput: float  # such requests per second
+    holds: bool  # whether all targets hold at their quantiles, and nothing was rejected
     output_rate: float
     waiting: float
-    most_waiting: float
-    """Mean requests that wait, and the mean of the window with most."""
+    most_waiting: float  # mean requests that wait, and the mean of the window with most
     hits: float
     preempted: float
-    copies: float
-    """Mean number of copies that are paid for."""
-    busy: float
-    """Share of their time in which copies compute."""
+    copies: float  # mean number of copies that are paid for
+    busy: float  # share of their time in which copies compute
     device_hours: float
     dollars: float | None
-    kwh: float | None
-    """At the rated power of all devices while they are paid for: an upper bound."""
-    shares: dict[str, float]
-    """Shares of the time of all requests: by part of REPLAY_TIME."""
+    energy: Energy | None
+    """Mean power of all copies while they are paid for, and their energy; None where a chip states no power limit."""
+    kwh: float | None  # that energy, at the wall
+    shares: dict[str, float]  # shares of the time of all requests: by part of REPLAY_TIME
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Replayed:
+class Replayed(Drawn):
     """A replay: its figures, those with passes faster and slower by the interval of the calibration, and its course."""
 
     ask: ReplayAsk
-    plan: str
-    """The deployment in words."""
+    plan: str  # the deployment in words
     engine: str
     layout: str
     copies: int
@@ -101,8 +88,7 @@ class Replayed:
     targets: Targets
     figures: Figures
     low: Figures
-    high: Figures
-    """90% of measured figures lie between these, as far as the calibration knows."""
+    high: Figures  # 90% of measured figures lie between these, as far as the calibration knows
     slices: tuple[Slice, ...]
     notes: tuple[str, ...]
 
@@ -211,6 +197,7 @@ def _figures(at: Setting, clock: Clock, targets: Targets) -> Figures:
     holds = not record.rejected and all(
         times[name].at(target.quantile) <= target.seconds for name, target in targets.named.items()
     )
+    drawn = energy_of(at.ask, deployment, at.facts, clock)
     windows = [window.waiting / max(1, window.samples) for window in record.windows]
     return Figures(
         requests=every, rejected=record.rejected, retried=record.retried, seconds=record.last, **times, good=good / max(1, every),
@@ -219,7 +206,7 @@ def _figures(at: Setting, clock: Clock, targets: Targets) -> Figures:
         copies=sum(clock.paid(pool) for pool, _ in pools) / seconds,
         busy=busy / max(1e-9, sum(clock.paid(pool) for pool, _ in pools)), device_hours=paid / HOUR,
         dollars=paid * deployment.rent if deployment.rent is not None else None,
-        kwh=paid * deployment.watts / 3.6e6 if deployment.watts is not None else None,
+        energy=drawn, kwh=drawn.kwh if drawn else None,
         shares=_shares(record, sum(copy.stalled for copy in copies)),
     )  # fmt: skip
 

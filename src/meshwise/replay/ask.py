@@ -9,8 +9,6 @@ from meshwise.plan.fields import FLAG, LENGTH, RATE, SECONDS, SHARE, TEXT, Kind,
 from meshwise.replay.engine.router import ROUTERS
 from meshwise.replay.traces.made import KINDS
 
-TRAFFIC = "Traffic"
-FLEET = "Copies"
 MAX_COPIES = 10_000
 
 
@@ -39,37 +37,29 @@ class ReplayAsk(ServeAsk):
     verb: ClassVar[str] = "replay"
 
     # fmt: off
-    trace: str = asked(default="", converter=TEXT, help="Timed requests: CSV (seconds, prompt, output[, blocks]), Mooncake, Azure, vLLM, "
-                       "GuideLLM, AIPerf, OpenTelemetry, or a log with --read.")
-    read: str = asked(default="", converter=TEXT, help="Pattern of an access log: nginx, or a regular expression with (?P<time>) "
-                      "(?P<prompt>) (?P<output>).", group=TRAFFIC)
-    block: int = asked(default=0, converter=LENGTH, help="Tokens of a block of the trace's prompts.", shown="512", group=TRAFFIC)
-    speed: float = asked(default=1.0, converter=number(0.001, 1000), help="Times as fast as it was.", group=TRAFFIC, vary="1,2,4")
-    scale_users: float = asked(default=1.0, converter=number(0.001, 1000), help="Times as many users as there were.", group=TRAFFIC)
-    window: str = asked(default="", converter=TEXT, help="Part of the trace: 10min..40min.", group=TRAFFIC)
-    make: str = asked(default="", converter=choice(*KINDS), help="Make the traffic from distributions, at --rate for --hours.",
-                      group=TRAFFIC)
-    hours: float = asked(default=0.0, converter=HOURS, help="Hours to make.", group=TRAFFIC)
-    day: float = asked(default=0.0, converter=SHARE, help="Swing of the rate that is made over a day: 60%.", group=TRAFFIC)
-    seed: int = asked(default=0, converter=whole(0, 10**10), help="Seed of what is random.", group=TRAFFIC)
-    copies: str = asked(default="", converter=COPIES, help="Copies of the model; the fewest and the most with --autoscale: 2..8.",
-                        shown="the plan's", group=FLEET)
-    router: str = asked(default="least-loaded", converter=choice(*ROUTERS), help="Which copy gets a request.", group=FLEET)
-    prefix_cache: bool = asked(default=True, converter=FLAG, help="Copies keep prefixes, where their engine can.", group=FLEET)
-    host_cache: float = asked(default=0.0, converter=quantity("bytes", positive=True), help="Host memory of a copy for prefixes: "
-                              "200GB.", group=FLEET)
-    disk_cache: float = asked(default=0.0, converter=quantity("bytes", positive=True), help="Disk of a copy for prefixes: 2TB.",
-                              group=FLEET)
-    disk_bandwidth: float = asked(default="5GB/s", converter=RATE, help="Bandwidth of that disk.", group=FLEET)
-    chunk: int = asked(default=0, converter=LENGTH, help="Tokens of a pass, at most.", shown="the engine's", group=FLEET, vary="2k,8k")
-    autoscale: str = asked(default="", converter=TEXT, help="Policy: queue:4, busy:32, rate:2, kv:70%, ttft:1s, schedule:0=2,8=6.",
-                           group=FLEET)
-    start_up: float = asked(default=0.0, converter=SECONDS, help="Time until a new copy serves.",
-                            shown="30 s and its weights at 1 GB/s", group=FLEET)
-    cooldown: float = asked(default="5min", converter=SECONDS, help="Time for which copies stay that were wanted.", group=FLEET)
-    look: float = asked(default="15s", converter=SECONDS, help="Time between two looks of a policy.", group=FLEET)
-    mtbf: float = asked(default=0.0, converter=SECONDS, help="Mean time between failures of a copy.", shown="none", group=FLEET)
-    by: str = asked(default="money", converter=choice("money", "energy"), help="What --cheapest saves.", group=FLEET)
+    trace: str = asked(default="", converter=TEXT)
+    read: str = asked(default="", converter=TEXT)
+    block: int = asked(default=0, converter=LENGTH)
+    speed: float = asked(default=1.0, converter=number(0.001, 1000))
+    scale_users: float = asked(default=1.0, converter=number(0.001, 1000))
+    window: str = asked(default="", converter=TEXT)
+    make: str = asked(default="", converter=choice(*KINDS))
+    hours: float = asked(default=0.0, converter=HOURS)
+    day: float = asked(default=0.0, converter=SHARE)
+    seed: int = asked(default=0, converter=whole(0, 10**10))
+    copies: str = asked(default="", converter=COPIES)
+    router: str = asked(default="least-loaded", converter=choice(*ROUTERS))
+    prefix_cache: bool = asked(default=True, converter=FLAG)
+    host_cache: float = asked(default=0.0, converter=quantity("bytes", positive=True))
+    disk_cache: float = asked(default=0.0, converter=quantity("bytes", positive=True))
+    disk_bandwidth: float = asked(default="5GB/s", converter=RATE)
+    chunk: int = asked(default=0, converter=LENGTH)
+    autoscale: str = asked(default="", converter=TEXT)
+    start_up: float = asked(default=0.0, converter=SECONDS)
+    cooldown: float = asked(default="5min", converter=SECONDS)
+    look: float = asked(default="15s", converter=SECONDS)
+    mtbf: float = asked(default=0.0, converter=SECONDS)
+    by: str = asked(default="money", converter=choice("money", "energy"))
     # fmt: on
 
     def check(self) -> None:

@@ -9,10 +9,8 @@ from meshwise.replay.answer import Figures, Setting, targets_of
 from meshwise.replay.ask import copies_of
 from meshwise.replay.compared import Compared, Variant, compared, variant
 
-MOST_COPIES = 256
-"""Copies that are tried at most, where no bounds are given."""
-MORE_COPIES = 1.5
-"""Copies that a policy may start at most, over those that hold the targets all the time. A choice."""
+MOST_COPIES = 256  # copies that are tried at most, where no bounds are given
+MORE_COPIES = 1.5  # copies that a policy may start at most, over those that hold the targets all the time. A choice.
 
 
 def answer(at: Setting) -> Compared:

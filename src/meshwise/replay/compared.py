@@ -5,6 +5,7 @@ from typing import Any
 
 from meshwise.catalogue import records
 from meshwise.models.count import flat
+from meshwise.output import Drawn
 from meshwise.replay import deployment as deployments
 from meshwise.replay.answer import Figures, Setting, simulated, targets_of
 from meshwise.replay.ask import ReplayAsk
@@ -20,7 +21,7 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Compared:
+class Compared(Drawn):
     """Deployments beside each other."""
 
     ask: ReplayAsk
@@ -29,14 +30,10 @@ class Compared:
     trace: str
     requests: int
     variants: tuple[Variant, ...]
-    best: int = -1
-    """Number of the best one; -1 where none holds the targets, or none was looked for."""
-    by: str = ""
-    """What the best one saves: money or energy; '' where none was looked for."""
-    targeted: bool = False
-    """Whether there are targets."""
-    flags: tuple[str, ...] = ()
-    """Words of the command that are no fields of the question."""
+    best: int = -1  # number of the best one; -1 where none holds the targets, or none was looked for
+    by: str = ""  # the kind of saving of the best one: money or energy; '' where none was looked for
+    targeted: bool = False  # whether there are targets
+    flags: tuple[str, ...] = ()  # words of the command that are no fields of the question
     notes: tuple[str, ...] = ()
 
     @property

@@ -14,7 +14,7 @@ from meshwise.models.formats import split_model_name
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.fields import spec
 from meshwise.plan.serve import lookup
-from meshwise.plan.serve.choice import doubts, rent_of, spread_of, watts_of
+from meshwise.plan.serve.choice import doubts, rent_of, spread_of
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.serve.refusal import refuse
 from meshwise.plan.serve.search import Option, search
@@ -30,20 +30,17 @@ START_SECONDS = 30.0
 LOAD_BANDWIDTH = 1e9
 """Seconds of an engine's start besides its weights, and bytes per second at which these are read. Both are assumptions, not measured: a
 container's start and network storage vary by ten times; --start-up states your own."""
-MAX_SPREAD = 5.0
-"""Largest spread of lengths that a question takes."""
+MAX_SPREAD = 5.0  # largest spread of lengths that a question takes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """A layout of a question, and what its copies cost."""
 
-    ask: ServeAsk
-    """The question of one load that it answers best."""
+    ask: ServeAsk  # the question of one load that it answers best
     question: ServeQuestion
     option: Option
-    spread: float
-    """Standard deviation of ln(predicted / measured) seconds of a pass."""
+    spread: float  # standard deviation of ln(predicted / measured) seconds of a pass
     notes: tuple[str, ...] = ()
 
     @property
@@ -60,12 +57,6 @@ class Deployment:
         """Dollars per second of one device."""
         paid = rent_of(self.question, self.option.layout)
         return paid / self.option.layout.devices if paid is not None else None
-
-    @property
-    def watts(self) -> float | None:
-        """Rated power of one device."""
-        rated = watts_of(self.question, self.option.layout)
-        return rated / self.option.layout.devices if rated is not None else None
 
     @property
     def start_up(self) -> float:

@@ -1,4 +1,4 @@
-"""What a deployment could be instead: one change at a time, with what it does to latency and money."""
+"""Other deployments, one change at a time, with the effect of each on latency and money."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,8 +13,7 @@ from meshwise.replay.ask import copies_of
 from meshwise.replay.compared import Compared, Variant, compared, variant
 from meshwise.replay.engine.router import ROUTERS
 
-HOST_CACHE = "100GB"
-"""Host memory of a copy that is tried for prefixes."""
+HOST_CACHE = "100GB"  # host memory of a copy that is tried for prefixes
 
 
 def answer(at: Setting, vary: Sequence[str] = ()) -> Compared:

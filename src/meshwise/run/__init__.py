@@ -4,6 +4,7 @@
     serve/        ServeRun -> programs of an engine -> a server; `bench` measures one beside its prediction
     bench/        BenchAsk, and a client that times the tokens of an OpenAI-compatible endpoint
     probe/        ProbeAsk: time this machine's kernels and links, and install the result as the cluster `here`
+    preflight/    PreflightAsk: is a cluster what it says it is, and which part of it is slow
     text/         data files and tokenizers -> token files
     children.py   end child processes with their parent
     packages.py   optional packages, and the command that installs one

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-Say = Callable[[str], None]
-"""Called with each line of output."""
-Progress = Callable[[str, float, float], None]
-"""Called with a description of the current work, the amount done, and the total."""
+Say = Callable[[str], None]  # called with each line of output
+Progress = Callable[[str, float, float], None]  # called with a description of the current work, the amount done, and the total
 
 
 def ignore(*_: object) -> None:

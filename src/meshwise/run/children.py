@@ -50,10 +50,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def end_tree(process: "subprocess.Popen[Any]", grace: float) -> None:
-    """Ask a process and all its descendants to end (SIGTERM), and kill those that still run after `grace` seconds.
-
-    torchrun starts each worker in a session of its own: a signal to its process group would not reach them.
-    """
+    """Ask a process and its descendants, in whatever session, to end (SIGTERM), and kill those that run after `grace` seconds."""
     family = [process.pid, *descendants(process.pid)] if process.poll() is None else []
     _signal(family, signal.SIGTERM)
     end = time.monotonic() + grace

@@ -1,5 +1,4 @@
-"""A bench as rows that anybody can check and add to a table: what was run, on which chip, how fast. Nothing personal: no addresses, no
-paths, no names of hosts, no commands and no notes of an engine."""
+"""A bench as rows that anybody can check and add to a table, without addresses, paths, names of hosts, commands or notes."""
 
 import csv
 import hashlib

@@ -2,7 +2,7 @@
 
 fields.py    FIELDS: every field of a run, with its quantity, unit and group, and the words that others use for it
 run.py       Run: values by field, each said, defaulted, derived or unknown, and where it stands
-numbers.py   numbers with units as people write them
+numbers.py   numbers with units as people write them; words.py words for values
 table.py     CSV files and JSON lines as Runs, and back
 reading.py   Reading: the runs and the checkable statements of one file
 derive.py    complete(run): devices, dp, batch, tokens, each with its arithmetic

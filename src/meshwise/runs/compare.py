@@ -15,8 +15,7 @@ from meshwise.plan.train.search import Found, search
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import MICRO_BATCHES, predict
 
-MAX_TRIED = 32
-"""Layouts that are searched where a program may not be able to run the fastest ones."""
+MAX_TRIED = 32  # layouts that are searched where a program may not be able to run the fastest ones
 
 
 @dataclass(frozen=True)

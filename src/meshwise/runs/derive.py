@@ -9,8 +9,7 @@ CUTS = ("tp", "pp", "cp")
 
 
 def complete(run: Run, devices: int = 0, source: str = "--on", *, launched: bool = False) -> Run:
-    """Return the run with all that follows from it. `devices`: of the cluster that the user names, where the run states none. `launched`:
-    it is the whole of a launch file, which starts one node with one micro-batch per step unless it says otherwise."""
+    """Return the run with all that follows from it; `devices`: of the named cluster; `launched`: a whole launch file, of one node."""
     values = dict(run.values)
     run = replace(run, values=values)  # its steps see what earlier ones found
     values.update((one.fact, one) for one in _devices(run, launched))

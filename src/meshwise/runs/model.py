@@ -12,14 +12,11 @@ from meshwise.models.model import Model, build
 from meshwise.runs.run import Run, above_zero, amount, whole
 
 SOURCE = "the sizes that a run states"
-USUAL_VOCAB = 51200
-"""GPT-2's vocabulary as Megatron pads it, for tables that state none."""
-HEAD_WIDTH = 128
-"""Width of a head where neither the heads nor those of similar rows are stated."""
+USUAL_VOCAB = 51200  # GPT-2's vocabulary as Megatron pads it, for tables that state none
+HEAD_WIDTH = 128  # width of a head where neither the heads nor those of similar rows are stated
 SIZES = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "head_dim")
 """Sizes in which a run may differ from the model that it names."""
-REQUIRED_SIZES = ("hidden", "layers", "heads", "vocab")
-"""Sizes without which a launch file builds no model."""
+REQUIRED_SIZES = ("hidden", "layers", "heads", "vocab")  # sizes without which a launch file builds no model
 
 
 def common_heads(runs: Iterable[Run]) -> dict[int, int]:
@@ -63,19 +60,16 @@ class Shape(NamedTuple):
     vocab: int
     ffn: int
     seq: int
-    gated: str
-    """'yes', 'no', or '' where it is not stated."""
+    gated: str  # 'yes', 'no', or '' where it is not stated
     tied: str
-    positions: str
-    """learned, rope or alibi; '' where it is not stated."""
+    positions: str  # learned, rope or alibi; '' where it is not stated
     biased: bool
     experts: int
     top_k: int
     expert_ffn: int
     shared_ffn: int
     dense_layers: int = 0
-    groups: tuple[int, int] = (0, 0)
-    """Groups of experts, and those of a token."""
+    groups: tuple[int, int] = (0, 0)  # groups of experts, and those of a token
     latent: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     """Of latent attention: the ranks of queries and of keys and values, and the widths of a head without positions, with them, and of its
     values; zeros for another kind."""
@@ -88,26 +82,15 @@ def shape_of(run: Run, heads: dict[int, int]) -> Shape:
     ffn = above_zero(run, "ffn", default=4 * hidden)
     width = whole(run, "expert_ffn", default=0) or ffn
     return Shape(
-        hidden=hidden,
-        layers=layers,
-        heads=n_heads,
-        kv_heads=above_zero(run, "kv_heads", default=n_heads),
-        head_dim=above_zero(run, "head_dim", default=max(1, hidden // n_heads)),
-        vocab=padded(run) or USUAL_VOCAB,
-        ffn=ffn,
-        seq=whole(run, "positions", default=0) or above_zero(run, "seq", default=1024),
-        gated=_yes_or_no(run, "gated"),
-        tied=_yes_or_no(run, "tied"),
-        positions=run.text("position_kind"),
-        biased=run.value("biased") is True,
-        experts=whole(run, "experts", default=0),
-        top_k=whole(run, "top_k", default=1),
-        expert_ffn=width,
+        hidden=hidden, layers=layers, heads=n_heads, kv_heads=above_zero(run, "kv_heads", default=n_heads),
+        head_dim=above_zero(run, "head_dim", default=max(1, hidden // n_heads)), vocab=padded(run) or USUAL_VOCAB, ffn=ffn,
+        seq=whole(run, "positions", default=0) or above_zero(run, "seq", default=1024), gated=_yes_or_no(run, "gated"),
+        tied=_yes_or_no(run, "tied"), positions=run.text("position_kind"), biased=run.value("biased") is True,
+        experts=whole(run, "experts", default=0), top_k=whole(run, "top_k", default=1), expert_ffn=width,
         shared_ffn=whole(run, "shared_ffn", default=0) or whole(run, "shared_experts", default=0) * width,
         dense_layers=whole(run, "dense_layers", default=0),
-        groups=(whole(run, "expert_groups", default=0), whole(run, "group_top_k", default=0)),
-        latent=_latent(run),
-    )
+        groups=(whole(run, "expert_groups", default=0), whole(run, "group_top_k", default=0)), latent=_latent(run),
+    )  # fmt: skip
 
 
 def _latent(run: Run) -> tuple[int, int, int, int, int]:
@@ -130,19 +113,12 @@ def padded(run: Run) -> int:
 
 @cache
 def _candidates(s: Shape) -> tuple[Model, ...]:
-    """Build the models that have these sizes: a GPT, and a Llama with and without a tied head, less those that the run rules out. Tables
-    seldom state gate and tying; the caller picks by parameter count."""
+    """Build the models that have these sizes, a GPT and a Llama with and without a tied head, less those that the run rules out."""
     name = f"h{s.hidden}-l{s.layers}-a{s.heads}-f{s.ffn}-v{s.vocab}"
     llama: dict[str, object] = {
-        "model_type": "llama",
-        "hidden_size": s.hidden,
-        "num_hidden_layers": s.layers,
-        "num_attention_heads": s.heads,
-        "num_key_value_heads": s.kv_heads,
-        "head_dim": s.head_dim,
-        "intermediate_size": s.ffn,
-        "vocab_size": s.vocab,
-    }
+        "model_type": "llama", "hidden_size": s.hidden, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "intermediate_size": s.ffn, "vocab_size": s.vocab,
+    }  # fmt: skip
     if s.latent[1] or (s.experts and s.dense_layers):
         return (_sparse(s, llama, name),)
     if s.experts:
@@ -186,7 +162,7 @@ def _sparse(s: Shape, llama: dict[str, object], name: str) -> Model:
     shared = s.shared_ffn // s.expert_ffn if s.expert_ffn else 0
     sizes: dict[str, object] = {
         "first_k_dense_replace": s.dense_layers if s.experts else s.layers, "n_routed_experts": s.experts or 1,
-        "num_experts_per_tok": s.top_k or 1, "moe_intermediate_size": s.expert_ffn, "n_shared_experts": shared,
+        "num_experts_per_tok": (s.experts and s.top_k) or 1, "moe_intermediate_size": s.expert_ffn, "n_shared_experts": shared,
         "tie_word_embeddings": s.tied == "yes", "n_group": s.groups[0] or 1, "topk_group": s.groups[1] or s.groups[0] or 1,
     }  # fmt: skip
     if kv:

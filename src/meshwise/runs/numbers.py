@@ -4,8 +4,7 @@ import math
 import re
 from typing import NamedTuple
 
-Quantity = str
-"""A key of UNITS: the kind of value in a column."""
+Quantity = str  # a key of UNITS: the kind of value in a column
 
 _THOUSANDS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "": 1.0}
 _SECONDS = {
@@ -16,15 +15,9 @@ _SECONDS = {
     **dict.fromkeys(("h", "hour", "hours"), 3600.0),
 }
 _BYTES = {
-    **dict.fromkeys(("gb", "g", "gigabyte", "gigabytes"), 1e9),
-    **dict.fromkeys(("mb", "m", "megabyte", "megabytes"), 1e6),
-    **dict.fromkeys(("gib",), 2.0**30),
-    **dict.fromkeys(("mib",), 2.0**20),
-    **dict.fromkeys(("kb",), 1e3),
-    **dict.fromkeys(("kib",), 2.0**10),
-    **dict.fromkeys(("tb",), 1e12),
-    **dict.fromkeys(("b", "bytes", "byte"), 1.0),
-}
+    **dict.fromkeys(("gb", "g", "gigabyte", "gigabytes"), 1e9), **dict.fromkeys(("mb", "m", "megabyte", "megabytes"), 1e6),
+    **dict.fromkeys(("b", "bytes", "byte"), 1.0), "kb": 1e3, "tb": 1e12, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30,
+}  # fmt: skip
 _RATES = ("tok/s", "toks/s", "tokens/s", "token/s", "tokens/sec", "tok/sec", "t/s", "tokenspersecond", "tokenpersecond", "tps")
 _PER = {f"{p}{unit}": factor for p, factor in _THOUSANDS.items() for unit in (*_RATES, "samples/s", "samples/sec", "")}
 _FLOPS = {
@@ -33,21 +26,8 @@ _FLOPS = {
     for unit in ("flops", "flop/s", "flops/s", "flop/s/gpu", "flops/gpu", "flops/s/gpu", "")
 }
 _NAMES = (
-    "",
-    "parameters",
-    "params",
-    "param",
-    "tokens",
-    "token",
-    "gpus",
-    "gpu",
-    "layers",
-    "heads",
-    "nodes",
-    "steps",
-    "sequences",
-    "samples",
-)
+    "", "parameters", "params", "param", "tokens", "token", "gpus", "gpu", "layers", "heads", "nodes", "steps", "sequences", "samples",
+)  # fmt: skip
 _COUNTS = {f"{p}{name}": factor for p, factor in _THOUSANDS.items() for name in _NAMES}
 
 UNITS: dict[Quantity, dict[str, float]] = {
@@ -76,8 +56,7 @@ _EMPTY = frozenset(
 class Amount(NamedTuple):
     value: float
     rough: bool = False
-    rest: str = ""
-    """Text that follows the number and its unit."""
+    rest: str = ""  # text that follows the number and its unit
 
 
 def is_empty(text: str) -> bool:

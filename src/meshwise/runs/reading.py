@@ -8,14 +8,11 @@ from typing import Literal
 from meshwise.runs.run import Run
 from meshwise.runs.table import SERVE_FIGURES, SIZES, TRAINED, Header
 
-MAX_RUNS = 20_000
-"""Runs kept from one file; further rows are counted but not kept, so that memory stays bounded."""
+MAX_RUNS = 20_000  # runs kept from one file; further rows are counted but not kept, so that memory stays bounded
 MAX_CLAIMS = 2_000
-MAX_PLACES = 3
-"""Places listed for each reason why lines were skipped."""
+MAX_PLACES = 3  # places listed for each reason why lines were skipped
 
-MEASURED_FIELDS = (*TRAINED, *SERVE_FIGURES, *SIZES)
-"""A row with one of these is a run; so is a row that states a failure."""
+MEASURED_FIELDS = (*TRAINED, *SERVE_FIGURES, *SIZES)  # a row with one of these is a run; so is a row that states a failure
 
 Kind = Literal["rate", "product", "meaning", "efficiency", "grade", "spread", "conflict"]
 
@@ -26,8 +23,7 @@ class Claim:
 
     kind: Kind
     where: str
-    text: str
-    """The quoted words, shortened for a finding."""
+    text: str  # the quoted words, shortened for a finding
     values: tuple[float, ...] = ()
     about: tuple[str, ...] = ()
     """The subject of the values, by kind: model and token kind of a rate, abbreviation and meaning, field of a conflict."""

@@ -10,8 +10,7 @@ from meshwise.runs.fields import BY_NAME
 
 Value = int | float | str | bool | tuple[str, ...] | tuple[int, ...]
 How = Literal["said", "default", "derived", "unknown"]
-ENVIRONMENT = "env:"
-"""Prefix of facts that are environment variables: 'env:CUDA_DEVICE_MAX_CONNECTIONS'."""
+ENVIRONMENT = "env:"  # prefix of facts that are environment variables: 'env:CUDA_DEVICE_MAX_CONNECTIONS'
 _LIBRARIES = (
     "CUDA_ NCCL_ TORCH_ PYTORCH_ XLA_ LIBTPU NVTE_ NVSHMEM_ OMP_ HF_ USE_ FORCE_TORCHRUN VLLM_ SGLANG_ OLLAMA_ UCX_ FI_ GLOO_"
 )
@@ -33,8 +32,7 @@ class Span(NamedTuple):
 
     file: str
     line: int
-    start: int = -1
-    """Offset of the first character in the file; -1 where no piece of text can be replaced."""
+    start: int = -1  # offset of the first character in the file; -1 where no piece of text can be replaced
     end: int = -1
 
     def __str__(self) -> str:
@@ -48,19 +46,13 @@ class Span(NamedTuple):
 class Stated(NamedTuple):
     """One value of a run, with its origin."""
 
-    fact: str
-    """A name of FIELDS, 'env:NAME', or a name of a program's own that its `meaning` turns into facts."""
-    value: Value | None
-    """None where it is unknown."""
+    fact: str  # a name of FIELDS, 'env:NAME', or a name of a program's own that its `meaning` turns into facts
+    value: Value | None  # none where it is unknown
     how: How = "said"
-    span: Span | None = None
-    """Where the file says it; where its default or its parts stand, if any."""
-    key: str = ""
-    """The key or column in the source's own words: '--tensor-model-parallel-size', 'n_heads'."""
-    note: str = ""
-    """Default of which version, derived from what, or why it is unknown."""
-    rough: bool = False
-    """Whether the source rounds it or marks it with '~' or 'about'."""
+    span: Span | None = None  # where the file says it; where its default or its parts stand, if any
+    key: str = ""  # the key or column in the source's own words: '--tensor-model-parallel-size', 'n_heads'
+    note: str = ""  # default of which version, derived from what, or why it is unknown
+    rough: bool = False  # whether the source rounds it or marks it with '~' or 'about'
 
     @property
     def where(self) -> str:
@@ -72,16 +64,12 @@ class Run:
     """One run as its sources tell it: values by name of FIELDS, in SI units. A field without a value is not stated."""
 
     values: Mapping[str, Stated]
-    where: str = ""
-    """The place that tells it: a line, a row."""
-    section: str = ""
-    """The table or heading that the run is listed under; runs of one section are meant to be compared."""
-    tags: tuple[tuple[str, str], ...] = ()
-    """Columns with no known meaning; they still distinguish one setup from another."""
+    where: str = ""  # the place that tells it: a line, a row
+    section: str = ""  # the table or heading that the run is listed under; runs of one section are meant to be compared
+    tags: tuple[tuple[str, str], ...] = ()  # columns with no known meaning; they still distinguish one setup from another
     ranks: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     """Figures of single ranks: tokens/s, losses, bytes."""
-    replaced: tuple[Stated, ...] = ()
-    """Statements that a later one, or another file, contradicts."""
+    replaced: tuple[Stated, ...] = ()  # statements that a later one, or another file, contradicts
 
     @staticmethod
     def of(stated: Iterable[Stated], where: str = "") -> "Run":
@@ -124,7 +112,7 @@ class Run:
     def whole(self, name: str, default: int = 0) -> int:
         """Return a whole number; `default` where the fact is unknown or not stated."""
         value = self.value(name)
-        return int(value) if isinstance(value, int | float) else default
+        return int(value) if isinstance(value, int | float) and abs(value) < math.inf else default
 
     def text(self, name: str) -> str:
         """Return a value in words: 'yes' and 'no' for what is true or false; '' where it is not stated."""
@@ -177,12 +165,12 @@ class Run:
         how: How = "unknown" if value is None else "derived"
         return Stated(name, value, how, first.span if first else None, first.key if first else "", note)
 
-    def meaning(self, name: str, value: Value, *parts: str) -> Stated:
+    def meaning(self, name: str, value: Value | None, *parts: str) -> Stated:
         """Return a fact that these parts say together, in the program's own words: as sure as the least sure of them."""
         known = [self.values[part] for part in parts if part in self.values]
         if not known:
             return Stated(name, value, "default")
-        how: How = "default" if all(part.how == "default" for part in known) else "said"
+        how: How = "unknown" if value is None else "default" if all(part.how == "default" for part in known) else "said"
         return known[0]._replace(fact=name, value=value, how=how)
 
 

@@ -22,8 +22,7 @@ from meshwise.units import GIB, MIB
 
 MAX_LINE_BYTES = 1 << 20
 MAX_DIGITS = 300
-MAX_TEXT_CHARS = 2_000
-"""Characters kept from a cell of words."""
+MAX_TEXT_CHARS = 2_000  # characters kept from a cell of words
 MAX_TAG_CHARS = 80
 MAX_CELLS_KEPT, MAX_KEPT_CHARS = 1 << 14, 40
 RATES = ("tokens_per_second_per_device", "tokens_per_second", "samples_per_second", "tflops", "mfu", "hfu")
@@ -31,14 +30,12 @@ TRAINED = ("seconds", *RATES, "memory")
 """Measurements of a training run; the cells of their columns must be numbers above zero, or empty."""
 SERVE_FIGURES = ("decode", "prefill", "each", "ttft", "tpot")
 """Measurements of a served model: tokens/s of all requests, of prompts and of each request; seconds to the first token and per token."""
-SIZES = ("device_weights", "device_cache", "device_compute")
-"""Memory of one device by kind."""
+SIZES = ("device_weights", "device_cache", "device_compute")  # memory of one device by kind
 SERVING_FIELDS = frozenset({*SERVE_FIGURES, *SIZES})
 REQUIRED_FIELDS = ("devices", "batch", "seq", "chip")
 """Fields without whose columns no row of training runs can be evaluated; any of their cells may be empty where another states the same."""
 UNIT_OF_MEMORY = {"gib": GIB, "gb": 1e9, "mib": MIB, "mb": 1e6}
-LIMITLESS = ("max", "all", "inf")
-"""What a concurrency begins with where as many requests run as the engine admits."""
+LIMITLESS = ("max", "all", "inf")  # the beginning of a concurrency where as many requests run as the engine admits
 OUTCOMES = {"oom": "oom", "out of memory": "oom", **dict.fromkeys(("fail", "failed", "crash", "error", "hang"), "fail")}
 VTRAIN = "# GPUs"
 """The first column of vTrain's file (VIA-Research/vTrain, data/ground_truth_single.csv)."""
@@ -209,8 +206,7 @@ def decimal_mark(cells: Sequence[str]) -> str:
 
 
 class Text:
-    """The lines of a text file. They are read as they are asked for, as often as they are, so that a table may be larger than the
-    memory."""
+    """The lines of a text file, read as they are asked for, so that a table may be larger than the memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -258,8 +254,7 @@ class Lines:
 
 
 class Table:
-    """The runs of a CSV file, or of a JSONL file such as `meshwise run` writes. They are read as they are asked for, as often as they are:
-    a table of a million rows is never held as text. A damaged file is refused, with the number of the damaged line."""
+    """The runs of a CSV or JSONL file, read as often as they are asked for and never held as text; damage is refused with its line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

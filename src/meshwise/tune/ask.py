@@ -7,14 +7,8 @@ from meshwise.errors import UserError, quoted
 from meshwise.plan.fields import FLAG, SHARE, TEXT, Ask, Kind, asked, choice, number, question, whole
 from meshwise.run.train.ask import TIME
 
-PROGRAM = "How runs are started and read"
-BUDGET = "When to stop"
-ENGINE = "Serving"
-REPLAY = "Replay of a table"
-PLACEHOLDERS = ("script", "file", "folder", "name", "run")
-"""Words in braces that --launch and --log may hold."""
-STARTS = ("{script}", "{file}")
-"""One of these must be in --launch: without it, every run would start the same command."""
+PLACEHOLDERS = ("script", "file", "folder", "name", "run")  # words in braces that --launch and --log may hold
+STARTS = ("{script}", "{file}")  # one of these must be in --launch: without it, every run would start the same command
 _BRACES = re.compile(r"\{([A-Za-z_]+)\}")
 
 
@@ -58,52 +52,36 @@ class TuneAsk(Ask):
     verb: ClassVar[str] = "tune"
 
     # fmt: off
-    what: str = asked(default="", converter=TEXT, kw_only=False,
-                      help="A plan.json of 'meshwise plan' or 'meshwise serve'; with --serve also a .gguf or a model.")
-    runs: int = asked(default=5, converter=whole(1, 1000), help="Runs, at most; earlier runs in the folder count.")
-    launch: str = asked(default="", converter=COMMAND,
-                        help="Start a run with this command: 'sbatch {script}', 'bash {script}', 'kubectl apply -f {file}'.")
-    own: bool = asked(default=False, converter=FLAG, help="Run meshwise's own trainer on this machine.")
-    by_hand: bool = asked(default=False, converter=FLAG, help="Print the next layout to try, and ask for its log.")
-    serve: bool = asked(default=False, converter=FLAG, help="PLAN is a model to serve: tune its layout and its engine's options.")
-    steps: int = asked(default=20, converter=whole(4, 10**6), help="Steps of a run.")
-    options: str = asked(default="", converter=OPTIONS, flag="--try", shown="the plan's; for serving, those of the engine",
-        help="Tune these too: 'compile=no,yes precision=bf16,fp8 loss=chunked,fused', or flags of an engine: 'ubatch-size=256,512'.")
-    folder: str = asked(default="tune", converter=TEXT, help="Folder of the runs. The same command goes on where it stopped.")
+    what: str = asked(default="", converter=TEXT, kw_only=False)
+    runs: int = asked(default=5, converter=whole(1, 1000))
+    launch: str = asked(default="", converter=COMMAND)
+    own: bool = asked(default=False, converter=FLAG)
+    by_hand: bool = asked(default=False, converter=FLAG)
+    serve: bool = asked(default=False, converter=FLAG)
+    steps: int = asked(default=20, converter=whole(4, 10**6))
+    options: str = asked(default="", converter=OPTIONS)
+    folder: str = asked(default="tune", converter=TEXT)
 
-    to: str = asked(default="", converter=TEXT, shown="the plan's framework", group=PROGRAM,
-                    help="Program whose launch files are written, as for 'meshwise export'.")
-    launcher: str = asked(default="", converter=TEXT, flag="--with", shown="slurm for sbatch, jobset for kubectl, else torchrun",
-                          group=PROGRAM, help="Launcher: torchrun, slurm, jobset, trainjob, leaderworkerset, skypilot, ray.")
-    log: str = asked(default="", converter=COMMAND, group=PROGRAM,
-        help="Command that prints a run's log and ends with the run, where it cannot write into the folder: 'kubectl logs -f job/{name}'.")
-    format: str = asked(default="", converter=TEXT, help="Format of the logs, as for 'meshwise audit'.", shown="by content",
-                        group=PROGRAM)
-    device: str = asked(default="", converter=choice("cpu", "cuda"), help="With --own: the device.",
-                        shown="cuda if there is a GPU", group=PROGRAM)
+    to: str = asked(default="", converter=TEXT)
+    launcher: str = asked(default="", converter=TEXT)
+    log: str = asked(default="", converter=COMMAND)
+    format: str = asked(default="", converter=TEXT)
+    device: str = asked(default="", converter=choice("cpu", "cuda"))
 
-    timeout: float = asked(default="30min", converter=TIME,
-                           help="End a run after this long, from its start; time in a queue does not count.", group=BUDGET)
-    minutes: float = asked(default=0.0, converter=number(0, 1e7), help="Start no run after this many minutes.", shown="no limit",
-                           group=BUDGET)
-    device_hours: float = asked(default=0.0, converter=number(0, 1e9), shown="no limit", group=BUDGET,
-                                help="Start no run after runs have used this many device-hours.")
-    gain: float = asked(default="0.1%", converter=SHARE, help="Stop when a further run is expected to save less than this share.",
-                        group=BUDGET)
-    side_by_side: int = asked(default=1, converter=whole(1, 256),
-                              help="Runs at the same time, where the cluster has room for several.", group=BUDGET)
+    timeout: float = asked(default="30min", converter=TIME)
+    minutes: float = asked(default=0.0, converter=number(0, 1e7))
+    device_hours: float = asked(default=0.0, converter=number(0, 1e9))
+    gain: float = asked(default="0.1%", converter=SHARE)
+    side_by_side: int = asked(default=1, converter=whole(1, 256))
 
-    engine_path: str = asked(default="", converter=TEXT, help="Folder of the engine's programs, or xllamacpp.", group=ENGINE)
-    model_file: str = asked(default="", converter=TEXT, help="The .gguf, or the folder of weights.", group=ENGINE)
-    on: str = asked(default="", converter=TEXT, help="This machine as a cluster: 2xrtx3090.", shown="detected",
-                    complete="clusters", group=ENGINE)
-    repeats: int = asked(default=3, converter=whole(1, 1000), help="Repeats of a measurement, after a warm-up.", group=ENGINE)
+    engine_path: str = asked(default="", converter=TEXT)
+    model_file: str = asked(default="", converter=TEXT)
+    on: str = asked(default="", converter=TEXT)
+    repeats: int = asked(default=3, converter=whole(1, 1000))
 
-    replay: str = asked(default="", converter=TEXT, group=REPLAY,
-        help="Instead of PLAN, a table of measured runs (.csv or built in): the time lost by number of runs, beside other ways to choose.")
-    seeds: int = asked(default=100, converter=whole(1, 10**5), help="Random orders to average over.", group=REPLAY)
-    calibration: str = asked(default="", converter=TEXT, help="Calibration to begin with.", shown="one that never saw the table",
-                             group=REPLAY)
+    replay: str = asked(default="", converter=TEXT)
+    seeds: int = asked(default=100, converter=whole(1, 10**5))
+    calibration: str = asked(default="", converter=TEXT)
     # fmt: on
 
     def __post_init__(self) -> None:

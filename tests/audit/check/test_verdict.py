@@ -59,6 +59,14 @@ def test_a_cluster_that_is_too_small_cannot_start_it(tmp_path: Path) -> None:
     assert texts(verdict, "stops") == ["it asks for 32 devices, and 2x8xh100-sxm has 16"]
 
 
+def test_expert_parallelism_of_a_model_without_experts_does_nothing(tmp_path: Path) -> None:
+    plain, cut = (checked(tmp_path, f"--use-distributed-optimizer {more}") for more in ("", "--expert-model-parallel-size 8"))
+    assert "ep 8 does nothing: the model has no experts" in texts(cut, "warns")
+    assert plain.own is not None
+    assert cut.own is not None
+    assert cut.own.step == pytest.approx(plain.own.step, rel=0.01)
+
+
 def test_sequence_parallelism_without_tensor_parallelism_does_nothing(tmp_path: Path) -> None:
     verdict = checked(tmp_path, "--use-distributed-optimizer --sequence-parallel", tp=1)
     assert texts(verdict, "warns") == ["sequence parallelism does nothing: tp is 1"]

@@ -29,7 +29,6 @@ def verdict(text: str, *answers: str, on: str = "8xh100-sxm", file: str = "t.sh"
         ('if [ $1 = fp16 ]; then P="--fp16"; else P="--bf16"; fi\n' + GPT + "$P", "8xh100-sxm", "fp16 or bf16, by $1 (t.sh:1)"),
         ('A="--bf16"; if [ $1 = 8 ]; then A="$A --tensor-model-parallel-size 8"; fi\n' + GPT + "$A", "8xh100-sxm", "8 or 1, by $1"),
         (GPT + "--bf16 --tensor-model-paralel-size 8", "8xh100-sxm", "did you mean --tensor-model-parallel-size?"),
-        (GPT + "--bf16 --recompute-granularity selective --recompute-modules core_attn moe", "8xh100-sxm", "core_attn, moe together"),
         (GPT + "--bf16 --hybrid-layer-pattern 'M*M*'", "8xh100-sxm", "it sets the kinds of its layers"),
         (GPT + "--bf16 --exp-avg-dtype bf16", "8xh100-sxm", "it needs less with --exp-avg-dtype"),
         ("vllm serve meta-llama/Llama-3.1-8B --hf-overrides '{\"rope_theta\": 1}'", "8xh200", "it sets the model's configuration"),
@@ -173,3 +172,18 @@ def test_ranks_that_share_experts_are_shown_as_the_file_writes_them() -> None:
 def test_a_file_of_tokens_shows_no_secret() -> None:
     found = verdict("HF_TOKEN=hf_secret vllm serve meta-llama/Llama-3.1-8B", on="8xh200")
     assert "hf_secret" not in str(found.to_json())
+
+
+def test_several_recomputed_modules_keep_less_than_each_of_them() -> None:
+    flags = GPT + "--bf16 --use-distributed-optimizer --recompute-granularity selective --recompute-modules "
+    both, mlp, norms = (verdict(flags + names).own for names in ("mlp layernorm", "mlp", "layernorm"))
+    assert both is not None
+    assert mlp is not None
+    assert norms is not None
+    assert both.peak < min(mlp.peak, norms.peak)
+    assert both.step > max(mlp.step, norms.step)
+
+
+def test_latent_attention_needs_no_experts() -> None:
+    found = verdict(GPT + "--bf16 --multi-latent-attention --kv-lora-rank 512 --q-lora-rank 1536")
+    assert found.own is not None

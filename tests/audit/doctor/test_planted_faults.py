@@ -16,7 +16,8 @@ PLANTED = {
     "checkpoint": "checkpoint in the step", "uneven-experts": "expert imbalance", "host-work": "host work",
     "tiny-messages": "tiny messages", "slow-rank": "slow rank", "slow-data-of-a-rank": "slow rank", "no-overlap": "no overlap",
     "h200-no-flash": "no flash attention", "h200-fp32-no-tf32": "TF32 off", "h200-unfused-optimizer": "no fused optimizer",
-    "h200-starving-loader": "data loader", "h200-item-each-layer": "synchronisation",
+    "h200-starving-loader": "data loader", "h200-item-each-layer": "synchronisation", "h200-input-not-pinned": "pageable copies",
+    "h200-logits-to-the-host": "copies to the host",
 }  # fmt: skip
 CLEAN = ("clean", "clean-deep", "clean-workers", "clean-micro-batches", "clean-experts", "clean-heads-of-32", "clean-data-parallel",
          "h200-clean", "h200-run-llama-1b", "h200-run-olmoe")  # fmt: skip
@@ -41,6 +42,10 @@ def test_a_planted_fault_is_named_first_or_second(name):
 def test_a_clean_run_has_no_certain_fault(name):
     found = diagnosed(name)
     assert [fault.name for fault in found.faults if fault.certainty == "certain"] == []
+
+
+def test_layers_of_different_widths_are_not_taken_for_experts():
+    assert "expert imbalance" not in [fault.name for fault in diagnosed("h200-near-the-limit").faults]
 
 
 @pytest.mark.parametrize("name", ["clean", "tiny-messages", "h200-clean", "h200-run-olmoe", "recompilation"])

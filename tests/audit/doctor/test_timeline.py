@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from meshwise import api
-from meshwise.audit.doctor import diagnosis, scan, split, timeline
+from meshwise.audit.doctor import diagnosis, nsight, scan, snapshot, split, timeline
 from meshwise.errors import UserError
 from support.traces import GPU, kernel, write_trace
 
@@ -129,6 +129,19 @@ def test_an_export_of_nsight_systems_is_read(tmp_path):
         api.doctor(other)
 
 
+def test_a_string_of_nsight_systems_without_a_text_is_known_by_its_number(tmp_path):
+    path = tmp_path / "report.sqlite"
+    with sqlite3.connect(path) as made:
+        made.executescript(
+            "CREATE TABLE StringIds (id, value); INSERT INTO StringIds VALUES (1, 'gemm'), (2, NULL), (3, x'00ff'), (4, 5.5);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, streamId, correlationId, demangledName);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 5000, 7, 1, 1), (6000, 8000, 7, 2, 3);"
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);"
+            "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (0, 500, 1, 1, 2), (600, 900, 1, 2, 3), (950, 990, 1, 3, 4);"
+        )
+    assert {"gemm", "2", "3", "4"} <= set(nsight.read(path).names)
+
+
 class Runs:
     def __reduce__(self):
         return (print, ("run",))
@@ -151,3 +164,36 @@ def test_a_memory_snapshot_is_read_and_nothing_in_it_is_run(tmp_path, capsys):
     with pytest.raises(UserError, match="a pickle can run code"):
         api.doctor(path)
     assert capsys.readouterr().out == ""
+
+
+def test_a_snapshot_that_names_nothing_cannot_fill_memory_or_time(tmp_path):
+    """Each ran for ever or took all memory when C's unpickler read it, or when its words were made text."""
+    pairs = b"".join(b"h" + bytes([i]) + b"h" + bytes([i]) + b"\x86\x94" for i in range(60))
+    nested = []
+    for _ in range(60):
+        nested = [nested, nested]
+    hostile = {
+        "a key of tuples of tuples": b"\x80\x04}()\x94" + pairs + b"K\x01u.",
+        "the same, one item": b"\x80\x04})\x94" + pairs + b"K\x01s.",
+        "a memo of two billion": b"\x80\x04K\x01r\xff\xff\xff\x7f.",
+        "a set": pickle.dumps({"segments": {1, 2}}),
+        "gzip": gzip.compress(pickle.dumps({"segments": []}))[:-9] + b"\xff" * 9,
+    }
+    path = tmp_path / "memory.pickle"
+    for name, data in hostile.items():
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=r"not a snapshot|damaged gzip"):
+            print(name, snapshot.read(path))
+    path.write_bytes(pickle.dumps({"segments": [], "device_traces": [[{"action": nested}, {"action": "oom"}]]}))
+    assert (snapshot.read(path).failed, snapshot.read(path).allocations) == (1, 0)
+
+
+def test_a_column_that_is_computed_cannot_fill_memory(tmp_path):
+    path = tmp_path / "report.sqlite"
+    with sqlite3.connect(path) as made:
+        made.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, streamId, correlationId, demangledName AS (hex(zeroblob(400000000))))"
+        )
+        made.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 7, 1)")
+    with pytest.raises(UserError, match="too big"):
+        api.doctor(path)

@@ -4,12 +4,13 @@ import pytest
 
 from meshwise.audit.doctor import timeline
 from meshwise.audit.doctor.parts import traced_parts
+from meshwise.audit.doctor.split import split
 from meshwise.errors import UserError
 from support.traces import GPU, write_trace
 
 
 def test_kernels_are_split_by_part_and_gaps_are_idle(tmp_path):
-    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", GPU)))
+    found = traced_parts(split(timeline.read(write_trace(tmp_path / "t.json", GPU))))
     assert {part: round(1e6 * seconds) for part, seconds in found.items()} == {
         "matmul": 100,
         "attention": 50,
@@ -21,14 +22,14 @@ def test_kernels_are_split_by_part_and_gaps_are_idle(tmp_path):
 
 
 def test_the_parts_sum_to_the_length_of_the_trace(tmp_path):
-    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", GPU)))
+    found = traced_parts(split(timeline.read(write_trace(tmp_path / "t.json", GPU))))
     assert sum(found.values()) == pytest.approx(260e-6)
 
 
 def test_on_a_cpu_an_operator_counts_without_those_it_calls(tmp_path):
     ops = [("aten::linear", 0, 100), ("aten::addmm", 10, 80), ("aten::gelu", 110, 30), ("Optimizer.step", 150, 50)]
     events = [{"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur} for name, ts, dur in ops]
-    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", events)))
+    found = traced_parts(split(timeline.read(write_trace(tmp_path / "t.json", events))))
     assert {part: round(1e6 * seconds) for part, seconds in found.items()} == {
         "matmul": 100,
         "attention": 0,
@@ -42,14 +43,14 @@ def test_on_a_cpu_an_operator_counts_without_those_it_calls(tmp_path):
 def test_kernels_inside_the_optimizers_step_count_as_optimizer(tmp_path):
     note = {
         "ph": "X",
-        "cat": "gpu_user_annotation",
+        "cat": "user_annotation",
         "name": "Optimizer.step#AdamW.step",
         "pid": 0,
         "tid": 7,
         "ts": 140,
-        "dur": 60,
+        "dur": 120,
     }
-    found = traced_parts(timeline.read(write_trace(tmp_path / "t.json", [*GPU, note])))
+    found = traced_parts(split(timeline.read(write_trace(tmp_path / "t.json", [*GPU, note]))))
     assert round(1e6 * found["optimizer"]) == 50  # its own 20, and the 30 of the elementwise kernel inside
     assert found["elementwise"] == 0
 
@@ -61,7 +62,7 @@ def test_a_trace_that_torch_writes_is_read(tmp_path):
     profile.export_chrome_trace(str(tmp_path / "t.json"))
     found = timeline.read(tmp_path / "t.json")
     assert "aten::mm" in found.names
-    assert traced_parts(found)["matmul"] > 0
+    assert traced_parts(split(found))["matmul"] > 0
 
 
 def test_a_trace_cut_off_is_read_as_far_as_it_goes(tmp_path):

@@ -117,6 +117,20 @@ def test_overlapped_expert_exchange_costs_the_sms_that_move_tokens() -> None:
     assert hidden == pytest.approx(bare * program.communication_sms / 132)
 
 
+def test_megatron_hides_the_exchange_of_experts_only_between_chunks_and_without_full_recompute() -> None:
+    """--overlap-moe-expert-parallel-comm of Megatron Core needs interleaved stages in a pipeline, and no full recompute."""
+    axes = {"dp_shard": 8, "zero": 1, "ep": 8}
+    hides = [
+        cost(question("deepseek-v2-lite", "2x8xh100-sxm", find_framework("megatron")), **axes, **more)[0]["ep"]
+        < 0.5
+        * cost(question("deepseek-v2-lite", "2x8xh100-sxm", find_framework("megatron").told(overlap="no-ep")), **axes, **more)[0][
+            "ep"
+        ]
+        for more in ({}, {"recompute": 2}, {"pp": 2}, {"pp": 2, "vpp": 2, "schedule": 1})
+    ]
+    assert hides == [True, False, False, True]
+
+
 def test_tensor_parallelism_over_a_slow_network_is_not_hidden_by_a_fitted_share() -> None:
     """A fit may find 15% exposed where links are fast; communication longer than computation cannot hide behind it."""
 

@@ -13,7 +13,8 @@ from meshwise.cost.axes import OFFLOAD, RECOMPUTE
 from meshwise.cost.finetune import parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.parts import TRAIN_KINDS
-from meshwise.cost.train.memory import GATHERED_ACTIVATIONS, MOMENTS, host_bytes, stored_per_token
+from meshwise.cost.train.activations import GATHERED_ACTIVATIONS, stored_per_token
+from meshwise.cost.train.memory import MOMENTS, host_bytes
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, moments
 from support.every import check_every

@@ -49,6 +49,8 @@ FILES = {
     ("phi-3-mini", "Q4_K_M"): 2.23,  # attn_qkv in one: Q5_K
     ("deepseek-v2-lite", "Q4_K_M"): 9.65,
     ("gpt-oss-20b", "MXFP4_MOE"): 11.27,
+    ("gpt-oss-20b", "Q8_0"): 11.27,  # experts stay in MXFP4 in every file
+    ("gpt-oss-20b", "F16"): 12.83,
     ("gpt-oss-120b", "MXFP4_MOE"): 59.02,
     ("llama-2-7b", "Q4_K_M"): 3.80,
     ("llama-3.1-405b", "Q4_K_M"): 226.37,

@@ -65,9 +65,21 @@ def test_every_use_has_an_answer_on_one_card(use: str) -> None:
     assert ("--embedding" in found.best.commands[-1]) == (use == "embedding")
 
 
-def test_nothing_fits_says_the_smallest_and_what_is_missing() -> None:
-    with pytest.raises(DoesNotFit, match=r"no model for code runs on cpu:1GB .* the smallest.* more"):
-        api.pick(on="cpu:1GB", purpose="code")
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            {"on": "cpu:1GB"},
+            r"chat .* at 10 tokens/s: the smallest, HuggingFaceTB/SmolLM2-135M-Instruct in Q4_K_M, needs \d+ MiB more",
+        ),
+        ({"on": "cpu:1GB", "purpose": "code"}, r"no model for code runs on cpu:1GB .* the smallest, .* more"),
+        ({"on": "cpu:1GB", "purpose": "embedding"}, r"with 2,048 tokens of context: the smallest"),
+        ({"on": "1xrtx4060", "context": "4M"}, r"the nearest, \S+, was trained for 262,144 tokens of context"),
+    ],
+)
+def test_nothing_fits_says_the_smallest_and_what_is_missing(asked: dict[str, str], words: str) -> None:
+    with pytest.raises(DoesNotFit, match=words):
+        api.pick(**asked)  # pyright: ignore[reportArgumentType]
 
 
 def test_too_slow_says_the_fastest_that_fits() -> None:

@@ -51,8 +51,8 @@ def test_a_model_that_does_not_fit_is_explained_with_the_card_that_would_help() 
 def test_the_other_engine_answers_tensor_or_layer() -> None:
     text = text_of()
     words = re.search(
-        r"vllm with awq would be [\d.]+% (faster|slower) over whole requests: ([\d.]+) tokens/s in all, ([\d.]+) per request after its "
-        r"prompt; tp4, all-reduces take \d+%",
+        r"vllm with awq would be [\d.]+% (faster|slower) over whole requests: ([\d.]+) instead of [\d.]+ tokens/s in all, ([\d.]+) instead "
+        r"of [\d.]+ per request after its prompt; tp4, all-reduces take \d+%",
         text,
     )
     assert words
@@ -64,7 +64,7 @@ def test_the_other_engine_answers_tensor_or_layer() -> None:
 
 def test_at_a_rate_the_other_engine_is_compared_by_the_time_of_a_request() -> None:
     text = text_of("llama-3-8b:bf16", "8xh100-sxm", rate=4.0, context=4096)
-    assert re.search(r"would be [\d.]+% slower over whole requests: [\d.]+ m?s each, [\d.]+ tokens/s per request", text)
+    assert re.search(r"would be [\d.]+% slower over whole requests: [\d.]+ m?s each, [\d.]+ tokens/s instead of ", text)
 
 
 def test_an_engine_that_was_named_is_not_compared() -> None:
@@ -160,3 +160,27 @@ def test_reasons_come_for_every_kind_of_model_and_rig() -> None:
     ):
         q = replace(question(model, rig, context=4096))
         assert all(line and line.isprintable() for line in reasons(q, search(q), False))
+
+
+def test_a_context_that_does_not_fit_is_told_of_a_narrower_cache_with_its_speed() -> None:
+    """The speed is the one that a question with that cache gets."""
+    asked = ("llama-3-70b", "2xrtx3090")
+    line = next(line for line in text_of(*asked, context="32k").splitlines() if line.startswith("With --kv q8_0"))
+    rate = tokens(found(*asked, context="32k", kv="q8_0").options[0].per_user)
+    assert f"{rate} instead of {tokens(found(*asked, context='32k').options[0].per_user)} tokens/s" in line
+
+
+def test_experts_of_one_more_layer_on_the_cpu_are_told_with_what_they_gain() -> None:
+    text = text_of("gpt-oss-120b", "1xrtx3090")
+    assert re.search(r"With one more layer of experts on the CPU \(24\): [\d.]+ instead of [\d.]+ tokens/s, and [\d.]+ GiB", text)
+
+
+def test_a_model_that_llamacpp_does_not_run_is_served_by_vllm() -> None:
+    assert question("opt-13b", "1xh100-sxm").engine.name == question("opt-13b", "2xrtx3090").engine.name == "vllm"
+    assert "llama.cpp" not in text_of("opt-13b", "1xh100-sxm")
+
+
+def test_cards_with_nvlink_are_not_blamed_for_risers() -> None:
+    for on, blamed in (("2xrtx3090", True), ("2xh100-sxm", False)):
+        q, options = question("qwen3-8b:bf16", on, engine="vllm"), found("qwen3-8b:bf16", on, engine="vllm")
+        assert ("risers" in "\n".join(measured(q, options, 5.0, "each"))) is blamed

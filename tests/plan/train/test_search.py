@@ -21,6 +21,7 @@ from meshwise.cost.axes import OFFLOAD, RECOMPUTE, SCHEDULES, parse
 from meshwise.cost.layout import Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
+from meshwise.plan.train.rank import Rank
 from meshwise.plan.train.rules import broken, cut_rules, inner_rules, offered_rules
 from meshwise.plan.train.search import Found, divisors, search
 from support.train_questions import FRAMEWORKS, MODELS, devices, faster, question
@@ -89,7 +90,12 @@ def test_a_search_evaluates_the_same_layouts_as_a_loop_over_all_combinations(
     fits = cost.peak <= q.chip.memory * (1 - q.work.reserve)
     assert found.evaluated == len(expected) > 0
     assert sorted(table(found.layouts)) == sorted(table(expected.take(fits)))
-    assert found.cost.step.tolist() == pytest.approx(sorted(cost.step[fits].tolist()), rel=2e-7)  # equals to 1e-7 by their axes
+    rank = Rank.of(q, found.layouts, found.cost.peak - found.cost.memory["allocator"])
+    assert rank.risky.tolist() == sorted(rank.risky.tolist())
+    assert found.safe == np.count_nonzero(~rank.risky)
+    for rows in (~rank.risky, rank.risky):
+        expected_seconds = (found.cost.step * rank.factor)[rows]
+        assert expected_seconds.tolist() == pytest.approx(sorted(expected_seconds), rel=2e-7)  # equals to 1e-7 by their axes
     assert found.smallest == cost.peak.min()
     assert dropped(found, late=True) == np.count_nonzero(~fits)
     # A cut that breaks a rule counts once; a valid cut counts once per inner choice and micro-batch that divides.

@@ -49,7 +49,7 @@ def test_there_are_three_runs_of_every_format():
 
 def test_formats_are_tried_in_an_order_that_does_not_depend_on_the_packages():
     names = [one.name for one in detect.formats()]
-    assert names[:4] == ["llama-bench", "jsonl", "csv", "markdown"]  # a page may quote a log, a log never contains a page
+    assert names[:5] == ["llama-bench", "vllm", "jsonl", "csv", "markdown"]  # a page may quote a log, a log never contains a page
     assert names.index("megatron") < names.index("deepspeed") < names.index("hf-trainer")
 
 

@@ -18,7 +18,8 @@ def test_a_scripted_endpoint_is_measured_as_it_was_scripted(run: Run) -> None:
     """A first token after 50 ms and 20 ms between tokens: no less, and on a busy machine more."""
     with serving(Script(first=0.05, gap=0.02).serve) as port:
         done = run("bench", f"http://127.0.0.1:{port}", *SHORT, "--users", "1,3", "--json")
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert [json.loads(line)["event"] for line in done.err.splitlines()] == ["progress"] * 6
     told = json.loads(done.out)
     assert (told["model"], told["kind"]) == ("scripted", "bench")
     one, three = told["points"]

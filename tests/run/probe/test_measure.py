@@ -18,7 +18,8 @@ from meshwise.errors import DoesNotFit
 from meshwise.models import find
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.train import lookup
-from meshwise.run import children
+from meshwise.run import children, meter
+from meshwise.run.meter import Source
 from meshwise.run.probe import measure, store
 from meshwise.run.probe.measure import Session
 
@@ -28,7 +29,9 @@ HEARD: list[tuple[str, int]] = []
 @pytest.fixture(scope="module")
 def alone() -> list[Row]:
     HEARD.clear()
-    return measure.measure(Session(PROBED_CHIP, 1, 4.0), "cpu", lambda what, done: HEARD.append((what, done)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meter, "find", lambda devices: Source("rapl", 1, lambda: 100.0, counts=False))
+        return measure.measure(Session(PROBED_CHIP, 1, 4.0), "cpu", lambda what, done: HEARD.append((what, done)))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +50,7 @@ def still_running(family: list[int]) -> list[int]:
 @pytest.mark.slow
 def test_every_kind_is_measured_or_listed_as_missing(alone: list[Row]) -> None:
     kinds = {row["kind"] for row in alone}
-    assert {"machine", "gemm", "memory", "launch"} <= kinds
+    assert {"machine", "gemm", "memory", "launch", "power"} <= kinds
     told = {row["what"]: row["why"] for row in alone if row["kind"] == "missing"}
     assert "one device has no link" in told["links between devices"]
     assert "host" in told["link to the host"]
@@ -57,13 +60,13 @@ def test_every_kind_is_measured_or_listed_as_missing(alone: list[Row]) -> None:
 
 @pytest.mark.slow
 def test_numbers_are_medians_of_repeats_with_their_spread(alone: list[Row]) -> None:
-    timed = [row for row in alone if row["kind"] not in ("machine", "missing", "sustained")]
+    timed = [row for row in alone if row["kind"] not in ("machine", "missing", "sustained", "power")]
     assert all(row["low"] <= row["seconds"] <= row["high"] and row["repeats"] >= 3 for row in timed)
 
 
 @pytest.mark.slow
 def test_progress_is_reported(alone: list[Row]) -> None:
-    assert HEARD[0] == ("matrix products", HEARD[0][1])
+    assert [what for what, _ in HEARD[:3]] == ["idle power", "waiting", "matrix products"]
     assert HEARD[-1] == ("done", 100)
     assert [done for _, done in HEARD] == sorted(done for _, done in HEARD)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwise.catalogue.levels import fabric_of
+from meshwise.catalogue.chips import fabric_of
 from meshwise.units import GIB
 from support.every import check_every
 from support.measured_rows import read, skipped

@@ -19,7 +19,7 @@ QUESTIONS = {
     "plan": BLOOM,  # README's own
     "serve": "serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
 }
-MOST_LINES = 51
+MOST_LINES = 60
 COMMANDS = ("reproduce: ", "  llama-server ", "  vllm", "  ollama ", "  CUDA_VISIBLE_DEVICES=")
 """How lines begin that a user copies, and that no terminal may break."""
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from meshwise.version import VERSION
-from support.command import Done, Run, once, refused, rows
+from support.command import Done, Run, meshwise, once, refused, rows
 from support.gguf_files import LLAMA
 from support.small_configs import small
 
@@ -200,8 +201,28 @@ def test_help_is_printed(arguments: list[str]) -> None:
     assert "Usage: meshwise" in done.out
 
 
-def test_the_version_is_printed() -> None:
-    assert once("--version") == Done(0, VERSION + "\n", "")
+def test_the_version_is_printed_with_the_commit_and_the_day_of_the_data() -> None:
+    done = once("--version")
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(rf"meshwise {re.escape(VERSION)} \(commit (\w+), data of ([\d-]+|unknown)\)\n", done.out)
+
+
+def test_about_says_what_is_installed_and_where_data_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chips").mkdir()
+    (tmp_path / "chips" / "mine.toml").write_text("", encoding="utf-8")
+    monkeypatch.setenv("MESHWISE_HOME", str(tmp_path))
+    done = meshwise("about")
+    assert (done.code, done.err) == (0, "")
+    assert f"{tmp_path} (1 files: chips/mine.toml)" in done.out
+    assert VERSION in done.out
+
+
+def test_a_skill_is_written_with_examples_and_without_the_marks_of_cog(tmp_path: Path) -> None:
+    assert meshwise("skill", "--out", str(tmp_path)).code == 0
+    text = (tmp_path / "meshwise" / "SKILL.md").read_text(encoding="utf-8")
+    assert text.startswith("---\nname: meshwise\n")
+    assert "reproduce: meshwise plan" in text
+    assert "[[[" not in text
 
 
 # Checks that need a process of its own.
@@ -244,7 +265,7 @@ def test_a_name_that_is_no_text_is_still_one_line() -> None:
 
 def test_python_m_meshwise_is_the_program() -> None:
     done = shell("$MESHWISE --version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, VERSION + "\n", "")
+    assert (done.returncode, done.stdout.split()[:2], done.stderr) == (0, ["meshwise", VERSION], "")
     assert shell("$MESHWISE --help").stdout.startswith("Usage: meshwise VERB")
 
 

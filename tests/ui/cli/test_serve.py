@@ -85,7 +85,7 @@ def test_several_requests_prices_and_targets_have_their_columns() -> None:
         "$/1M out",
         "meets",
         "meets the targets with up to",
-        "Cost at $6.88 per device-hour (list price; --price changes it).",
+        "Cost at $6.88 per device-hour (AWS p5.48xlarge on demand, us-east-1, an eighth of the instance, 2026-08-22;",
         "vllm serve meta-llama/Llama-3.3-70B-Instruct",
     ):
         assert words in done.out

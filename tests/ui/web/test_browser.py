@@ -34,6 +34,10 @@ SHOWN = {
     "count": "/count?model=llama-3-8b%2C+bloom-176b",
     "accuracy": "/accuracy?table=torchtitan_2024",
     "audit": "/audit?params=124M&seq=128&batch=16%2Fgpu&on=8xh100-sxm&step=7.5s&mfu=40%25",
+    "start": "/",
+    "finetune": "/finetune?model=llama-debug&on=1xrtx4090&seq=512&tokens=5M",
+    "check": "/check",
+    "compare": "/compare",
     "empty": "/plan",
     "error": "/serve?model=llama-3.3-70b&on=1xrtx4090&engine=vllm",
     "runs": "/runs",
@@ -64,6 +68,7 @@ def layouts(page: "Page") -> list[str]:
 
 def test_a_stranger_asks_the_bloom_question_by_mouse_and_changes_it(page: "Page", server: Server, complaints: list[str]) -> None:
     page.goto(server.address)
+    page.get_by_role("navigation").get_by_role("link", name="Plan", exact=True).click()
     page.get_by_text("BLOOM on Jean Zay").click()
     settle(page)
     made = api.plan("bloom-176b", on="jean-zay:48", batch="2048x2048", framework="megatron-deepspeed", tokens="366B")
@@ -282,6 +287,32 @@ def test_a_run_is_followed_as_it_trains(browser: "Browser", tmp_path: Path, comp
         page.wait_for_function("() => document.querySelector('[data-state]').textContent.includes('done, step 6 of 6')")
         drawn = page.locator("[data-run-chart=loss] svg g[stroke-width='2'] path").last.get_attribute("d") or ""
         assert drawn.count("L") == 5
+    assert complaints == []
+
+
+def test_a_running_search_is_cancelled_and_the_last_answer_stays(page: "Page", server: Server, complaints: list[str]) -> None:
+    page.goto(f"{server.address}/plan?{SMALL}")
+    settle(page)
+    before = layouts(page)
+    page.route("**/plan?**", lambda route: None)  # an answer that does not come
+    page.fill("#f-tokens", "1T")
+    page.locator("#cancel").wait_for(state="visible")
+    page.click("#cancel")
+    settle(page)
+    assert layouts(page) == before
+    assert not page.locator("#cancel").is_visible()
+    assert complaints == []
+
+
+def test_a_list_of_names_closes_when_the_next_field_is_entered(page: "Page", server: Server, complaints: list[str]) -> None:
+    page.goto(f"{server.address}/plan")
+    for leave in ("Tab", "Escape"):
+        page.locator("#f-model").press_sequentially("llama-3-8")
+        page.locator("#o-model").wait_for(state="visible")
+        page.keyboard.press(leave)
+        page.wait_for_timeout(400)  # longer than names take
+        assert not page.locator("#o-model").is_visible()
+        page.fill("#f-model", "")
     assert complaints == []
 
 

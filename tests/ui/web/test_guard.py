@@ -55,9 +55,9 @@ def test_names_of_loopback_are_answered(server: Server, host: str) -> None:
 
 
 def test_uploads_from_other_sites_are_refused(server: Server) -> None:
-    assert server.upload("a.csv", b"a,b\n1,2\n", origin="http://evil.example").status == 403
-    assert server.upload("a.csv", b"a,b\n1,2\n", sec_fetch_site="cross-site").status == 403
-    assert server.upload("a.csv", b"a,b\n1,2\n", origin=server.address).status == 400
+    assert server.upload(("a.csv", b"a,b\n1,2\n"), headers={"origin": "http://evil.example"}).status == 403
+    assert server.upload(("a.csv", b"a,b\n1,2\n"), headers={"sec-fetch-site": "cross-site"}).status == 403
+    assert server.upload(("a.csv", b"a,b\n1,2\n"), headers={"origin": server.address}).status == 400
 
 
 def test_questions_from_other_sites_are_refused_unless_somebody_follows_a_link(server: Server) -> None:
@@ -77,7 +77,7 @@ def test_questions_from_other_sites_are_refused_unless_somebody_follows_a_link(s
 
 def test_large_uploads_are_refused_before_they_are_read(server: Server) -> None:
     assert server.send("POST", "/audit", b"", {"transfer-encoding": "chunked", "content-length": "99999999"}).status in (400, 413)
-    reply = server.upload("big.log", b"x" * (guard.MAX_BODY_BYTES + 1))
+    reply = server.upload(("big.log", b"x" * (guard.MAX_BODY_BYTES + 1)))
     assert reply.status == 413
     assert "at most 4 MiB" in reply.text
 

@@ -82,17 +82,19 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
-def test_no_question_breaks_a_page(watched: Path) -> None:
+@pytest.mark.parametrize(
+    "questions", [pytest.param(200, marks=pytest.mark.slow), pytest.param(QUESTIONS, marks=pytest.mark.long)]
+)
+def test_no_question_breaks_a_page(watched: Path, questions: int) -> None:
     luck, broken, asked = random.Random(22), list[str](), 0
     with serving() as server:
-        for _ in range(QUESTIONS):
+        for _ in range(questions):
             address = mutated(luck.choice(SEEDS), luck)
             reply = server.get(address)
             asked += 1
             broken += [f"{reply.status} {address}"] if reply.status >= 500 or b"Traceback" in reply.body else []
     assert broken == []
-    assert asked == QUESTIONS
+    assert asked == questions
     assert list(watched.iterdir()) == []
 
 
@@ -110,7 +112,7 @@ def test_no_upload_breaks_the_audit(watched: Path) -> None:
                     luck.choices(b"0123456789,.;:|-{}[]\"'\n\t \xff\x00eE", k=luck.randint(0, 12))
                 )
             name = luck.choice(names)
-            reply = server.upload(name, bytes(content))
+            reply = server.upload((name, bytes(content)))
             broken += [f"{reply.status} {name}"] if reply.status >= 500 or b"Traceback" in reply.body else []
     assert broken == []
     assert list(watched.iterdir()) == []

@@ -1,10 +1,12 @@
 """Pages over a socket: HTML, JSON and CSV at the same address, and what they say where there is no answer."""
 
 import csv
+import errno
 import gzip
 import io
 import json
 import re
+import tempfile
 from html import unescape
 from pathlib import Path
 
@@ -29,8 +31,56 @@ def test_every_page_has_a_first_state_that_says_what_to_do(server: Server, page:
     assert '<section class="empty">' in reply.text
 
 
-def test_the_first_page_is_plan(server: Server) -> None:
-    assert server.get("/").headers["location"] == "/plan"
+def test_the_first_page_asks_what_one_has_and_wants(server: Server) -> None:
+    """Each question goes to a page that answers it; each input has a label, a hint and an example."""
+    text = server.get("/").text
+    for page, name in (("plan", "batch"), ("finetune", "finetune"), ("serve", "users"), ("pick", "on")):
+        assert f'action="/{page}"' in text
+        assert f'<label for="{page}-{name}">' in text
+        assert f'id="{page}-{name}-hint"' in text
+    for page in PAGES:
+        assert f'href="/{page.name}"' in text
+
+
+def test_fine_tuning_needs_a_model_and_a_card(server: Server) -> None:
+    reply = server.get("/finetune?model=llama-3.1-8b&on=1xrtx4090&tokens=5M")
+    assert reply.status == 200
+    assert "lora:16; batch 8" in reply.text
+    assert "minutes" in reply.text
+
+
+def test_two_saved_plans_are_compared_and_one_is_not_enough(server: Server, tmp_path: Path) -> None:
+    plans = [api.serve("qwen3-8b", on=on).save(tmp_path / f"{on}.json") for on in ("1x4090", "2x4090")]
+    reply = server.upload(*((path.name, path.read_bytes()) for path in plans), page="compare")
+    assert reply.status == 200
+    assert "<h1>1x4090.json and 2x4090.json</h1>" in reply.text
+    assert "tokens/s of one request" in reply.text
+    assert server.upload((plans[0].name, plans[0].read_bytes()), page="compare").status == 400
+    assert server.upload(("a.json", b"{}"), ("b.json", b"[]"), page="compare").status == 400
+
+
+def test_a_launch_file_is_checked_with_the_cluster_of_the_form(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    script = (
+        b"torchrun --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 3 --num-layers 32 --hidden-size 4096 --bf16 "
+        b"--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 2 --global-batch-size 256\n"
+    )
+    reply = server.upload(("train.sh", script), page="check", on="1x8xh100-sxm")
+    assert reply.status == 200
+    assert "cannot start" in reply.text
+    assert "train.sh:1" in reply.text
+    assert str(tmp_path) not in reply.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_if_marks_what_may_not_fit_and_what_meets_its_targets(server: Server) -> None:
+    reply = server.get("/what-if?of=serve&model=qwen3-32b&on=8xh100-sxm&users=200&ttft=100ms&x=users")
+    assert ">meets</th>" in reply.text
+    assert {"yes", "no"} <= set(re.findall(r">(yes|no)<", reply.text))
+    risky = server.get("/what-if?model=llama-3-8b&on=8xrtx3090&batch=64x2048&framework=fsdp&x=batch")
+    assert " !</" in risky.text or " !<" in risky.text
 
 
 def test_the_plan_page_shows_what_the_library_answers(server: Server) -> None:
@@ -130,6 +180,14 @@ def test_reasons_come_after_the_answer(server: Server) -> None:
     assert all(line.strip() in text for line in reasons)
 
 
+@pytest.mark.parametrize(("page", "asked"), [("plan", SMALL), ("serve", CARDS)])
+def test_what_a_plan_rests_on_is_one_click_below_its_answer(server: Server, page: str, asked: str) -> None:
+    assert f'data-lazy="/{page}/believe?' in server.get(f"/{page}?{asked}").text
+    text = unescape(server.get(f"/{page}/believe?{asked}").text)
+    assert "Calibration " in text
+    assert "What would narrow it most" in text
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
@@ -217,14 +275,25 @@ def test_accuracy_is_what_validate_says(server: Server) -> None:
     assert "error" in server.get("/accuracy/score?table=local_rig_notes").json()
 
 
+def test_a_full_disk_refuses_an_upload_in_words(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "rollover", full)  # an upload of megabytes stays in memory
+    reply = server.upload(("a.log", b"step 1 loss 3\n" * 200_000))
+    assert reply.status == 400
+    assert "No space left on device" in reply.text
+
+
 def test_an_uploaded_log_is_audited_and_a_table_scored(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     table = (Path(api.__file__).parent / "data/measurements/korthikanti2022_iteration.csv").read_bytes()
-    reply = server.upload("mine.csv", table)
+    reply = server.upload(("mine.csv", table))
     assert reply.status == 200
     assert "Predictions for mine" in reply.text
-    assert server.upload("broken.log", b"\x00\xff\x00 nothing in here").status == 400
-    assert server.upload("empty.csv", b"").status == 400
+    assert server.upload(("broken.log", b"\x00\xff\x00 nothing in here")).status == 400
+    assert server.upload(("empty.csv", b"")).status == 400
     assert server.send("POST", "/audit", b"not a form").status == 400
     assert list(tmp_path.iterdir()) == []
 

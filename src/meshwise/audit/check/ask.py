@@ -12,15 +12,10 @@ class CheckAsk(Ask):
 
     verb: ClassVar[str] = "check"
 
-    on: str = asked(
-        default="", converter=TEXT, complete="clusters",
-        help="Cluster that it will run on: jean-zay:48, 48x8xa100-80gb; a chip alone takes the nodes from the file.",
-    )  # fmt: skip
-    set: tuple[str, ...] = asked(
-        default=(), converter=TEXTS, help="Answer what the file leaves open: a variable of a script (TP=8) or a fact (seq=4096)."
-    )
-    model: str = asked(default="", converter=TEXT, help="Model, where the file does not state it.", complete="models")
-    price: float = asked(default=0.0, converter=PRICE, help="Price of one device: $2.50/h.", shown="list price")
+    on: str = asked(default="", converter=TEXT)
+    set: tuple[str, ...] = asked(default=(), converter=TEXTS)
+    model: str = asked(default="", converter=TEXT)
+    price: float = asked(default=0.0, converter=PRICE)
 
     @property
     def answers(self) -> dict[str, str]:

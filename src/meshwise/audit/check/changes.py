@@ -23,8 +23,7 @@ class Change:
     key: str
     old: str
     new: str
-    span: Span | None
-    """Where the old value is; None for a key that is not in the file."""
+    span: Span | None  # where the old value is; None for a key that is not in the file
 
     def __str__(self) -> str:
         if self.action == "insert":
@@ -35,9 +34,7 @@ class Change:
 
 
 def changes(programs: Sequence[Program], facts: Run, own: Setup | None, better: Setup, *, old: bool = False) -> list[Change]:
-    """Return the changes of keys that turn the facts of files into those of a better layout: of the program that they start, and of the
-    programs whose files it names. `own`: the facts of the files' layout; None where they do not make one. `old`: also remove keys that are
-    read but never written, whose meaning another key has now."""
+    """Return the changes of keys that turn the facts of files, `own`, into a better layout's; `old`: also remove keys no longer written."""
     found: dict[str, Change] = {}
     main = programs[0]
     for number, program in enumerate(programs):
@@ -128,13 +125,11 @@ def _shown(row: Key, said: Stated) -> str:
 
 # The patched text.
 
-MAX_ADDED_LINES = 16
-"""Keys that are added to one file, at most."""
+MAX_ADDED_LINES = 16  # keys that are added to one file, at most
 
 
 def patched(texts: Mapping[str, str], facts: Run, wanted: Sequence[Change]) -> dict[str, str]:
-    """Return the texts of the files with changes applied; only files that change. A change that has no place is left out, so that the
-    caller must read the result again and compare."""
+    """Return the texts of changed files; a change that has no place is left out, so the caller must read the result again and compare."""
     result = dict(texts)
     inserted = [change for change in wanted if change.action == "insert"]
     for file, text in texts.items():

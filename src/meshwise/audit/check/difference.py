@@ -12,8 +12,7 @@ judged by the same spread, which is not measured for them: tables of theirs have
 
 
 def interval(gain: float) -> tuple[float, float]:
-    """Return the two ends between which 90% of real gains should lie; `gain`: predicted seconds over those of the other layout, 1.2 for 20%
-    faster."""
+    """Return the two ends between which 90% of real gains should lie; `gain`: the ratio of predicted seconds, 1.2 for 20% faster."""
     width = math.exp(COVERAGE_STDS * math.sqrt(2) * DIFFERENCE_STD)
     return gain / width, gain * width
 

@@ -1,16 +1,15 @@
 """`check`: read launch files, and judge what they say as training or as serving."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from meshwise.audit.check import verdict
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.verdict import Verdict
 from meshwise.errors import UserError
-from meshwise.programs.read.files import Reading, read_files
+from meshwise.programs.read.files import Given, Reading, read_files
 
 
-def check(files: Sequence[str | Path], ask: CheckAsk) -> Verdict:
+def check(files: Sequence[Given], ask: CheckAsk) -> Verdict:
     """Read launch files and judge what they say on a cluster."""
     return judge(read_files(files, ask.answers), ask)
 

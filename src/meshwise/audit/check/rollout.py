@@ -16,18 +16,15 @@ from meshwise.programs.read.files import Reading
 from meshwise.programs.rl.facts import question_of
 from meshwise.runs.run import Run
 
-BETTER = 0.95
-"""Seconds of another split over the file's own from which on it is worth a line."""
+BETTER = 0.95  # seconds of another split over the file's own from which on it is worth a line
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RolloutVerdict(Verdict):
     """The answer of `meshwise check` for such a file."""
 
-    plan: RolloutPlan | None = None
-    """The prediction of the file's own split and layout."""
-    better: tuple[str, ...] = ()
-    """Sentences on a faster split of the same devices."""
+    plan: RolloutPlan | None = None  # the prediction of the file's own split and layout
+    better: tuple[str, ...] = ()  # sentences on a faster split of the same devices
 
     @property
     def line(self) -> str:

@@ -30,18 +30,14 @@ from meshwise.runs.run import Run, Stated
 
 AXES = ("tp", "pp", "replicas", "attention_dp")
 GGUF = ("llama.cpp", "ollama")
-ENGINES_WITHOUT_REPLICAS = (*GGUF, "tensorrt-llm", "mlx")
-"""Engines whose command starts one copy."""
+ENGINES_WITHOUT_REPLICAS = (*GGUF, "tensorrt-llm", "mlx")  # engines whose command starts one copy
 INPUTS = (
     "tp", "pp", "replicas", "attention_dp", "ep", "context", "kv", "weights", "memory_share", "draft", "adapters", "adapter_rank", "users",
 )  # fmt: skip
 """Facts beside the model that a prediction depends on: none is guessed where the file leaves it open."""
-WHOLE_CONTEXT = "vllm"
-"""The engine that refuses to start where its cache holds no request of the longest context."""
-SET = "--set"
-"""The key of a fact that the user answered."""
-MAX_COUNT = 10**8
-"""Devices, requests or tokens of a request, at most."""
+WHOLE_CONTEXT = "vllm"  # the engine that refuses to start where its cache holds no request of the longest context
+SET = "--set"  # the key of a fact that the user answered
+MAX_COUNT = 10**8  # devices, requests or tokens of a request, at most
 
 
 def judge(reading: Reading, ask: CheckAsk) -> Verdict:
@@ -82,26 +78,11 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
             unknown.append(str(error))
     done = _applied(reading, ask, words, best) if best is not None and words else {}
     return Verdict(
-        program=program.name,
-        title=program.title,
-        version=program.version_of(facts),
-        kind=program.kind,
-        files=reading.files,
-        facts=_as_written(facts),
-        findings=tuple(findings),
-        unknown=tuple(unknown),
-        missing=reading.missing,
-        notes=tuple(notes),
-        on=on,
-        own=own,
-        best=best,
-        fits=own.fits if own is not None else None,
-        changes=tuple(words),
-        patched=done,
-        plan_command=command,
-        model=described(found, facts) if found is not None else "",
-        unread=reading.unread,
-    )
+        program=program.name, title=program.title, version=program.version_of(facts), kind=program.kind, files=reading.files,
+        facts=_as_written(facts), findings=tuple(findings), unknown=tuple(unknown), missing=reading.missing, notes=tuple(notes),
+        on=on, own=own, best=best, fits=own.fits if own is not None else None, changes=tuple(words), patched=done,
+        plan_command=command, model=described(found, facts) if found is not None else "", unread=reading.unread,
+    )  # fmt: skip
 
 
 def _as_written(facts: Run) -> Run:
@@ -149,28 +130,18 @@ def _counted(facts: Run) -> Run:
 
 
 def asked(program: Program, facts: Run, model: Model, on: str, ask: CheckAsk) -> ServeAsk:
-    """Return the question that a file asks, in the words of `meshwise serve`, without its layout: as many users as it admits, unless
-    --set states a load."""
+    """Return the question of a file in the words of `meshwise serve`, without its layout, with as many users as it admits unless --set."""
     fmt = _format(facts) or ("bf16" if program.framework not in GGUF and not model.quantization else "")
     kv = str(facts.value("kv") or "f16")
     rate, accept = (float(str(facts.value(name) or 0)) for name in ("rate", "accept"))
     plain = ServeAsk()
     return ServeAsk(
-        model=f"{model.name}:{fmt}" if fmt else model.name,
-        on=on,
-        users=1 if rate else facts.whole("users", 1) or 1,
-        rate=rate,
-        prompt=facts.whole("prompt", plain.prompt),
-        output=facts.whole("output", plain.output),
-        draft=facts.whole("draft") if accept else 0,
-        accept=accept if facts.whole("draft") else 0.0,
-        lora=_adapters(facts),
-        context=facts.whole("context"),
-        engine=program.framework,
-        kv={"bf16": "f16"}.get(kv, kv),
-        price=ask.price,
+        model=f"{model.name}:{fmt}" if fmt else model.name, on=on, users=1 if rate else facts.whole("users", 1) or 1, rate=rate,
+        prompt=facts.whole("prompt", plain.prompt), output=facts.whole("output", plain.output),
+        draft=facts.whole("draft") if accept else 0, accept=accept if facts.whole("draft") else 0.0, lora=_adapters(facts),
+        context=facts.whole("context"), engine=program.framework, kv={"bf16": "f16"}.get(kv, kv), price=ask.price,
         fix=("replicas=1",) if program.framework in ENGINES_WITHOUT_REPLICAS else (),
-    )
+    )  # fmt: skip
 
 
 def _adapters(facts: Run) -> str:
@@ -240,8 +211,7 @@ def _predicted(
 
 
 def _started_with(ask: ServeAsk, facts: Run, model: Model) -> tuple[ServeAsk, list[str]]:
-    """Return the question with as many users as the file admits and as fit, unless --set states the load: a paged cache holds what is in
-    flight, and the number in the file is the most that it runs at a time. llama.cpp reserves the cache of all its slots when it starts."""
+    """Return the question with as many users as the file admits and as fit, unless --set states the load; llama.cpp reserves all slots."""
     notes = list(_assumed(facts))
     said = facts.get("users")
     if ask.rate or (said is not None and said.key == SET):

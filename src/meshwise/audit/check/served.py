@@ -18,36 +18,27 @@ class Served:
     """One layout of a served model with its memory, and its speed at a load, in SI units; no speed where it does not fit."""
 
     name: str
-    load: str
-    """The load and the lengths of requests that the speed belongs to, in words."""
+    load: str  # the load and the lengths of requests that the speed belongs to, in words
     peak: float
     capacity: float
-    axes: tuple[int, int, int, int]
-    """tp, pp, copies, and 1 where attention is data parallel."""
+    axes: tuple[int, int, int, int]  # tp, pp, copies, and 1 where attention is data parallel
     users: int
-    most_users: int
-    """Requests of these lengths that run at once."""
+    most_users: int  # requests of these lengths that run at once
     fits: bool = True
     per_user: float | None = None
     """Tokens per second of one request after its first token; None where it does not fit, or cannot serve the rate."""
     low: float | None = None
     high: float | None = None
-    throughput: float | None = None
-    """Output tokens per second of all requests, prompts included."""
+    throughput: float | None = None  # output tokens per second of all requests, prompts included
     ttft: float | None = None
     ttft_p95: float | None = None
     e2e_p95: float | None = None
-    cache_tokens: int = 0
-    """Tokens of KV cache of all copies; 0 where it is not paged."""
-    context: int = 0
-    """The longest request, in tokens."""
-    full_requests: int = 0
-    """Requests of that length that run at once."""
-    remedies: tuple[str, ...] = ()
-    """What would make it fit, in words."""
+    cache_tokens: int = 0  # tokens of KV cache of all copies; 0 where it is not paged
+    context: int = 0  # the longest request, in tokens
+    full_requests: int = 0  # requests of that length that run at once
+    remedies: tuple[str, ...] = ()  # what would make it fit, in words
     dollars_in: float | None = None
-    dollars_out: float | None = None
-    """Rent per million prompt and output tokens: each pays for the time that it takes."""
+    dollars_out: float | None = None  # rent per million prompt and output tokens: each pays for the time that it takes
 
     def sentences(self) -> Iterator[str]:
         """Yield whether it fits, how fast it is at the load, and what a million tokens cost."""
@@ -79,33 +70,20 @@ def served(ask: ServeAsk, q: ServeQuestion, option: Option, context: int) -> Ser
     number = min(range(len(option.spares)), key=lambda i: option.spares[i])
     layout, capacity = option.layout, option.rooms[number]
     plain = Served(
-        name=layout.name,
-        load=f"{load_words(ask)}, {length_words(ask)}",
-        peak=capacity - option.spares[number],
-        capacity=capacity,
-        axes=(layout.tp, layout.pp, layout.replicas, int(layout.apart)),
+        name=layout.name, load=f"{load_words(ask)}, {length_words(ask)}", peak=capacity - option.spares[number],
+        capacity=capacity, axes=(layout.tp, layout.pp, layout.replicas, int(layout.apart)),
         users=max(1, min(option.most_users, q.work.users)) if not q.load.rate else max(1, option.most_users),
-        most_users=option.most_users,
-        fits=option.speed is not None,
-        context=context,
-        cache_tokens=_cache_tokens(q, option),
+        most_users=option.most_users, fits=option.speed is not None, context=context, cache_tokens=_cache_tokens(q, option),
         full_requests=_full_requests(q, option, context),
-    )
+    )  # fmt: skip
     if option.speed is None or option.report is None:
         return plain
     one = choice(q, option)
     return replace(
-        plain,
-        per_user=one.per_user,
-        low=one.low,
-        high=one.high,
-        throughput=one.throughput,
-        ttft=one.ttft.p50,
-        ttft_p95=one.ttft.p95,
-        e2e_p95=one.e2e.p95,
-        dollars_in=one.dollars_per_million_in,
+        plain, per_user=one.per_user, low=one.low, high=one.high, throughput=one.throughput, ttft=one.ttft.p50,
+        ttft_p95=one.ttft.p95, e2e_p95=one.e2e.p95, dollars_in=one.dollars_per_million_in,
         dollars_out=one.dollars_per_million_out,
-    )
+    )  # fmt: skip
 
 
 def _cache_tokens(q: ServeQuestion, option: Option) -> int:
@@ -123,8 +101,7 @@ def _full_requests(q: ServeQuestion, option: Option, context: int) -> int:
 
 
 def with_settings(q: ServeQuestion, facts: Run, *, bounded: bool) -> ServeQuestion:
-    """Return the question with an engine that is set as a file says: its share of the memory, the tokens of a pass, whether prompts are
-    cut into chunks and, if `bounded`, the most requests of a copy. An engine that is not paged has slots instead, which are its users."""
+    """Return the question with its engine set as a file says; `bounded`: also the most requests of a copy (slots where it is not paged)."""
     if not q.runtime.paged:
         return q
     runtime = q.runtime

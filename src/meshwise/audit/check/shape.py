@@ -11,8 +11,7 @@ from meshwise.units import show
 
 WIDTHS, DEPTHS = ("hidden_size", "n_embd", "d_model", "dim"), ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
-MAX_DIFFERENCE = 0.06
-"""Share of the parameters by which a model may differ from another of its shape: another vocabulary."""
+MAX_DIFFERENCE = 0.06  # share of the parameters by which a model may differ from another of its shape: another vocabulary
 
 
 def described(model: Model, facts: Run) -> str:

@@ -34,10 +34,8 @@ from meshwise.runs.model import REQUIRED_SIZES, SIZES, model_of
 from meshwise.runs.run import Run
 from meshwise.runs.train.machine import part_of
 
-TIE_SHARE = 0.01
-"""A layout within this share of the best is not worth a word."""
-MAX_TRIED = 40
-"""Layouts to look through for one that the program can say."""
+TIE_SHARE = 0.01  # a layout within this share of the best is not worth a word
+MAX_TRIED = 40  # layouts to look through for one that the program can say
 
 
 @dataclass(frozen=True)
@@ -45,24 +43,16 @@ class Judged:
     """The planner's verdict on a training file: its own layout, the best one, and findings."""
 
     question: Question | None = None
-    own: Choice | None = None
-    """The file's layout; None where it cannot be predicted."""
-    best: Choice | None = None
-    """The best layout of the same question that the program can say, where it is better."""
-    better: Setup | None = None
-    """The facts of the best layout."""
-    mine: Setup | None = None
-    """The facts of the file's own layout."""
-    unknown: tuple[str, ...] = ()
-    """Reasons why the file cannot be predicted."""
+    own: Choice | None = None  # the file's layout; None where it cannot be predicted
+    best: Choice | None = None  # the best layout of the same question that the program can say, where it is better
+    better: Setup | None = None  # the facts of the best layout
+    mine: Setup | None = None  # the facts of the file's own layout
+    unknown: tuple[str, ...] = ()  # reasons why the file cannot be predicted
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    on: str = ""
-    """The part of the cluster that is used."""
-    command: str = ""
-    """The command that plans the same question."""
-    model: str = ""
-    """The model in one line."""
+    on: str = ""  # the part of the cluster that is used
+    command: str = ""  # the command that plans the same question
+    model: str = ""  # the model in one line
 
 
 def cluster_of(facts: Run, on: str) -> tuple[str, list[Finding]]:
@@ -89,8 +79,7 @@ INPUTS = (
 
 
 def judge(program: Program, facts: Run, on: str, model: str = "", price: float = 0.0, *, withheld: Sequence[str] = ()) -> Judged:
-    """Predict the layout of a training file on a cluster, and search the best one for the same question. `withheld`: what decides the
-    verdict and was not read, so that there is none."""
+    """Predict a training file's layout on a cluster and search the best for the same question; `withheld`: why there is no verdict."""
     judged = _judge(program, facts, on, model, price, withheld)
     found, _ = model_of_file(facts, model)
     return replace(judged, model=described(found, facts) if found is not None else "")
@@ -138,8 +127,7 @@ def machine_notes(facts: Run, on: str, part: str) -> tuple[str, ...]:
 
 
 def model_of_file(facts: Run, named: str = "") -> tuple[Model | None, str]:
-    """Return the model of a launch file, or None with the reason. `named`: what the user says it is, anything that `plan` takes.
-    Nothing is downloaded, and no size that a file leaves open is guessed."""
+    """Return the model of a launch file, or None with the reason, downloading and guessing nothing; `named`: what the user says it is."""
     if named:
         return find.find_model(named), ""
     name = facts.text("model")
@@ -177,6 +165,7 @@ def _predicted(
         q = lookup.question(ask, model)
     except UserError as error:
         return Judged(unknown=(*unknown, str(error)), on=ask.on)
+    q = replace(q, work=replace(q.work, framework=q.work.framework.told(modules=facts.text("modules"))))
     own, notes = None, [*assumed(q, ask), *lookup.beyond_context(ask, model)]
     notes += adapters.saved_note(facts, model)
     notes += [facts.text("caveat")] if facts.text("caveat") else []
@@ -225,22 +214,12 @@ def asked(program: Program, facts: Run, model: Model, on: str, price: float = 0.
     """Return the question that a file asks, in the words of `meshwise plan`."""
     tokens = facts.value("tokens")
     return TrainAsk(
-        model=model.name,
-        on=on,
-        finetune=adapters.finetune_of(facts, model),
-        base=adapters.base_of(facts),
-        in_backward=bool(facts.value("in_backward")),
-        objective=facts.text("objective") or "sft",
-        batch=facts.whole("batch"),
-        seq=facts.whole("seq"),
-        framework=predicted_by(program, facts),
-        precision=str(facts.value("precision")),
-        optimizer=str(facts.value("optimizer") or "adamw"),
-        **recipe_of(facts),
-        compile=bool(facts.value("compile")),
-        tokens=float(tokens) if isinstance(tokens, int | float) else 0.0,
-        price=price,
-    )
+        model=model.name, on=on, finetune=adapters.finetune_of(facts, model), base=adapters.base_of(facts),
+        in_backward=bool(facts.value("in_backward")), objective=facts.text("objective") or "sft", batch=facts.whole("batch"),
+        seq=facts.whole("seq"), framework=predicted_by(program, facts), precision=str(facts.value("precision")),
+        optimizer=str(facts.value("optimizer") or "adamw"), **recipe_of(facts), compile=bool(facts.value("compile")),
+        tokens=float(tokens) if isinstance(tokens, int | float) else 0.0, price=price,
+    )  # fmt: skip
 
 
 def recipe_of(facts: Run) -> dict[str, Any]:
@@ -253,8 +232,7 @@ def recipe_of(facts: Run) -> dict[str, Any]:
 
 
 def _best(program: Program, facts: Run, q: Question) -> tuple[Choice | None, Setup | None]:
-    """Return the fastest layout that fits and that the program can say. A file that shards nothing stays so where sharding is another
-    program's file."""
+    """Return the fastest layout that fits and that the program can say; one without shards stays so where they are another file's."""
     whole = bool(q.work.framework.through) and facts.value("zero") == 0
 
     def said(one: Choice) -> bool:

@@ -13,6 +13,7 @@ from meshwise.audit.check.layout import normal, row_of
 from meshwise.audit.finding import Finding
 from meshwise.catalogue import records
 from meshwise.errors import UserError
+from meshwise.output import Drawn
 from meshwise.programs.program import Program
 from meshwise.programs.read.files import Reading, read_sources
 from meshwise.programs.read.unread import Unread
@@ -24,7 +25,7 @@ from meshwise.units import GIB
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Verdict:
+class Verdict(Drawn):
     """The answer of `meshwise check`."""
 
     program: str
@@ -34,29 +35,20 @@ class Verdict:
     files: tuple[str, ...]
     facts: Run
     findings: tuple[Finding, ...]
-    unknown: tuple[str, ...]
-    """Reasons why the file cannot be predicted, one sentence each."""
-    missing: tuple[str, ...]
-    """Files that these refer to and that were not given."""
+    unknown: tuple[str, ...]  # reasons why the file cannot be predicted, one sentence each
+    missing: tuple[str, ...]  # files that these refer to and that were not given
     notes: tuple[str, ...]
-    on: str
-    """The part of the cluster that is used, in the words of `--on`; '' where none was named."""
-    own: Any = None
-    """The prediction of the file's own layout: a Choice, or a serving option."""
+    on: str  # the part of the cluster that is used, in the words of `--on`; '' where none was named
+    own: Any = None  # the prediction of the file's own layout: a Choice, or a serving option
     best: Any = None
     """The best layout of the same question, where it is better by more than a percent or the file's own does not fit."""
-    fits: bool | None = None
-    """Whether the layout fits; None where it cannot be predicted."""
-    changes: tuple[Change, ...] = ()
-    """The best layout in the words of the file."""
+    fits: bool | None = None  # whether the layout fits; None where it cannot be predicted
+    changes: tuple[Change, ...] = ()  # the best layout in the words of the file
     patched: Mapping[str, str] = field(default_factory=dict[str, str])
     """The texts of the files with these changes, where they can be applied."""
-    plan_command: str = ""
-    """The command that plans the same question."""
-    model: str = ""
-    """The model in one line: its parameters, and the known model of the same shape; '' where it is not known."""
-    unread: tuple[Unread, ...] = ()
-    """Keys of the files that the answer does not use."""
+    plan_command: str = ""  # the command that plans the same question
+    model: str = ""  # the model in one line: its parameters, and the known model of the same shape; '' where it is not known
+    unread: tuple[Unread, ...] = ()  # keys of the files that the answer does not use
 
     @property
     def starts(self) -> bool:
@@ -79,32 +71,22 @@ class Verdict:
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON."""
         return {
-            "program": self.program,
-            "version": self.version,
-            "kind": self.kind,
-            "files": list(self.files),
-            "on": self.on,
-            "code": self.code,
-            "starts": self.starts,
-            "fits": self.fits,
-            "facts": self.rows(),
+            "program": self.program, "version": self.version, "kind": self.kind, "files": list(self.files), "on": self.on,
+            "code": self.code, "starts": self.starts, "fits": self.fits, "facts": self.rows(),
             "findings": [{"severity": one.severity, "text": one.message, "where": list(one.where)} for one in self.findings],
-            "unknown": list(self.unknown),
-            "missing": list(self.missing),
-            "notes": list(self.notes),
+            "unknown": list(self.unknown), "missing": list(self.missing), "notes": list(self.notes),
             "own": records.plain(self.own) if self.own is not None else None,
             "best": records.plain(self.best) if self.best is not None else None,
             "changes": [
                 {"action": one.action, "key": one.key, "old": one.old, "new": one.new, "where": str(one.span or "")}
                 for one in self.changes
             ],
-            "plan": self.plan_command,
-            "model": self.model,
+            "plan": self.plan_command, "model": self.model,
             "not_read": [
                 {"key": one.key, "where": str(one.span), "changes": one.changes, "like": one.like, "decides": one.decides}
                 for one in self.unread
             ],
-        }
+        }  # fmt: skip
 
     @property
     def line(self) -> str:
@@ -119,8 +101,7 @@ class Verdict:
         return f"fits: {self.own.name}"
 
     def save(self, out: str | Path) -> list[Path]:
-        """Write the patched files: to `out` where one file changes, else into the folder `out` under their own names. UserError where
-        nothing can be patched."""
+        """Write the patched files to `out`, a folder where several change; UserError where nothing can be patched."""
         from meshwise.catalogue import files
 
         if not self.patched:
@@ -155,26 +136,12 @@ def judge(reading: Reading, ask: CheckAsk) -> Verdict:
     saved = reading.lessened if fits is False else ()
     fits = None if saved else fits
     return Verdict(
-        program=program.name,
-        title=program.title,
-        version=program.version_of(facts),
-        kind=program.kind,
-        files=reading.files,
-        facts=facts,
-        findings=tuple(found),
+        program=program.name, title=program.title, version=program.version_of(facts), kind=program.kind, files=reading.files,
+        facts=facts, findings=tuple(found),
         unknown=(*judged.unknown, *(f"it needs less with {text}, which is not counted" for text in saved)),
-        missing=reading.missing,
-        notes=(*reading.notes, *judged.notes),
-        on=judged.on,
-        own=own,
-        best=best,
-        fits=fits,
-        changes=tuple(words),
-        patched=done,
-        plan_command=judged.command,
-        model=judged.model,
-        unread=reading.unread,
-    )
+        missing=reading.missing, notes=(*reading.notes, *judged.notes), on=judged.on, own=own, best=best, fits=fits,
+        changes=tuple(words), patched=done, plan_command=judged.command, model=judged.model, unread=reading.unread,
+    )  # fmt: skip
 
 
 def _better(reading: Reading, facts: Run, judged: train.Judged, ask: CheckAsk) -> tuple[list[Change], dict[str, str]]:

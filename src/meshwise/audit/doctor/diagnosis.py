@@ -16,6 +16,7 @@ from meshwise.audit.doctor.snapshot import Memory
 from meshwise.audit.doctor.timeline import Timeline
 from meshwise.catalogue.chips import Chip
 from meshwise.errors import UserError
+from meshwise.output import Drawn
 
 FORMAT_VERSION = 1
 ROWS = {
@@ -31,8 +32,7 @@ WORDS = {
     "ep": "expert all-to-all", "p2p": "pipeline sends", "copy": "copies to and from the host", "idle": "idle",
 }  # fmt: skip
 MAX_TRACES = 4096
-SLOWER = 1.1
-"""Measured over predicted time of a row from which on it is named."""
+SLOWER = 1.1  # measured over predicted time of a row from which on it is named
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Diagnosis:
+class Diagnosis(Drawn):
     """What a run's traces show."""
 
     title: str

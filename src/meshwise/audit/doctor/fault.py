@@ -16,8 +16,7 @@ class Fault:
     name: str
     certainty: Certainty
     """certain: the trace shows it; likely: one reading is much simpler than the others; unusual: may be meant so."""
-    seconds: float
-    """Seconds per step that the change is expected to save."""
+    seconds: float  # seconds per step that the change is expected to save
     message: str
     change: str
     evidence: str = ""

@@ -23,8 +23,7 @@ class Cover:
 
     start: Floats
     end: Floats
-    before: Floats
-    """Covered seconds before each span."""
+    before: Floats  # covered seconds before each span
 
     @staticmethod
     def of(start: Floats, end: Floats) -> "Cover":

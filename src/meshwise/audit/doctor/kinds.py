@@ -61,9 +61,8 @@ def windows(timeline: Timeline) -> dict[str, Cover]:
 
 
 def score_details(timeline: Timeline) -> NDArray[np.bool_]:
-    """Return, by number of a detail, whether it has the scores of attention (queries x keys) as an input or as its product.
-
-    Scores are what a softmax over a tensor of four dimensions reads, or of three where a product of batches makes it."""
+    """Return, by number of a detail, whether it has the scores of attention (queries x keys) as an input or as its product. Scores are
+    what a softmax over a tensor of four dimensions reads, or of three where a product of batches makes it."""
     softmax = timeline.named(timeline.ops, r"^aten::_?softmax$|_softmax_backward|scaled_masked_softmax|scaled_upper_triang")
     sizes: set[tuple[int, int]] = set()
     for number in np.unique(softmax.detail[softmax.detail >= 0]):
@@ -73,8 +72,7 @@ def score_details(timeline: Timeline) -> NDArray[np.bool_]:
     return np.array([_makes(sizes, detail.dims) for detail in timeline.details] or [False])
 
 
-MIN_SCORES = 16
-"""Queries and keys from which on a softmax is one of attention."""
+MIN_SCORES = 16  # queries and keys from which on a softmax is one of attention
 
 
 def _makes(sizes: set[tuple[int, int]], dims: tuple[tuple[int, ...], ...]) -> bool:

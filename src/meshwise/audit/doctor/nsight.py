@@ -1,25 +1,22 @@
 """Read the SQLite file that Nsight Systems exports (nsys export --type sqlite): kernels, copies, runtime calls and NVTX ranges."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from meshwise.audit.doctor.scan import MAX_EVENTS, SQLITE
-from meshwise.audit.doctor.timeline import NO_DETAIL, Builder, Detail, Timeline
+from meshwise.audit.doctor.timeline import NO_DETAIL, Builder, Columns, Detail, Timeline
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 
-KERNELS, COPIES, CALLS, RANGES = (
-    "CUPTI_ACTIVITY_KIND_KERNEL",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "NVTX_EVENTS",
-)
+KERNELS, COPIES, CALLS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "RUNTIME"))
+RANGES = "NVTX_EVENTS"
 COPY_NAMES = {1: "Memcpy HtoD (Pinned -> Device)", 2: "Memcpy DtoH (Device -> Pinned)", 8: "Memcpy DtoD (Device -> Device)",
               10: "Memcpy PtoP (Device -> Device)"}  # fmt: skip
 PAGEABLE = 0
+MAX_VALUE_BYTES = 1 << 20  # bytes of one value: a column may be computed, and repeat a text at will
 
 
 def matches(path: Path) -> bool:
@@ -34,15 +31,16 @@ def read(path: Path) -> Timeline:
     try:
         with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True) as opened:
             opened.execute("PRAGMA trusted_schema = OFF")
+            opened.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
             opened.text_factory = _text
             tables = {name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if KERNELS not in tables:
                 raise UserError(f"{path.name}: no table {KERNELS}: not an export of Nsight Systems with CUDA traces")
             _read(opened, tables, builder)
             chip = _chip(opened, tables)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:  # values may have any type
         raise UserError(f"{path.name}: cannot be read as an export of Nsight Systems ({error})") from None
-    if not len(builder.gpu.start):
+    if not len(builder.gpu):
         raise UserError(f"{path.name}: it has no kernels")
     return builder.build(path.name, {"deviceProperties": [{"name": chip}]} if chip else {}, (), unit=1e-9)
 
@@ -52,32 +50,28 @@ def _text(raw: bytes) -> str:
 
 
 def _read(opened: sqlite3.Connection, tables: set[str], builder: Builder) -> None:
-    strings: dict[int, str] = dict(_rows(opened, "SELECT id, value FROM StringIds")) if "StringIds" in tables else {}
-    for start, end, stream, link, name in _rows(
-        opened, f"SELECT start, end, streamId, correlationId, demangledName FROM {KERNELS}"
-    ):
-        builder.gpu.add(
-            builder.name(strings.get(name, str(name))), start, end - start, builder.lane(stream), link or 0, 0, NO_DETAIL
-        )
-    if COPIES in tables:
-        for start, end, stream, link, kind, size, source in _rows(
-            opened, f"SELECT start, end, streamId, correlationId, copyKind, bytes, srcKind FROM {COPIES}"
+    said = _rows(opened, "SELECT id, value FROM StringIds") if "StringIds" in tables else ()
+    strings: dict[int, str] = {number: text for number, text in said if isinstance(text, str)}
+
+    def add(columns: Columns, table: str, fields: str, name_of: Callable[..., str]) -> None:
+        """Add the rows of a table: start, end, lane and link, then what its name is made of, and its bytes as the last of copies."""
+        for start, end, lane, link, *said in (
+            _rows(opened, f"SELECT start, end, {fields} FROM {table}") if table in tables else ()
         ):
-            name = COPY_NAMES.get(kind, f"Memcpy {kind}")
-            name = name.replace("Pinned", "Pageable") if source == PAGEABLE and kind == 1 else name
-            detail = builder.detail(Detail(bytes=float(size or 0)))
-            builder.gpu.add(builder.name(name), start, end - start, builder.lane(stream), link or 0, 0, detail)
-    if CALLS in tables:
-        for start, end, thread, link, name in _rows(opened, f"SELECT start, end, globalTid, correlationId, nameId FROM {CALLS}"):
-            text = strings.get(name, str(name)).partition("_v")[0]
-            builder.calls.add(builder.name(text), start, end - start, builder.lane(thread), link or 0, 0, NO_DETAIL)
-    if RANGES in tables:
-        for start, end, thread, text, number in _rows(
-            opened, f"SELECT start, end, globalTid, text, textId FROM {RANGES} WHERE end IS NOT NULL"
-        ):
-            builder.marks.add(
-                builder.name(str(text or strings.get(number, ""))), start, end - start, builder.lane(thread), 0, 0, NO_DETAIL
-            )
+            detail = builder.detail(Detail(bytes=float(said[-1] or 0))) if table == COPIES else NO_DETAIL
+            columns.add(builder.name(name_of(*said)), start, end - start, builder.lane(lane), link or 0, 0, detail)
+
+    def copy(kind: int, source: int, _: int) -> str:
+        name = COPY_NAMES.get(kind, f"Memcpy {kind}")
+        return name.replace("Pinned", "Pageable") if source == PAGEABLE and kind == 1 else name
+
+    def text_of(number: int) -> str:
+        return strings.get(number, str(number))
+
+    add(builder.gpu, KERNELS, "streamId, correlationId, demangledName", text_of)
+    add(builder.gpu, COPIES, "streamId, correlationId, copyKind, srcKind, bytes", copy)
+    add(builder.calls, CALLS, "globalTid, correlationId, nameId", lambda number: text_of(number).partition("_v")[0])
+    add(builder.marks, RANGES, "globalTid, 0, text, textId", lambda text, number: str(text or strings.get(number, "")))
 
 
 def _rows(opened: sqlite3.Connection, query: str) -> Iterator[Any]:

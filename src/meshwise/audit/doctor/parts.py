@@ -1,19 +1,13 @@
 """Compare a run of `meshwise run` by part of the step: the planner's prediction and the profiler's trace."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import json
 import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from meshwise.audit.doctor import timeline
-from meshwise.audit.doctor.intervals import Cover
-from meshwise.audit.doctor.split import own_time
-from meshwise.audit.doctor.timeline import Lane, Timeline
+from meshwise.audit.doctor import kinds, timeline
+from meshwise.audit.doctor.split import Split, split
 from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 from meshwise.models.model import build
@@ -23,8 +17,7 @@ from meshwise.units import GIB
 from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 
-MAX_LOG_BYTES = 1 << 28
-"""Bytes of a table of runs, at most."""
+MAX_LOG_BYTES = 1 << 28  # bytes of a table of runs, at most
 PLANNER_PARTS = {
     "matmul": ("matmul", "recompute"),
     "attention": ("attention",),
@@ -34,14 +27,10 @@ PLANNER_PARTS = {
     "idle": ("launch", "bubble", "fixed", "offload"),
 }
 """The planner's parts that make up each part of a trace, which cannot distinguish collectives, or recomputed from first products."""
-# Names of cuBLAS, CUTLASS, flash-attention, NCCL and ATen kernels as profilers show them; the first that fits counts.
-NAMES = {
-    "communication": r"nccl|gloo|all_?reduce|all_?gather|reduce_?scatter|sendrecv|all_?to_?all|c10d::|_c10d_functional|broadcast_",
-    "attention": r"flash|fmha|attention|sdpa|cudnn.*mha|softmax_warp",
-    "optimizer": r"adam|multi_tensor|_foreach|optimizer|addcdiv|addcmul|lerp",
-    "matmul": r"gemm|cutlass|cublas|nvjet|xmma|wgmma|matmul|mkldnn.*linear"
-    r"|aten::(?:mm|addmm|bmm|baddbmm|linear|_grouped_mm|_scaled_mm)\b",
-}
+TRACED_PARTS = {
+    "communication": kinds.COMMUNICATION, "elementwise": ("elementwise", "loss"), "idle": ("copy", *kinds.IDLE),
+}  # fmt: skip
+"""The doctor's parts that make up one of these, where it is not the part of that name."""
 
 
 @dataclass(frozen=True)
@@ -133,41 +122,22 @@ def _traced(folder: Path, settings: Settings, notes: list[str]) -> dict[str, flo
         notes.append("the folder has no trace-rank0.json: run with --profile to measure the parts")
         return {}
     traced = timeline.read(path)
-    steps = _steps(folder, traced)
+    found = split(traced)
+    marked = found.steps.found_by != "whole trace"
+    steps = found.steps.count if marked else max(1, settings.profile_steps)
     notes.append(
         f"trace of {steps} step{'s' * (steps > 1)} on the {'GPU' if traced.on_gpu else 'CPU'} of rank 0; "
         "communication counts only while nothing computes"
     )
-    return {part: seconds / steps for part, seconds in traced_parts(traced).items()}
+    return {part: seconds / steps for part, seconds in traced_parts(found).items()}
 
 
-def traced_parts(traced: Timeline) -> dict[str, float]:
-    """Return seconds by part over the whole trace, which sum to its length. Communication counts only while nothing computes."""
-    work, updating = _work(traced)
-    part = np.full(len(work), "elementwise", dtype="<U16")
-    for name, pattern in reversed(NAMES.items()):
-        part[traced.matching(pattern)[work.name]] = name
-    part[updating] = "optimizer"
-    start, end = work.start, work.end
-    if not traced.on_gpu:  # operators without those that they call
-        index, start, end = own_time(work)
-        part = part[index]
-    working = part != "communication"
-    busy, computing = Cover.of(start, end).total, Cover.of(start[working], end[working]).total
-    sums = {name: float((end - start)[working & (part == name)].sum()) for name in PLANNER_PARTS}
-    whole = sum(sums.values())
-    # Kernels on several streams overlap: the time in which anything computed is split in proportion to the sums.
-    times = {name: seconds * computing / whole if whole else 0.0 for name, seconds in sums.items()}
-    length = float(work.end.max() - work.start[0])
-    return times | {"communication": busy - computing, "idle": max(0.0, length - busy)}
-
-
-def _work(traced: Timeline) -> tuple[Lane, NDArray[np.bool_]]:
-    """Return kernels and copies, or operators if there are none, and which of them are inside a mark of the optimizer's step: their own
-    names could belong to any product or sum."""
-    work, marks = (traced.gpu, traced.gpu_marks) if traced.on_gpu else (traced.ops, traced.marks)
-    marks = traced.named(marks, "optimizer")
-    return work, Cover.of(marks.start, marks.end).contains(work.start, work.end)
+def traced_parts(found: Split) -> dict[str, float]:
+    """Return seconds by part over the steps of a trace, which sum to their length."""
+    return {
+        part: sum(float(found.parts[name].sum()) for name in TRACED_PARTS.get(part, (part,)) if name in found.parts)
+        for part in PLANNER_PARTS
+    }
 
 
 def _rank_balance(path: Path) -> str:
@@ -182,18 +152,6 @@ def _rank_balance(path: Path) -> str:
         return ""
     slowest = f", the slowest {max(seconds) * len(seconds) / sum(seconds):.2f} times the mean" if seconds and sum(seconds) else ""
     return f"{len(memory)} ranks{slowest}; memory {min(memory):.2f} to {max(memory):.2f} GiB"
-
-
-def _steps(folder: Path, traced: Timeline) -> int:
-    """Return the number of steps in a trace: from the run's settings, else the number of optimizer updates."""
-    try:
-        stated = cast(dict[str, object], json.loads(files.text_of(folder / "config.json"))).get("profile_steps")
-    except (UserError, ValueError, AttributeError, RecursionError):
-        stated = None
-    if isinstance(stated, int) and stated > 0:
-        return stated
-    work, updating = _work(traced)
-    return max(1, len(traced.named(work.take(~updating), "fused_adam")))
 
 
 def _largest_difference(rows: list[Row]) -> str:

@@ -26,8 +26,7 @@ class Product:
     dtype: str
     count: float
     seconds: float
-    should_be: float = 0.0
-    """Predicted seconds in 16 bits on the same chip; 0 where the chip is unknown."""
+    should_be: float = 0.0  # predicted seconds in 16 bits on the same chip; 0 where the chip is unknown
 
     @property
     def flops(self) -> float:
@@ -46,8 +45,7 @@ class Message:
     count: float
     seconds: float
     exposed: float
-    shortest: float
-    """Seconds of the fastest one: what it takes when no rank comes late."""
+    shortest: float  # seconds of the fastest one: what it takes when no rank comes late
 
 
 @dataclass(frozen=True)
@@ -71,19 +69,16 @@ class Profile:
     on_gpu: bool
     steps: tuple[float, ...]
     found_by: str
-    parts: dict[str, float]
-    """Seconds per step; they add up to the step."""
+    parts: dict[str, float]  # seconds per step; they add up to the step
     phases: dict[str, float]
     """Seconds per step in which the device worked on the forward pass, the backward pass and the optimizer."""
-    hidden: dict[str, float]
-    """Seconds per step of communication behind computation, by part."""
+    hidden: dict[str, float]  # seconds per step of communication behind computation, by part
     micro_batches: int
     layers: int
     products: tuple[Product, ...]
     messages: tuple[Message, ...]
     kernels: tuple[Kernel, ...]
-    launches: float
-    """Kernels or operators per step."""
+    launches: float  # kernels or operators per step
     notes: tuple[str, ...] = ()
 
     @property
@@ -102,8 +97,7 @@ class Evidence:
 
     timeline: Timeline
     split: Split
-    device: Device | None = None
-    """Rates of the chip, if it is known."""
+    device: Device | None = None  # rates of the chip, if it is known
 
     @staticmethod
     def of(timeline: Timeline, device: Device | None = None) -> "Evidence":

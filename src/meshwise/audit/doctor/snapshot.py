@@ -1,9 +1,10 @@
 """Read a snapshot of torch.cuda.memory: segments and blocks, without running anything that the pickle holds."""
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUntypedBaseClass=false, reportUnknownLambdaType=false
 import gzip
 import io
 import pickle
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from meshwise.catalogue import files
 from meshwise.errors import UserError
 
 MAX_BYTES = 1 << 29
-FRAGMENTED = 0.2
-"""Share of the reserved memory that is free but split up from which on it is worth a finding."""
+FRAGMENTED = 0.2  # share of the reserved memory that is free but split up from which on it is worth a finding
+PLAIN = b"\x80\x95.(N\x88\x89JKM\x8aG\x8cX]ae})t\x85\x86\x87\x94qrhjc\x93"
+"""Opcodes of plain data (pickle.PROTO to LONG_BINGET), and the two of names, which are refused with the name."""
 EXPANDABLE = "PYTORCH_ALLOC_CONF=expandable_segments:True"
 
 
@@ -26,27 +28,30 @@ class Memory:
     source: str
     reserved: float
     allocated: float
-    peak: float
-    """Largest allocated memory in the recorded history, counted back from its end."""
+    peak: float  # largest allocated memory in the recorded history, counted back from its end
     segments: int
     largest_free: float
-    returned: int
-    """Segments that were given back to the driver in the history."""
-    failed: int
-    """Allocations that ran out of memory."""
+    returned: int  # segments that were given back to the driver in the history
+    failed: int  # allocations that ran out of memory
     allocations: int
 
 
-class _Plain(pickle.Unpickler):
-    """An unpickler of lists, dicts, texts and numbers: whatever names a class or function is refused, so nothing can be run."""
+class _Plain(cast(Any, pickle)._Unpickler):
+    """An unpickler of lists, tuples, dicts, texts and numbers. Whatever names a class or function is refused, so nothing can be run; it is
+    Python's own, since C's fills memory for a large memo index, and hashes tuples of tuples without end where they are keys."""
+
+    dispatch = {code: load for code, load in cast(Any, pickle)._Unpickler.dispatch.items() if code in PLAIN}  # noqa: RUF012
 
     def find_class(self, module: str, name: str) -> Any:
-        raise UserError(
-            f"it names {module[:60]}.{name[:60]}; a snapshot of torch.cuda.memory._dump_snapshot has plain data alone"
-        )
+        raise UserError(f"it names {module[:60]}.{name[:60]}; a snapshot of torch.cuda.memory has plain data alone")
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise UserError("it refers to objects outside of the file")
+    def put(self, items: list[Any]) -> None:
+        if not all(isinstance(key, str | int) for key in items[::2]):
+            raise pickle.UnpicklingError("a key that is neither text nor a number")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    dispatch[pickle.SETITEMS[0]] = lambda self: self.put(self.pop_mark())
+    dispatch[pickle.SETITEM[0]] = lambda self: self.put([self.stack.pop(-2), self.stack.pop()])
 
 
 def read(path: Path) -> Memory:
@@ -56,7 +61,7 @@ def read(path: Path) -> Memory:
         with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
             try:
                 raw = file.read(MAX_BYTES + 1)
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, zlib.error) as error:
                 raise UserError(f"{path.name}: damaged gzip ({error})") from None
     if len(raw) > MAX_BYTES:
         raise UserError(f"{path.name}: larger than {MAX_BYTES >> 20} MiB")
@@ -79,11 +84,11 @@ def _summed(name: str, found: dict[str, Any]) -> Memory:
     actions: list[dict[str, Any]] = [entry for history in _list(found.get("device_traces")) for entry in _list(history)
                                      if isinstance(entry, dict)]  # fmt: skip
     now = peak = allocated
-    for entry in reversed(actions):
+    kinds = [kind if isinstance(kind := entry.get("action"), str) else "" for entry in actions]
+    for kind, entry in zip(reversed(kinds), reversed(actions), strict=True):
         size = _bytes(entry.get("size"))
-        now += {"alloc": -size, "free_completed": size}.get(str(entry.get("action")), 0.0)
+        now += {"alloc": -size, "free_completed": size}.get(kind, 0.0)
         peak = max(peak, now)
-    kinds = [str(entry.get("action")) for entry in actions]
     return Memory(
         name, sum(_bytes(one.get("total_size")) for one in segments), allocated, peak, len(segments), max(free, default=0.0),
         sum(kind in ("segment_free", "segment_unmap") for kind in kinds), kinds.count("oom"), kinds.count("alloc"),

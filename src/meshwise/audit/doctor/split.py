@@ -1,8 +1,10 @@
 """Split the steps of a timeline into parts that add up to them: what computed, what communicated while nothing did, and idle by cause."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import math
 from array import array
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +18,8 @@ WAITS = r"Synchronize|cudaMemcpy$|hipMemcpy$|hipMemcpyWithStream|EventQuery$"
 ALLOCATES = (
     r"(?:cuda|hip)(?:Malloc|Free|MemCreate|MemMap|MemUnmap|MemRelease|HostAlloc|FreeHost)|cuMem(?:Create|Map|Unmap|Release)"
 )
-NEAR = 5e-6
-"""Seconds by which the clocks of host and device may differ."""
-SHORT_GAP = 10e-6
-"""A gap up to this long before a kernel that was launched in time is the device's own."""
+NEAR = 5e-6  # seconds by which the clocks of host and device may differ
+SHORT_GAP = 10e-6  # a gap up to this long before a kernel that was launched in time is the device's own
 UNITS = {"float": 4, "float32": 4, "double": 8, "float64": 8, "long": 8, "int64": 8, "int": 4, "int32": 4, "c10::bfloat16": 2,
          "bfloat16": 2, "c10::half": 2, "half": 2, "float16": 2, "bool": 1, "byte": 1, "uint8": 1, "int8": 1}  # fmt: skip
 
@@ -55,14 +55,11 @@ class Split:
     """A timeline in parts."""
 
     steps: Steps
-    parts: dict[str, Floats]
-    """Seconds of each step by part."""
+    parts: dict[str, Floats]  # seconds of each step by part
     pieces: Pieces
     messages: Messages
-    gaps: tuple[Floats, Floats]
-    """Idle spans."""
-    causes: dict[str, Floats]
-    """Seconds of each idle span by cause."""
+    gaps: tuple[Floats, Floats]  # idle spans
+    causes: dict[str, Floats]  # seconds of each idle span by cause
     cover: dict[str, Cover]
     busy: Cover
 
@@ -178,7 +175,8 @@ def own_time(ops: Lane) -> tuple[Ints, Floats, Floats]:
         rows = np.flatnonzero(ops.lane == lane)
         stack: list[tuple[int, float]] = []
         since = 0.0
-        for row, start, end in zip(rows.tolist(), ops.start[rows].tolist(), ops.end[rows].tolist(), strict=True):
+        each = zip(rows.tolist(), ops.start[rows].tolist(), ops.end[rows].tolist(), strict=True)
+        for row, start, end in chain(each, [(-1, math.inf, math.inf)]):  # the last ends all that is open
             while stack and stack[-1][1] <= start:
                 top, until = stack.pop()
                 if until > since:
@@ -188,11 +186,6 @@ def own_time(ops: Lane) -> tuple[Ints, Floats, Floats]:
                 spans.extend((stack[-1][0], since, start))
             stack.append((row, min(end, stack[-1][1]) if stack else end))
             since = max(since, start)
-        while stack:
-            top, until = stack.pop()
-            if until > since:
-                spans.extend((top, since, until))
-                since = until
     found = np.frombuffer(spans, dtype=np.float64).reshape(-1, 3) if len(spans) else np.zeros((0, 3))
     found = found[np.argsort(found[:, 1], kind="stable")]
     return found[:, 0].astype(np.int64), found[:, 1], found[:, 2]

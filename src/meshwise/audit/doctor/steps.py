@@ -8,8 +8,7 @@ from meshwise.audit.doctor.timeline import Floats, Lane, Timeline
 
 OPTIMIZER = r"^Optimizer\.step|^optimizer$|optimizer_step"
 GRAPH = r"GraphLaunch"
-PART_OF_STEP = 0.5
-"""Share of the usual step below which what is after the last mark is not one."""
+PART_OF_STEP = 0.5  # share of the usual step below which what is after the last mark is not one
 
 
 @dataclass(frozen=True)

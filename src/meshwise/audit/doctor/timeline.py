@@ -18,7 +18,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 CALLS = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "privateuse1_runtime", "xpu_runtime"})
-MARKS = frozenset({"user_annotation", "gpu_user_annotation"})
+OPERATORS = frozenset({"cpu_op", "Operator"})
+MARKS = frozenset({"user_annotation"})
 PYTHON = re.compile(r"serialization\.py|checkpoint|dataloader\.py|data/_utils", re.IGNORECASE)
 """Python functions that are kept of a trace with stacks."""
 MAX_NAME = 400
@@ -46,12 +47,9 @@ class Lane:
     name: Ints
     start: Floats
     end: Floats
-    lane: Ints
-    """The thread or stream."""
-    link: Ints
-    """Number that joins a launch and its kernel (correlation)."""
-    owner: Ints
-    """Number that joins an operator and its kernels (external id); 0: none."""
+    lane: Ints  # the thread or stream
+    link: Ints  # number that joins a launch and its kernel (correlation)
+    owner: Ints  # number that joins an operator and its kernels (external id); 0: none
     detail: Ints
 
     def __len__(self) -> int:
@@ -76,7 +74,6 @@ class Timeline:
     ops: Lane
     calls: Lane
     marks: Lane
-    gpu_marks: Lane
     facts: dict[str, Any]
     notes: tuple[str, ...] = ()
 
@@ -123,37 +120,31 @@ def _table(value: object) -> dict[str, Any]:
 class Columns:
     """Operations of one kind while a file is read."""
 
-    name: "array[int]" = field(default_factory=lambda: array("q"))
-    start: "array[float]" = field(default_factory=lambda: array("d"))
-    end: "array[float]" = field(default_factory=lambda: array("d"))
-    lane: "array[int]" = field(default_factory=lambda: array("q"))
-    link: "array[int]" = field(default_factory=lambda: array("q"))
-    owner: "array[int]" = field(default_factory=lambda: array("q"))
-    detail: "array[int]" = field(default_factory=lambda: array("q"))
+    times: "array[float]" = field(default_factory=lambda: array("d"))  # start and end of each
+    numbers: "array[int]" = field(default_factory=lambda: array("q"))  # name, lane, link, owner and detail of each
+
+    def __len__(self) -> int:
+        return len(self.times) // 2
 
     def add(self, name: int, start: float, length: float, lane: int, link: int, owner: int, detail: int) -> None:
-        self.name.append(name)
-        self.start.append(start)
-        self.end.append(start + length)
-        self.lane.append(lane)
-        self.link.append(link)
-        self.owner.append(owner)
-        self.detail.append(detail)
+        self.times.extend((start, start + length))
+        self.numbers.extend((name, lane, link, owner, detail))
 
     def sorted(self, zero: float, unit: float) -> Lane:
         """Return the operations by start, outer ones before those inside them; a time is seconds since `zero`."""
-        start, end = (np.frombuffer(one, dtype=np.float64) if len(one) else np.zeros(0) for one in (self.start, self.end))
+        start, end = np.asarray(self.times).reshape(-1, 2).T
         order = np.lexsort((-end, start))
-        whole = [np.frombuffer(one, dtype=np.int64)[order] if len(one) else np.zeros(0, np.int64) for one in
-                 (self.name, self.lane, self.link, self.owner, self.detail)]  # fmt: skip
-        return Lane(whole[0], (start[order] - zero) * unit, (end[order] - zero) * unit, *whole[1:])
+        name, *others = np.ascontiguousarray(np.asarray(self.numbers).reshape(-1, 5)[order].T)
+        return Lane(name, (start[order] - zero) * unit, (end[order] - zero) * unit, *others)
 
 
 class Builder:
     """Collects operations, and interns their names and details."""
 
     def __init__(self) -> None:
-        self.gpu, self.ops, self.calls, self.marks, self.gpu_marks = (Columns() for _ in range(5))
+        self.gpu, self.ops, self.calls, self.marks = (Columns() for _ in range(4))
+        kinds = ((ON_GPU, self.gpu), (OPERATORS, self.ops), (CALLS, self.calls), (MARKS, self.marks))
+        self.by_kind = {kind: columns for some, columns in kinds for kind in some}
         self.names: dict[str, int] = {}
         self.lanes: dict[object, int] = {}
         self.details: dict[Detail, int] = {}
@@ -180,10 +171,10 @@ class Builder:
         return NO_DETAIL
 
     def build(self, source: str, facts: dict[str, Any], notes: tuple[str, ...], unit: float = 1e-6) -> Timeline:
-        columns = (self.gpu, self.ops, self.calls, self.marks, self.gpu_marks)
-        zero = min((min(one.start) for one in columns if len(one.start)), default=0.0)
-        gpu, ops, calls, marks, gpu_marks = (one.sorted(zero, unit) for one in columns)
-        return Timeline(source, tuple(self.names), tuple(self.details), gpu, ops, calls, marks, gpu_marks, facts, notes)
+        columns = (self.gpu, self.ops, self.calls, self.marks)
+        zero = min((min(one.times[::2]) for one in columns if len(one)), default=0.0)
+        lanes = (one.sorted(zero, unit) for one in columns)
+        return Timeline(source, tuple(self.names), tuple(self.details), *lanes, facts=facts, notes=notes)
 
 
 def read(path: Path) -> Timeline:
@@ -191,7 +182,7 @@ def read(path: Path) -> Timeline:
     trace, builder = Trace(path), Builder()
     for event in trace:
         add_event(builder, event)
-    if not len(builder.gpu.start) and not len(builder.ops.start):
+    if not len(builder.gpu) and not len(builder.ops):
         raise UserError(f"{path.name}: no kernels and no operators: not a trace of torch's profiler, or an empty one")
     notes = (f"{path.name} is cut off: what is before the end was read",) if trace.cut_off else ()
     return builder.build(path.name, trace.facts, notes)
@@ -202,19 +193,10 @@ def add_event(builder: Builder, event: dict[str, Any]) -> None:
     if event.get("ph") != "X":
         return
     kind, start, length = str(event.get("cat")), event.get("ts"), event.get("dur")
-    if kind in ON_GPU:
-        columns = builder.gpu
-    elif kind == "cpu_op" or kind == "Operator":
-        columns = builder.ops
-    elif kind in CALLS:
-        columns = builder.calls
-    elif kind in MARKS:
-        columns = builder.gpu_marks if kind == "gpu_user_annotation" else builder.marks
-    elif kind == "python_function" and PYTHON.search(str(event.get("name"))):
+    columns = builder.by_kind.get(kind)
+    if kind == "python_function" and PYTHON.search(str(event.get("name"))):
         columns = builder.marks
-    else:
-        return
-    if not _is_time(start) or not _is_time(length):
+    if columns is None or not _is_time(start) or not _is_time(length):
         return
     args = event.get("args")
     args = cast(dict[str, Any], args) if type(args) is dict else {}

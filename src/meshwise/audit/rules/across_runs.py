@@ -7,12 +7,10 @@ from itertools import pairwise
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Certainty, Finding, near, number
 
-REPEAT_TOLERANCE = 0.02
-"""Relative difference of two measurements of one setup; for memory, printed in whole GB, three times this."""
+REPEAT_TOLERANCE = 0.02  # relative difference of two measurements of one setup; for memory, printed in whole GB, three times this
 EXCESS_TIME_SHARE = 0.12
 """Relative excess of a smaller batch's time over the time that its micro-batches and pipeline bubble give."""
-EFFICIENCY_TOLERANCE = 0.03
-"""Largest difference of a stated efficiency from the computed one."""
+EFFICIENCY_TOLERANCE = 0.03  # largest difference of a stated efficiency from the computed one
 MAX_PLACES = 4
 
 Rule = Callable[[Sequence[Figures]], Iterator[Finding]]

@@ -8,15 +8,11 @@ from meshwise.audit.finding import Certainty, Finding, near, number, percent
 from meshwise.catalogue import calibrations
 from meshwise.units import GIB
 
-MIN_VOCABULARY = 256
-"""Bytes: no tokenizer has fewer tokens, so the loss of an untrained model is at least ln 256 = 5.5."""
-UNTRAINED_STEPS = 2
-"""After at most this many updates, a model still has the loss of an untrained one."""
+MIN_VOCABULARY = 256  # bytes: no tokenizer has fewer tokens, so the loss of an untrained model is at least ln 256 = 5.5
+UNTRAINED_STEPS = 2  # after at most this many updates, a model still has the loss of an untrained one
 GEMM_MARGIN = 1.05
-RATIO_TOLERANCE = 0.02
-"""Relative difference up to which a ratio counts as a whole number, or as the number of devices."""
-MIN_MFU = 0.01
-"""Training of a dense model with an MFU by 6N below this has a fault."""
+RATIO_TOLERANCE = 0.02  # relative difference up to which a ratio counts as a whole number, or as the number of devices
+MIN_MFU = 0.01  # training of a dense model with an MFU by 6N below this has a fault
 
 Rule = Callable[[Figures], Iterator[Finding]]
 
@@ -339,21 +335,7 @@ def graded(grade: str) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    tokens_per_step,
-    step_times_rate,
-    samples_against_batch,
-    ranks_against_total,
-    layout_and_devices,
-    batch_divides,
-    layers_divide,
-    size_and_shape,
-    first_loss,
-    above_the_chip,
-    printed_flops,
-    printed_mfu,
-    memory_and_chip,
-    forward_and_step,
-    rank_balance,
-    not_numbers,
-    served_speed,
-)
+    tokens_per_step, step_times_rate, samples_against_batch, ranks_against_total, layout_and_devices, batch_divides,
+    layers_divide, size_and_shape, first_loss, above_the_chip, printed_flops, printed_mfu, memory_and_chip, forward_and_step,
+    rank_balance, not_numbers, served_speed,
+)  # fmt: skip

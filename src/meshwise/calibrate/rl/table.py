@@ -14,8 +14,7 @@ from meshwise.plan.ask import TrainAsk
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.table import Skipped
 
-NEEDED = ("prompts", "answers", "step_s")
-"""Columns by which a table of such steps is known."""
+NEEDED = ("prompts", "answers", "step_s")  # columns by which a table of such steps is known
 PHASES = {"gen_s": "rollout", "old_log_prob_s": "old log-probabilities", "ref_s": "reference", "update_s": "update"}
 """Columns of seconds, and the phases that they measure. Generation includes the engine's wake-up and new weights."""
 AXIS = re.compile(r"\b(tp|pp|cp|ep)\s*=?\s*(\d+)")
@@ -31,8 +30,7 @@ class Case:
     program: str
     ask: TrainAsk
     seconds: float
-    phases: dict[str, float]
-    """Measured seconds by phase; empty where only the step was measured."""
+    phases: dict[str, float]  # measured seconds by phase; empty where only the step was measured
 
 
 def is_rl_table(path: Path) -> bool:

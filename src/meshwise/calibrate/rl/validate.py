@@ -15,8 +15,7 @@ from meshwise.plan.rl.plan import make
 from meshwise.plan.rl.splits import Split
 from meshwise.runs.table import Skipped, find_table
 
-MEASURED_WITH_ROLLOUT = ("weights", "switch")
-"""Phases that logs count as generation: engines wake up, get new weights and sleep."""
+MEASURED_WITH_ROLLOUT = ("weights", "switch")  # phases that logs count as generation: engines wake up, get new weights and sleep
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

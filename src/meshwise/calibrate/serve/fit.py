@@ -15,24 +15,16 @@ from meshwise.cost.serve.passes.speed import PassCost
 from meshwise.runs.serve.case import ServeCase, comparable
 from meshwise.runs.serve.predict import Prediction, predict, predict_one
 
-FOLDS = 10
-"""Fits of a leave-one-out by rows: every tenth row is left out together."""
+FOLDS = 10  # fits of a leave-one-out by rows: every tenth row is left out together
 WIDTHS = {name: coefficient.width for name, coefficient in coefficients(ServeCalibration).items() if coefficient.width}
 UPPER_BOUNDS = {name: coefficient.most for name, coefficient in coefficients(ServeCalibration).items()}
-CARD_WIDTH_FACTOR = 0.6
-"""Factor on WIDTHS for the difference between a card and others of its kind."""
-NOISE_STD = 0.04
-"""Standard deviation of ln(tokens/s) between two machines with the same card."""
-UNPREDICTED_ERROR_STDS = 10.0
-"""Error, in standard deviations, of a row that these coefficients cannot predict."""
-TTFT_NOISE_STD = 0.6
-"""Standard deviation of ln(time to first token) at a load between two runs: it depends on the moments at which requests arrive."""
-LOAD_NOISE_STD = 0.12
-"""The same of the time per token at a load, where the formula errs too."""
-FLOORS = {"prompt_launch": 3.0}
-"""Coefficients that only act where something else is faster, and how much higher a second fit begins: below that they have no slope."""
-PREFILL_NOISE_STD = 0.12
-"""Standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more."""
+CARD_WIDTH_FACTOR = 0.6  # factor on WIDTHS for the difference between a card and others of its kind
+NOISE_STD = 0.04  # standard deviation of ln(tokens/s) between two machines with the same card
+UNPREDICTED_ERROR_STDS = 10.0  # error, in standard deviations, of a row that these coefficients cannot predict
+TTFT_NOISE_STD = 0.6  # standard deviation of ln(time to first token) at a load: it depends on when requests arrive
+LOAD_NOISE_STD = 0.12  # standard deviation of the time per token at a load, where the formula errs too
+FLOORS = {"prompt_launch": 3.0}  # factor on the start of a second fit: these act only where something else is faster
+PREFILL_NOISE_STD = 0.12  # standard deviation of ln(tokens/s) of prompts, larger because power caps and clocks matter more
 
 
 def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) -> ServeCalibration:
@@ -116,11 +108,9 @@ def prior_for(case: ServeCase) -> ServeCalibration:
 
 
 def groups_to_leave_out(cases: Sequence[ServeCase], leave_out: LeaveOut) -> list[object]:
-    """Return the group of each row: chip and number of devices, or one of FOLDS folds of rows.
-
-    Rows that state the same prompt are in one fold: a prompt that was timed once and is repeated in rows with different numbers of
-    concurrent requests would otherwise be left out of a fit that includes it.
-    """
+    """Return the group of each row: chip and number of devices, or one of FOLDS folds of rows. Rows that state the same prompt are in one
+    fold: a prompt that was timed once and is repeated in rows with different numbers of concurrent requests would otherwise be left out
+    of a fit that includes it."""
     if leave_out == "group":
         return [case.group for case in cases]
     keys = [case.row_id if math.isnan(case.prefill) else (case.model.name, case.work.prompt, case.prefill) for case in cases]

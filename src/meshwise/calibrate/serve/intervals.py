@@ -9,8 +9,7 @@ from meshwise.cost.interval import COVERAGE, COVERAGE_STDS
 from meshwise.runs.serve.case import ServeCase, comparable
 from meshwise.runs.serve.predict import Prediction
 
-MIN_SPREAD = 0.01
-"""Smallest spread."""
+MIN_SPREAD = 0.01  # smallest spread
 
 
 def errors(cases: Sequence[ServeCase], speeds: Sequence[Prediction], part: str) -> list[float]:

@@ -16,8 +16,7 @@ from meshwise.runs.serve.case import ServeCase, read_cases
 from meshwise.runs.serve.predict import Prediction, on_host, predict
 from meshwise.runs.table import find_table
 
-PRIOR_SPREAD = 0.1
-"""Spread of a row where no other group of rows has a measurement."""
+PRIOR_SPREAD = 0.1  # spread of a row where no other group of rows has a measurement
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -16,7 +16,8 @@ from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.train.modes import find, rows_in
 from meshwise.calibrate.train.score import near_best
 from meshwise.catalogue.calibrations import Calibration, coefficients
-from meshwise.catalogue.levels import NONE, Levels, composed, fabric_of, levels
+from meshwise.catalogue.chips import fabric_of
+from meshwise.catalogue.levels import NONE, Levels, composed, levels
 from meshwise.cost.layout import Floats
 from meshwise.errors import UserError
 from meshwise.runs.train.case import Case
@@ -27,22 +28,16 @@ PROBED_WIDTH_FACTOR = 0.35
 FITTED_WIDTH_FACTOR = 0.6
 """Factor on the width of a coefficient that was fitted to other machines or programs of its level: part of what varies is known. Of 1, 0.7,
 0.5, 0.35 and 0.25, values from 0.7 to 0.5 predict sources best after a fit to three of their rows."""
-NOISE_STD = 0.04
-"""Standard deviation of ln(seconds) between two runs of the same thing."""
+NOISE_STD = 0.04  # standard deviation of ln(seconds) between two runs of the same thing
 OUTLIER_NOISES = 0.5
 """Residuals beyond this many NOISE_STD count linearly, not squared, so that a run that hung does not distort the fit."""
-MAX_ROWS_WEIGHED = 200
-"""Rows beyond this many add no weight to a table: rows of one table share its systematic errors."""
-MAX_FOLDS = 100
-"""Most fits of a leave-one-out; with more groups, several are left out at a time."""
-MIN_STEP_GAIN_SHARE = 1e-5
-"""A step that is expected to lower the loss by less than this share of it is not taken."""
+MAX_ROWS_WEIGHED = 200  # rows beyond this many add no weight to a table: rows of one table share its systematic errors
+MAX_FOLDS = 100  # most fits of a leave-one-out; with more groups, several are left out at a time
+MIN_STEP_GAIN_SHARE = 1e-5  # a step that is expected to lower the loss by less than this share of it is not taken
 
 MAX_ROUNDS = 10
-MIN_ROUND_GAIN_SHARE = 1e-3
-"""Share of the loss that a round with new slopes must remove for another round to follow."""
-DAMPING = 1e-3
-"""Damping of the first step of a refit, as a share of the curvature."""
+MIN_ROUND_GAIN_SHARE = 1e-3  # share of the loss that a round with new slopes must remove for another round to follow
+DAMPING = 1e-3  # damping of the first step of a refit, as a share of the curvature
 SLOPE_STEP = 0.01
 """Change of a coefficient over which slopes are taken: wide enough to pass a kink, where a layer starts to wait for CPU launches."""
 
@@ -55,16 +50,11 @@ Mask = NDArray[np.bool_]
 class Problem:
     """One least-squares problem over the logarithms of coefficients: those that times, or memory, determine."""
 
-    values: Callable[[Floats], Floats]
-    """Logarithms of the predictions for every case, from those of the coefficients."""
-    measured: Floats
-    """Logarithms of the measurements; NaN where there is none."""
-    weight: Floats
-    """Weight of every case in the sum of squares; 0 for cases that are only predicted."""
-    start: Floats
-    """Logarithms of the prior's coefficients."""
-    width: Floats
-    """Standard deviation of each logarithm between machines."""
+    values: Callable[[Floats], Floats]  # logarithms of the predictions for every case, from those of the coefficients
+    measured: Floats  # logarithms of the measurements; NaN where there is none
+    weight: Floats  # weight of every case in the sum of squares; 0 for cases that are only predicted
+    start: Floats  # logarithms of the prior's coefficients
+    width: Floats  # standard deviation of each logarithm between machines
     most: Floats
     slopes: Callable[[Floats, Floats], Floats]
     """The derivative of every predicted logarithm by every coefficient, from the logarithms and the values there."""
@@ -174,8 +164,7 @@ def _weights(cases: Sequence[Case], rows: list[int]) -> Floats:
 
 
 def fit(cases: Sequence[Case], prior: Calibration) -> Calibration:
-    """Return the coefficients that predict these rows best. Rows far slower than the best of their group, and faulty ones, are
-    not fitted."""
+    """Return the coefficients that predict these rows best, without faulty rows and those far slower than the best of their group."""
     calibration = prior
     for posed in problems(cases, prior):
         calibration = posed.calibration(solve(posed.problem).logs, calibration)
@@ -242,8 +231,7 @@ def groups_to_leave_out(cases: Sequence[Case], leave_out: LeaveOut) -> list[obje
 
 
 def _remaining_widths(p: Problem, at: Point) -> list[float]:
-    """Return the width of the posterior over that of the prior, by coefficient, for a normal distribution with the curvature of the
-    loss."""
+    """Return the posterior width over the prior's by coefficient, for a normal distribution with the loss's curvature."""
     slopes = p.slopes_of_residuals(p.slopes(at.logs, at.values), p.weight)
     share = _outlyingness(p.residuals(at.logs, at.values, p.weight), len(at.logs)) ** -0.25
     tilted = slopes * share[:, None]
@@ -272,11 +260,9 @@ def _slopes(values: Callable[[Floats], Floats], logs: Floats, at: Floats) -> Flo
 
 
 def refit(p: Problem, weight: Floats, at: Point) -> Point:
-    """Fit the rows that have a `weight`, starting from a nearby point: Gauss-Newton steps along known slopes.
-
-    The slopes are updated on the way (Broyden's rule). Leaving a few rows out moves the coefficients little, so starting from the fit of
-    all rows this finds the fit of the others without the fourteen predictions that new slopes take.
-    """
+    """Fit the rows that have a `weight`, starting from a nearby point: Gauss-Newton steps along known slopes. The slopes are updated on
+    the way (Broyden's rule). Leaving a few rows out moves the coefficients little, so starting from the fit of all rows this finds the
+    fit of the others without the fourteen predictions that new slopes take."""
     size = len(at.logs)
     residuals = p.residuals(at.logs, at.values, weight)
     for _ in range(40):
@@ -309,10 +295,8 @@ def _loss(residuals: Floats, coefficients: int) -> float:
 
 
 def newton_step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tuple[Floats, float]:
-    """Return a Levenberg-Marquardt step within `room`, and the expected decrease of the loss.
-
-    Each row counts as the parabola that touches its loss from above, so a step that lowers their sum lowers the loss.
-    """
+    """Return a Levenberg-Marquardt step within `room`, and the expected decrease of the loss. Each row counts as the parabola that
+    touches its loss from above, so a step that lowers their sum lowers the loss."""
     # what only predicts, or reads the widths of coefficients, need not wait for this import
     from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 

@@ -20,21 +20,17 @@ from meshwise.cost.modes import upper_end
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Prediction
 
-MIN_ROWS_PER_BIN = 60
-"""Least rows per bin of waiting shares; with fewer rows there is a single bin."""
+MIN_ROWS_PER_BIN = 60  # least rows per bin of waiting shares; with fewer rows there is a single bin
 MAX_BINS = 5
-MIN_ROWS_FOR_TWO_SIDES = 40
-"""With fewer rows an interval is symmetric: both sides are the same quantile of absolute errors."""
+MIN_ROWS_FOR_TWO_SIDES = 40  # with fewer rows an interval is symmetric: both sides are the same quantile of absolute errors
 
-SOURCE_OFFSET_STD = 0.18
-"""Standard deviation of the offset of a source."""
+SOURCE_OFFSET_STD = 0.18  # standard deviation of the offset of a source
 SOURCE_MEMORY_OFFSET_STD = 0.05
-"""The same for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
+"""Standard deviation between sources for memory, which depends on less that no formula knows: how it was read, and fragmentation."""
 
 
 def fitted(cases: Sequence[Case], predicted: Prediction, shares: Floats, faulty: Collection[int] = ()) -> dict[str, Any]:
-    """Return the fields of a Calibration that describe its errors, from predictions by fits without the predicted row. Times of `faulty`
-    rows do not count."""
+    """Return the fields of a Calibration that describe its errors, from fits without the predicted row; `faulty` times do not count."""
     timed = [i for i, case in enumerate(cases) if case.timed and i not in faulty]
     measured = [i for i, case in enumerate(cases) if case.has_memory]
     values: dict[str, Any] = {"devices": float(max(case.cluster.devices for case in cases))}
@@ -69,8 +65,7 @@ def _bounds(errors: Floats) -> tuple[float, float]:
 def left_out(
     cases: Sequence[Case], predicted: Prediction, shares: Floats, groups: Sequence[object], found: Sequence[Found]
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the interval of every row in seconds, from the errors of the other groups, and from modes that were found in
-    all of them."""
+    """Return the interval of every row in seconds, from the errors of the other groups and the modes found in all of them."""
     faulty = rows_in(found)
     low, high = np.full(len(cases), np.nan), np.full(len(cases), np.nan)
     number = {group: i for i, group in enumerate(dict.fromkeys(groups))}

@@ -17,17 +17,15 @@ from meshwise.calibrate.train.probe import Machine
 from meshwise.calibrate.train.score import near_best, score
 from meshwise.catalogue import files, levels
 from meshwise.catalogue.calibrations import Calibration
-from meshwise.catalogue.chips import PROBED_CHIP, catalogued
+from meshwise.catalogue.chips import PROBED_CHIP, catalogued, fabric_of
 from meshwise.errors import UserError
 from meshwise.runs.table import find_table
 from meshwise.runs.train.case import Case
 from meshwise.runs.train.predict import Batch, predict
 from meshwise.runs.train.settle import read_cases
 
-UNDETERMINED_SHARE = 0.9
-"""A coefficient whose uncertainty stays at this share of its prior's, or more, keeps its prior."""
-TOLERATED_ERROR = 0.002
-"""Mean error by which keeping priors may be worse than the fit."""
+UNDETERMINED_SHARE = 0.9  # a coefficient whose uncertainty stays at this share of its prior's, or more, keeps its prior
+TOLERATED_ERROR = 0.002  # mean error by which keeping priors may be worse than the fit
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,8 +35,7 @@ class TrainCalibrationResult(Result):
     folder: ClassVar[str] = "calibration"
     errors: ClassVar[tuple[tuple[str, str], ...]] = (("time", "mape_near"), ("memory", "mape"))
     calibration: Calibration
-    widths: dict[str, float]
-    """Remaining uncertainty of each coefficient, over that of its prior."""
+    widths: dict[str, float]  # remaining uncertainty of each coefficient, over that of its prior
     modes: tuple[Found, ...] = ()
     """States in which rows were slower; these rows do not count in the intervals, nor in the fit where they are the fewer."""
 
@@ -68,8 +65,7 @@ class Data:
     """The input of a fit."""
 
     cases: list[Case]
-    machine: Machine | None
-    """The probed machine, where a probe is among the files."""
+    machine: Machine | None  # the probed machine, where a probe is among the files
 
 
 def data_of(names: Sequence[str], chips: Sequence[str] = ()) -> Data:
@@ -145,8 +141,7 @@ def make(
 
 
 def fitted_to(cases: Sequence[Case], prior: Calibration, leave_out: LeaveOut) -> tuple[Fitted, Calibration, list[Found]]:
-    """Fit a calibration to rows, with intervals from the errors of rows left out, and return the slow modes among them; without the names
-    of what it applies to."""
+    """Fit a calibration to rows, with intervals from rows left out; return the slow modes too. It does not name what it applies to."""
     fitted = fit_leaving_out(cases, prior, _groups(cases, leave_out))
     made = _with_priors(cases, fitted, prior)
     found = modes.find(cases, fitted.left_out.seconds)
@@ -157,7 +152,7 @@ def fitted_to(cases: Sequence[Case], prior: Calibration, leave_out: LeaveOut) ->
 
 def _fabric(cases: Sequence[Case]) -> str:
     """Return the network that most rows on several nodes ran on; '' where all ran on one node, or nothing is known of it."""
-    kinds = Counter(levels.fabric_of(case.cluster.network) for case in cases if case.cluster.node_count > 1)
+    kinds = Counter(fabric_of(case.cluster.network) for case in cases if case.cluster.node_count > 1)
     return kinds.most_common(1)[0][0] if kinds else ""
 
 
@@ -181,8 +176,7 @@ def _with_priors(cases: Sequence[Case], fitted: Fitted, prior: Calibration) -> C
 
 
 def _before(cases: Sequence[Case], machine: Machine | None, tables: Sequence[str]) -> tuple[str, Score]:
-    """Name and score the calibration that plans would use without this fit: the probe, or the one chosen for the chip; never a fit of the
-    same rows."""
+    """Name and score the calibration that plans would use without this fit: the probe, or the chip's; never a fit of the same rows."""
     if machine:
         return "the probe alone", score(cases, [], predict(cases, machine.calibration))
     chosen = levels.choose_for(cases[0].cluster, cases[0].work.framework)

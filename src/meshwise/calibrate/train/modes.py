@@ -21,23 +21,17 @@ SLOW_STDS = 3.0
 MIN_SLOW = 0.25
 """A slow run is this many standard deviations of normal runs above them, and ln(measured / predicted) at least this far."""
 MIN_ROWS = 5
-MIN_MODELS = 2
-"""Least runs in a mode, and least models with two of them: what one model shows may be an error of its prediction."""
+MIN_MODELS = 2  # least runs in a mode, and least models with two of them: what one model shows may be an error of its prediction
 MIN_EVIDENCE = 10.0
 """Least gain of twice the logarithm of the likelihood, less BIC's penalty: 'very strong' by Kass and Raftery 1995 (recalled)."""
-PARAMETERS = 3
-"""Of a mode: its seconds, its spread and its share."""
-MAX_SPREAD = 0.2
-"""Most standard deviation of ln(measured / predicted) among runs of one mode."""
+PARAMETERS = 3  # of a mode: its seconds, its spread and its share
+MAX_SPREAD = 0.2  # most standard deviation of ln(measured / predicted) among runs of one mode
 MIN_SPREAD = 0.03
-MAX_MODES = 6
-"""Most modes of one source."""
-STARTS = 12
-"""Values of the slow runs from which a fit starts."""
-SHORT_ROUNDS, LONG_ROUNDS = 4, 12
-"""Rounds from every start, and from the best of them."""
-MAX_FITTED = 500
-"""Most slow runs that a fit uses, spread evenly."""
+POSSIBLE = (1e-9, 1e12)  # of a step; a table may state anything
+MAX_MODES = 6  # most modes of one source
+STARTS = 12  # values of the slow runs from which a fit starts
+SHORT_ROUNDS, LONG_ROUNDS = 4, 12  # rounds from every start, and from the best of them
+MAX_FITTED = 500  # most slow runs that a fit uses, spread evenly
 TINY = 1e-6
 
 _MECHANISMS: tuple[tuple[Effect, Counted], ...] = (
@@ -53,29 +47,22 @@ _STAGES: tuple[Stages, ...] = ("any", "several", "one", "two", "more than two")
 class Source:
     """The timed runs of one source."""
 
-    rows: list[int]
-    """Their positions in the table."""
+    rows: list[int]  # their positions in the table
     seconds: Floats
-    normal: Floats
-    """Predicted seconds of normal runs."""
-    predicted: Floats
-    """Predicted seconds with the modes found so far."""
+    normal: Floats  # predicted seconds of normal runs
+    predicted: Floats  # predicted seconds with the modes found so far
     sizes: Sizes
-    models: Floats
-    """A number for each model."""
+    models: Floats  # a number for each model
 
 
 @dataclass(frozen=True)
 class Found:
     """A mode of one source, and its runs."""
 
-    source: tuple[str, str, str]
-    """Table, chip and framework."""
+    source: tuple[str, str, str]  # table, chip and framework
     mode: Mode
-    rows: tuple[int, ...]
-    """Positions of the runs in the mode."""
-    visible: int
-    """Runs that would show it."""
+    rows: tuple[int, ...]  # positions of the runs in the mode
+    visible: int  # runs that would show it
 
     @property
     def sentence(self) -> str:
@@ -106,14 +93,11 @@ class _Mixture:
     """Runs in a mode, and runs that are slow for any other reason: several fits side by side, one a row."""
 
     effect: Effect
-    amount: Floats
-    """Seconds for each counted thing."""
+    amount: Floats  # seconds for each counted thing
     spread: Floats
     share: Floats
-    chance: float
-    """Density of ln(measured / predicted) of runs that are slow for another reason."""
-    repeats: float
-    """Slow runs that each fitted one stands for."""
+    chance: float  # density of ln(measured / predicted) of runs that are slow for another reason
+    repeats: float  # slow runs that each fitted one stands for
     gains: Floats
 
     @property
@@ -162,8 +146,7 @@ class _Fit:
     per: Counted
     stages: Stages
     mixture: _Mixture
-    members: Floats
-    """Of all runs of the source, those more likely in the mode than slow for another reason."""
+    members: Floats  # of all runs of the source, those more likely in the mode than slow for another reason
 
 
 def find(cases: Sequence[Case], predicted: Floats) -> list[Found]:
@@ -190,10 +173,10 @@ def sizes_of(cases: Sequence[Case]) -> Sizes:
 
 
 def _source(cases: Sequence[Case], predicted: Floats, rows: list[int]) -> Source:
-    chosen = [cases[i] for i in rows]
+    chosen, expected = [cases[i] for i in rows], np.clip(predicted[rows], *POSSIBLE)
     number: dict[str, int] = {}
     models = np.array([number.setdefault(case.model.name, len(number)) for case in chosen])
-    return Source(rows, np.array([case.seconds for case in chosen]), predicted[rows], predicted[rows], sizes_of(chosen), models)
+    return Source(rows, np.clip([case.seconds for case in chosen], *POSSIBLE), expected, expected, sizes_of(chosen), models)
 
 
 def _modes(name: tuple[str, str, str], source: Source) -> Iterator[Found]:

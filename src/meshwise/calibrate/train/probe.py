@@ -33,8 +33,7 @@ LAUNCHES_PER_STEP = 400
 """Operations that a step launches outside its layers: the batch, the gradient norm, clipping, the optimizer, logging."""
 MIN_BANDWIDTH_COPY_BYTES = {"gpu": 2**26, "cpu": 2**22}
 """Bytes from which a copy measures memory bandwidth rather than its launch."""
-MIN_SECONDS = 1e-7
-"""Seconds of a free operation, above zero because a fit takes logarithms."""
+MIN_SECONDS = 1e-7  # seconds of a free operation, above zero because a fit takes logarithms
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,8 @@ class Machine:
 
     chip: Chip
     calibration: Calibration
-    errors: dict[str, float]
-    """Median error of the fitted curves on the rows, by kind."""
-    missing: tuple[str, ...]
-    """Measurements that are missing, and why."""
+    errors: dict[str, float]  # median error of the fitted curves on the rows, by kind
+    missing: tuple[str, ...]  # measurements that are missing, and why
 
 
 def read(path: Path) -> list[Row]:
@@ -68,7 +65,7 @@ def read(path: Path) -> list[Row]:
 
 
 def _check_row(row: Row, where: str) -> Row:
-    if row["kind"] in ("machine", "missing"):
+    if row["kind"] in ("machine", "missing", "power"):
         return row
     for name in ("seconds", "low", "high"):
         value = row.get(name)
@@ -94,7 +91,10 @@ def machine(rows: Sequence[Row], key: str = PROBED_CHIP) -> Machine:
         raise UserError("the probe has no matrix products or no memory bandwidth: run it again with more --seconds")
     chip = _chip(rows, facts, key)
     prior = prior_of(chip)
-    calibration = replace(prior, matmul=_ceiling(rows, chip), memory=_memory(rows, chip), uneven=1.0)
+    fastest = max(row["flops"] / row["seconds"] for row in of_kind(rows, "gemm"))  # the fit of `matmul` starts from it
+    copies = statistics.median(row["bytes"] / row["seconds"] for row in _streams(rows))
+    reached = min(1.0, fastest / Device.of(chip, Calibration(), "bf16").peak)
+    calibration = replace(prior, matmul=reached, memory=min(1.0, copies / chip.bandwidth), uneven=1.0)
     calibration, errors = _products(rows, chip, calibration)
     calibration = _grouped(rows, chip, calibration)
     calibration, more = _attention(rows, chip, calibration)
@@ -105,23 +105,12 @@ def machine(rows: Sequence[Row], key: str = PROBED_CHIP) -> Machine:
     measured = ["matmul", "memory", "flash"] + ["grouped"] * bool(of_kind(rows, "grouped"))
     measured += ["link", "link_latency"] if _group(rows, 1) else []
     fitted = replace(
-        calibration,
-        key="",
-        chips=(key,),
-        frameworks=(),
-        architectures=(),
-        measured=tuple(measured),
-        fitted_on=f"meshwise probe of {facts['name']}, torch {facts['torch']}",
-        date=str(facts["date"]),
-        rows=float(sum(row["kind"] not in ("machine", "missing") for row in rows)),
-        sources=(),
+        calibration, key="", chips=(key,), frameworks=(), architectures=(), measured=tuple(measured),
+        fitted_on=f"meshwise probe of {facts['name']}, torch {facts['torch']}", date=str(facts["date"]),
+        rows=float(sum(row["kind"] not in ("machine", "missing") for row in rows)), sources=(),
         context=float(facts.get("context") or calibration.context),
-    )
+    )  # fmt: skip
     return Machine(chip, fitted, errors | more, tuple(f"{row['what']}: {row['why']}" for row in of_kind(rows, "missing")))
-
-
-def _rate(row: Row) -> float:
-    return row["flops"] / row["seconds"]
 
 
 def _chip(rows: Sequence[Row], facts: Row, key: str) -> Chip:
@@ -134,21 +123,14 @@ def _chip(rows: Sequence[Row], facts: Row, key: str) -> Chip:
         return replace(known, key=key, name=f"{key}: {known.name}", aliases=(), link=known.link or link, host=known.host or host)
     dtype = str(of_kind(rows, "gemm")[0]["dtype"])
     return Chip(
-        key=key,
-        name=f"{key}: {name}",
-        vendor="measured",
-        kind="gpu" if facts["device"] == "cuda" else "cpu",
-        architecture="measured",
-        year=int(str(facts["date"])[:4]),
+        key=key, name=f"{key}: {name}", vendor="measured", kind="gpu" if facts["device"] == "cuda" else "cpu",
+        architecture="measured", year=int(str(facts["date"])[:4]),
         memory=float(facts["memory"]) / (devices if facts["device"] == "cpu" else 1),
         bandwidth=max(row["bytes"] / row["low"] for row in _streams(rows)),
-        flops={cast(Any, dtype): max(row["flops"] / row["low"] for row in of_kind(rows, "gemm"))},
-        sms=int(facts["sms"]),
-        link=link,
-        host=host,
-        per_node=max(8, devices),
+        flops={cast(Any, dtype): max(row["flops"] / row["low"] for row in of_kind(rows, "gemm"))}, sms=int(facts["sms"]),
+        link=link, host=host, per_node=max(8, devices),
         sources=(Source(title=f"meshwise probe, {facts['date']}, torch {facts['torch']}", url="probes/here.jsonl"),),
-    )
+    )  # fmt: skip
 
 
 def _streams(rows: Sequence[Row]) -> list[Row]:
@@ -158,26 +140,13 @@ def _streams(rows: Sequence[Row]) -> list[Row]:
     return [row for row in copies if row["size"] >= MIN_BANDWIDTH_COPY_BYTES[kind]] or [max(copies, key=lambda row: row["size"])]
 
 
-def _ceiling(rows: Sequence[Row], chip: Chip) -> float:
-    """Return the largest share of the peak that a product reached: the start of the fit of `matmul`."""
-    return min(1.0, max(map(_rate, of_kind(rows, "gemm"))) / Device.of(chip, Calibration(), "bf16").peak)
-
-
-def _memory(rows: Sequence[Row], chip: Chip) -> float:
-    """Return the median share of the memory bandwidth that large copies reached."""
-    return min(1.0, statistics.median(row["bytes"] / row["seconds"] for row in _streams(rows)) / chip.bandwidth)
-
-
-MAX_LAUNCH_MICROSECONDS = 20.0
-"""Most microseconds that launching one kernel may add to its timing."""
+MAX_LAUNCH_MICROSECONDS = 20.0  # most microseconds that launching one kernel may add to its timing
 
 
 def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Calibration, dict[str, float]]:
     """Fit `matmul`, `tile` and `depth` to all shapes that use the matrix units, and reduce `matmul` by part of the loss of a hot chip.
-
     The launch time in each timing is fitted with them and discarded: without it, short products would imply a depth that long ones do not
-    have.
-    """
+    have."""
     aligned = [row for row in of_kind(rows, "gemm") if row["n"] % 8 == 0 and row["k"] % 8 == 0]
     m, n, k, measured = (np.array([float(row[name]) for row in aligned]) for name in ("m", "n", "k", "seconds"))
     steady = 1 / np.array([1 + 5 * math.log(row["high"] / row["low"]) for row in aligned])  # timings that varied count less
@@ -209,8 +178,7 @@ power. On an H200 a product by itself loses 15%; those of Llama 1B about 7%, of 
 
 
 def _hot(rows: Sequence[Row]) -> float:
-    """Return the sustained rate of a product over its rate in short bursts, at most 1; on a CPU 1, since other processes would distort
-    it."""
+    """Return the sustained rate of a product over that in short bursts, at most 1; 1 on a CPU, where other processes would distort it."""
     for row in of_kind(rows, "sustained") if rows[0]["device"] == "cuda" else []:
         for burst in of_kind(rows, "gemm"):
             if all(burst[name] == row[name] for name in ("m", "n", "k")):
@@ -296,12 +264,15 @@ def block_parts(row: Row, chip: Chip, calibration: Calibration) -> dict[str, flo
 
 def _group(rows: Sequence[Row], nodes: int) -> list[Row]:
     """Return the collectives inside a node (1), or between nodes (2)."""
-    return [row for row in of_kind(rows, "wire") if row["what"] != "point-to-point" and min(2, row["nodes"]) == nodes]
+    return [
+        row
+        for row in of_kind(rows, "wire")
+        if row["what"] not in ("point-to-point", "all-to-all") and min(2, row["nodes"]) == nodes
+    ]
 
 
 def _moved(row: Row, gloo: bool) -> tuple[float, float]:
-    """Return the bytes that a rank passes on in a ring, and the number of steps: both twice as large in an all-reduce, which gloo does in
-    place of a reduce-scatter too."""
+    """Return bytes that a rank passes on in a ring, and its steps: twice as many in an all-reduce, gloo's way to reduce-scatter too."""
     times = 2 if row["what"] == "all-reduce" or (gloo and row["what"] == "reduce-scatter") else 1
     size = int(row["group"])
     return times * (size - 1) / size * row["size"], times * (size - 1)

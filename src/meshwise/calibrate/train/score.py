@@ -26,21 +26,16 @@ def score(cases: Sequence[Case], skipped: Sequence[Skipped], predicted: Predicti
     timed = [i for i, case in enumerate(cases) if case.timed]
     picks = [_pick(cases, predicted, rows) for rows in groups(cases) if len(rows) >= MIN_ROWS_TO_RANK]
     return {
-        "rows": len(cases),
-        "skipped": len(skipped),
+        "rows": len(cases), "skipped": len(skipped),
         "time": time_errors(cases, predicted, timed) | {"picked_loss": mean([pick["loss"] for pick in picks])},
-        "memory": _memory(cases, predicted),
-        "oom": _oom(cases, predicted),
-        "baseline": _baseline(cases, timed)
-        | {
-            "picked_loss": mean([pick["rule_loss"] for pick in picks]),
-            "random_loss": mean([pick["random_loss"] for pick in picks]),
+        "memory": _memory(cases, predicted), "oom": _oom(cases, predicted),
+        "baseline": _baseline(cases, timed) | {
+            "picked_loss": mean([pick["rule_loss"] for pick in picks]), "random_loss": mean([pick["random_loss"] for pick in picks]),
         },
         "timed_rows": len(timed),
         "skipped_reasons": dict(Counter(skip.reason for skip in skipped).most_common()),
-        "assumed": dict(Counter(note for case in cases for note in case.assumed).most_common()),
-        "picks": picks,
-    }
+        "assumed": dict(Counter(note for case in cases for note in case.assumed).most_common()), "picks": picks,
+    }  # fmt: skip
 
 
 def groups(cases: Sequence[Case]) -> list[list[int]]:
@@ -87,18 +82,12 @@ def _source(
     inside = [float(ends[0][i] <= cases[i].seconds <= ends[1][i]) for i in timed]
     memory = [abs(predicted.memory[i] / cases[i].memory - 1) for i in rows if cases[i].has_memory]
     return {
-        "chip": source[1],
-        "framework": source[2],
-        "precision": source[3],
-        "rows": len(rows),
-        "mape": mean([abs(each - 1) for each in ratio]),
-        "mape_near": mean(close),
-        "bias": mean([each - 1 for each in ratio]),
-        "coverage": mean(inside),
-        "memory": mean(memory),
+        "chip": source[1], "framework": source[2], "precision": source[3], "rows": len(rows),
+        "mape": mean([abs(each - 1) for each in ratio]), "mape_near": mean(close), "bias": mean([each - 1 for each in ratio]),
+        "coverage": mean(inside), "memory": mean(memory),
         "rejected": sum(cases[i].ran and bool(predicted.needed[i] > cases[i].limit) for i in rows),
         "calibrated": all(calibrated[i] for i in rows),
-    }
+    }  # fmt: skip
 
 
 def time_errors(cases: Sequence[Case], predicted: Prediction, timed: list[int]) -> dict[str, float | None]:
@@ -141,10 +130,8 @@ def _pick(cases: Sequence[Case], predicted: Prediction, rows: list[int]) -> dict
 
 
 def _rule_of_thumb(cases: Sequence[Case]) -> float:
-    """Return the seconds of a rule of thumb's pick: the smallest tp x pp, then ZeRO-1 over none, then the largest micro-batch.
-
-    Where several rows are equal in all of these, the fastest counts.
-    """
+    """Return the seconds of a rule of thumb's pick: the smallest tp x pp, then ZeRO-1 over none, then the largest micro-batch. Where
+    several rows are equal in all of these, the fastest counts."""
 
     def key(case: Case) -> tuple[int, bool, int, float]:
         axes = case.layout
@@ -173,10 +160,8 @@ def _oom(cases: Sequence[Case], predicted: Prediction) -> dict[str, int]:
 
 
 def _baseline(cases: Sequence[Case], timed: list[int]) -> dict[str, float | None]:
-    """Score constant throughput as a baseline: the same model FLOP/s per device for every layout.
-
-    With one model in the table this is one number of samples per second and device for all rows.
-    """
+    """Score constant throughput as a baseline: the same model FLOP/s per device for every layout. With one model in the table this is one
+    number of samples per second and device for all rows."""
     known: dict[tuple[int, int], float] = {}  # rows share models and tasks
     for case in cases:
         if (id(case.model), id(case.work)) not in known:

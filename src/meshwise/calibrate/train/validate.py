@@ -31,12 +31,10 @@ class TrainValidation(Validation):
     cases: list[Case]
     predicted: Prediction
     low: Floats
-    high: Floats
-    """Seconds between which 90% of the measurements should lie."""
+    high: Floats  # seconds between which 90% of the measurements should lie
     calibrated: list[bool]
     """Whether each prediction rests on a calibration of that chip with that framework; otherwise on what is known of each."""
-    modes: list[Found]
-    """States in which runs of a source are slower."""
+    modes: list[Found]  # states in which runs of a source are slower
 
     def rows(self) -> list[dict[str, object]]:
         """Return one row per case, seconds and bytes, as --csv prints them."""
@@ -95,16 +93,9 @@ def validate(name: str, calibration: str = "", leave_out: LeaveOut | None = None
     rests = by_machine(cases, lambda case: _rests_on(case, calibration, leave_out))
     scores["sources"] = by_source(cases, predicted, (low, high), rests)
     return TrainValidation(
-        table=path.stem,
-        cases=cases,
-        skipped=skipped,
-        predicted=predicted,
-        score=scores,
-        low=low,
-        high=high,
-        calibrated=rests,
+        table=path.stem, cases=cases, skipped=skipped, predicted=predicted, score=scores, low=low, high=high, calibrated=rests,
         modes=found,
-    )
+    )  # fmt: skip
 
 
 def _faulty(cases: Sequence[Case], predicted: Prediction, ends: tuple[Floats, Floats], found: Sequence[Found]) -> Score:
@@ -166,11 +157,8 @@ def _ends(cases: Sequence[Case], predicted: Prediction, shares: Floats, used: Se
 def _chosen(case: Case) -> Calibration:
     """Return the calibration of a row; what differs between sources does not count where it was fitted to this table."""
     chosen = levels.choose_for(case.cluster, case.work.framework)
-    return replace(chosen, between=0.0) if _fitted_to(chosen, case) else chosen
-
-
-def _fitted_to(calibration: Calibration, case: Case) -> bool:
-    return bool(calibration.frameworks) and case.table in calibration.fitted_on.split(", ")
+    fitted = bool(chosen.frameworks) and case.table in chosen.fitted_on.split(", ")
+    return replace(chosen, between=0.0) if fitted else chosen
 
 
 def _rests_on(case: Case, calibration: str, leave_out: LeaveOut | None) -> bool:

@@ -26,8 +26,7 @@ class Card:
     """One device of a cluster."""
 
     chip: Chip
-    host: int
-    """Number of its host."""
+    host: int  # number of its host
 
 
 def cards_of(cluster: Cluster) -> tuple[Card, ...]:
@@ -56,26 +55,19 @@ class ServeLayout:
     """One replica of a model on some cards, and the number of replicas."""
 
     split: Split
-    cards: tuple[int, ...]
-    """Cards of the first replica, in the order of the layers or stages on them."""
+    cards: tuple[int, ...]  # cards of the first replica, in the order of the layers or stages on them
     hosts: int = 1
-    shares: tuple[float, ...] = ()
-    """llama.cpp's -ts."""
-    shared: str = ""
-    """How the shares were chosen; '' for shares by free memory, llama.cpp's default, which needs no -ts."""
-    gpu_layers: int | None = None
-    """Layers on cards, the head counted as one; None: all."""
-    expert_layers: int = 0
-    """Layers whose experts stay on the host."""
+    shares: tuple[float, ...] = ()  # llama.cpp's -ts
+    shared: str = ""  # how the shares were chosen; '' for shares by free memory, llama.cpp's default, which needs no -ts
+    gpu_layers: int | None = None  # layers on cards, the head counted as one; None: all
+    expert_layers: int = 0  # layers whose experts stay on the host
     tp: int = 1
     pp: int = 1
-    apart: bool = False
-    """Whether the `tp` devices share the experts only and compute attention for requests of their own."""
+    apart: bool = False  # whether the `tp` devices share the experts only and compute attention for requests of their own
     replicas: int = 1
     prefill: "ServeLayout | None" = None
     """The layout and the number of replicas that compute prompts, where the replicas of this one only generate."""
-    unit: str = "card"
-    """The word for one of its devices."""
+    unit: str = "card"  # the word for one of its devices
 
     @property
     def devices(self) -> int:
@@ -151,9 +143,8 @@ def _cuts_heads(model: Model, devices: int) -> bool:
 
 
 def _card_sets(engine: Engine, cards: Sequence[Card]) -> Iterator[tuple[int, ...]]:
-    """Yield sets of cards for one replica: any number of one host, the fastest first; of several hosts, whole hosts, the largest first.
-
-    Of several hosts, CPU-only ones come first: a server with GPUs reaches them over RPC, and its own GPUs come last."""
+    """Yield sets of cards for one replica: any number of one host, the fastest first; of several hosts, whole hosts, the largest first. Of
+    several hosts, CPU-only ones come first: a server with GPUs reaches them over RPC, and its own GPUs come last."""
     hosts = [[i for i, card in enumerate(cards) if card.host == host] for host in range(cards[-1].host + 1)]
     seen: set[tuple[tuple[str, ...], ...]] = set()
     for members in hosts:

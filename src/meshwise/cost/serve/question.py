@@ -26,8 +26,7 @@ class ServeQuestion:
     engine: Engine
     runtime: Runtime
     work: Serve
-    load: Load
-    """Requests to the whole deployment."""
+    load: Load  # requests to the whole deployment
     targets: Targets = NO_TARGETS
     bounds: Mapping[str, int | str] = field(default_factory=dict[str, int | str])
     """Parts of the layout that the user fixed: split, cards, tp, pp, ep, replicas, hosts."""

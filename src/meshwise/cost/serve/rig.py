@@ -10,14 +10,10 @@ class Rig:
     """Devices in the order of the layers on them, and the links between them."""
 
     chips: tuple[Chip, ...]
-    hosts: tuple[int, ...]
-    """The host of each device."""
-    cpu: Chip
-    """Computes the layers that stay in host memory."""
-    link: Link | None = None
-    """Inside a host."""
-    network: Link | None = None
-    """Between hosts."""
+    hosts: tuple[int, ...]  # the host of each device
+    cpu: Chip  # computes the layers that stay in host memory
+    link: Link | None = None  # inside a host
+    network: Link | None = None  # between hosts
 
     @classmethod
     def of(cls, cluster: Cluster, cpu: Chip) -> "Rig":

@@ -23,8 +23,7 @@ InternEvo's steps with the optimizer over all of 16 to 256 ranks (internevo_a100
 NO_PEER_SHARE = 0.25
 """Share of a card's PCIe bandwidth between cards without peer access: every byte goes to host memory and back, and desktop boards give
 each of two cards half of their lanes. Two RTX 3090 gathered 2.5 GB/s, a tenth (answerai_fsdp_qlora)."""
-HOP_SECONDS = 1.5e-6
-"""Seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's own model: 0.6 to 3.4 us)."""
+HOP_SECONDS = 1.5e-6  # seconds of a step of a ring over NVLink, without waiting for stragglers (NCCL's own model: 0.6 to 3.4 us)
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,11 @@ class Fabric:
 
     node: int
     link: float
-    network: float
-    """Bytes per second out of a whole node."""
+    network: float  # bytes per second out of a whole node
     link_latency: float
     network_latency: float
-    above: tuple[Tier, ...] = ()
-    """Leaves, spines and sites, innermost first."""
-    torus: Torus | None = None
-    """Set where a node is a pod wired as a torus."""
+    above: tuple[Tier, ...] = ()  # leaves, spines and sites, innermost first
+    torus: Torus | None = None  # set where a node is a pod wired as a torus
     peers: int = 0
     """Devices that each device has a link of its own to, where there is no switch: a group uses the links between its members only."""
     gloo: bool = False
@@ -97,21 +93,17 @@ class Group:
 
     size: Floats
     bandwidth: Floats
-    latency: Floats
-    """Latency of a reduce-scatter or an all-gather: a ring of size - 1 steps, for which NCCL has no tree."""
-    tree: Floats
-    """Half of the latency of an all-reduce over a tree between nodes."""
+    latency: Floats  # latency of a reduce-scatter or an all-gather: a ring of size - 1 steps, for which NCCL has no tree
+    tree: Floats  # half of the latency of an all-reduce over a tree between nodes
     gloo: Floats = field(default_factory=lambda: np.zeros(1))
     """Seconds per byte that a rank sends in an all-reduce over gloo, whose segments wait for a step's latency; 0: another backend."""
 
     @staticmethod
     def of(fabric: Fabric, size: Floats, stride: Floats) -> "Group":
         """Group `size` ranks that are `stride` devices apart. Ranks of a group inside a node form a ring; rings share the node's network.
-
-        Worked: tp 4 in nodes of 8 leaves 2 ranks of a data-parallel group in each node, so 4 rings cross its network and each gets
-        a quarter, which serves 2 ranks. Of 16 ranks, 2 in each node, a ring has 8 steps between nodes and 8 inside; the wait for
-        stragglers in one node, which is part of the link's latency, counts once.
-        """
+        Worked: tp 4 in nodes of 8 leaves 2 ranks of a data-parallel group in each node, so 4 rings cross its network and each gets a
+        quarter, which serves 2 ranks. Of 16 ranks, 2 in each node, a ring has 8 steps between nodes and 8 inside; the wait for stragglers
+        in one node, which is part of the link's latency, counts once."""
         inside = _inside(fabric.node, size, stride)
         crosses = inside < size
         share = fabric.network * inside / fabric.node
@@ -179,13 +171,10 @@ class Group:
 class AllToAll:
     """An all-to-all: every rank sends an equal share of its bytes to each other rank, over its share of the node's network."""
 
-    near: Floats
-    """Seconds per byte of a rank inside its node."""
-    far: Floats
-    """Seconds per byte of a rank between nodes."""
+    near: Floats  # seconds per byte of a rank inside its node
+    far: Floats  # seconds per byte of a rank between nodes
     latency: Floats
-    nodes: Floats
-    """Nodes that the group spans."""
+    nodes: Floats  # nodes that the group spans
 
     @staticmethod
     def of(fabric: Fabric, size: Floats, stride: Floats) -> "AllToAll":
@@ -229,14 +218,10 @@ class Communicators:
     tp: Group
     cp: Group
     ep: AllToAll
-    shard: Group
-    """Data and context ranks that shard one copy of the optimizer state."""
-    experts: Group
-    """Ranks that hold the same part of the same experts, and shard its state."""
-    replicate: Group
-    """Ranks that hold the same shard."""
-    stage: Group
-    """Two ranks of neighbouring pipeline stages."""
+    shard: Group  # data and context ranks that shard one copy of the optimizer state
+    experts: Group  # ranks that hold the same part of the same experts, and shard its state
+    replicate: Group  # ranks that hold the same shard
+    stage: Group  # two ranks of neighbouring pipeline stages
 
     @staticmethod
     def of(fabric: Fabric, a: Layouts) -> "Communicators":
@@ -307,14 +292,11 @@ class DataParallel:
     """Seconds of the collectives of data parallelism in a step (ZeRO, arXiv:1910.02054, 7): inside each group that shards the state, and
     for each shard between the replicas of that group."""
 
-    reduction: Floats
-    """Reducing gradients after backward passes."""
+    reduction: Floats  # reducing gradients after backward passes
     gather: Floats
     """Gathering weights: after the optimizer, or with ZeRO 3 before the forward and the backward pass of every layer."""
-    replicas: Floats
-    """Summing gradients between replicas."""
-    pieces: Floats
-    """Collectives that one reduction of all gradients is cut into."""
+    replicas: Floats  # summing gradients between replicas
+    pieces: Floats  # collectives that one reduction of all gradients is cut into
 
     @staticmethod
     def of(

@@ -13,10 +13,8 @@ from meshwise.models.op import Op
 SIDES = np.array(TILES, dtype=float).T
 BACKWARD_BYTES_RATIO = 1.3
 """Bytes of an elementwise operation, backward over forward: Korthikanti et al. 2022, Table 4, 11.9 ms minus products and all-reduces."""
-VECTOR_EFFICIENCY = 0.5
-"""Share of the fp32 rate reached by a product that cannot use the matrix units."""
-FLASH_BACKWARD_RATE_RATIO = 0.85
-"""Rate of flash attention, backward over forward."""
+VECTOR_EFFICIENCY = 0.5  # share of the fp32 rate reached by a product that cannot use the matrix units
+FLASH_BACKWARD_RATE_RATIO = 0.85  # rate of flash attention, backward over forward
 BIASED_RATE_RATIO = 0.125
 """Rate of flash attention with a mask of biases (ALiBi), over that without: on an H200, steps of BLOOM 560M and 1.7B took 89 ms and 0.469 s
 where the kernel without bias would have left 60 ms and 0.315 s."""
@@ -49,32 +47,24 @@ and multiprocessors. The first and the last are assumptions, near a CPU and an A
 class Device:
     """The rates of a chip under a calibration, for one precision."""
 
-    peak: float
-    """FLOP/s of the layers' products."""
-    wide: float
-    """FLOP/s in 16 bits: attention and the head stay in 16 bits when the layers use 8."""
-    vector: float
-    """FLOP/s without matrix units."""
-    bandwidth: float
-    """Memory bytes per second that a streaming kernel reaches."""
+    peak: float  # FLOP/s of the layers' products
+    wide: float  # FLOP/s in 16 bits: attention and the head stay in 16 bits when the layers use 8
+    vector: float  # FLOP/s without matrix units
+    bandwidth: float  # memory bytes per second that a streaming kernel reaches
     sms: int
-    element: float
-    """Bytes per element of an activation."""
+    element: float  # bytes per element of an activation
     calibration: Calibration
-    share: float | Floats
-    """Share of the peak reached by a product of ideal shape."""
+    share: float | Floats  # share of the peak reached by a product of ideal shape
     cast: float = 0.0
     """Bytes moved per element of an operand that is cast to 8 or 4 bits before a product; 0: operands stay in 16 bits."""
-    narrow: float = 2.0
-    """Bytes per element of an operand."""
-    joins: bool = False
-    """Whether products that read the same input are one product."""
+    narrow: float = 2.0  # bytes per element of an operand
+    joins: bool = False  # whether products that read the same input are one product
 
     @staticmethod
     def of(chip: Chip, calibration: Calibration, precision: str) -> "Device":
         """Return the rates of a chip for products in this precision; in 16 bits where the chip has no units for it."""
         rates, recipe = chip.flops, RECIPES[precision]
-        wide = rates.get("bf16") or rates.get("fp16") or rates.get("fp32") or max(rates.values(), default=DEFAULT_FLOPS)
+        wide = rates.get("bf16") or rates.get("fp16") or unstated_half_rate(chip) or max(rates.values(), default=DEFAULT_FLOPS)
         peak, share, cast, narrow = wide, calibration.matmul, 0.0, 2.0
         if is_narrow(precision, chip):
             peak, cast, narrow = rates[recipe.rate], recipe.cast, recipe.bytes
@@ -92,12 +82,16 @@ class Device:
         return replace(self, peak=self.wide, share=self.calibration.matmul, cast=0.0, narrow=2.0)
 
 
-def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, batch: Floats | float = 1.0) -> Floats:
-    """Return seconds of `batch` products m x k by k x n: full waves of full tiles over the SMs, or the bytes, whichever is longer.
+def unstated_half_rate(chip: Chip) -> float:
+    """Return FLOP/s in 16 bits of a chip whose file states none: with matrix units twice its fp32 rate, as RTX 30, 40 and 50 cards have
+    (their files); without, its fp32 rate; 0 where that is not stated either."""
+    return chip.flops.get("fp32", 0.0) * (2 if {"fp4", "fp8"} & chip.flops.keys() else 1)
 
-    A tile of the output occupies one SM for k + depth steps. Matrix units need rows of memory in multiples of 16 bytes: 13824 hidden in
-    128 heads of 108 took 163 s where 96 heads of 144 took 125 (BLOOM notes, NHEADS tables).
-    """
+
+def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, batch: Floats | float = 1.0) -> Floats:
+    """Return seconds of `batch` products m x k by k x n: full waves of full tiles over the SMs, or the bytes, whichever is longer. A tile
+    of the output occupies one SM for k + depth steps. Matrix units need rows of memory in multiples of 16 bytes: 13824 hidden in 128
+    heads of 108 took 163 s where 96 heads of 144 took 125 (BLOOM notes, NHEADS tables)."""
     c = d.calibration
     m, n, k = np.asarray(m, float), np.asarray(n, float), np.asarray(k, float)
     tall, wide = SIDES.reshape(2, -1, *(1,) * max(1, m.ndim))
@@ -111,10 +105,8 @@ def product(d: Device, m: Floats | float, n: Floats | float, k: Floats | float, 
 
 
 def linear(d: Device, rows: Floats, n: Floats, k: Floats, batch: Floats | float = 1.0) -> tuple[Floats, Floats, Floats]:
-    """Return seconds forward, and backward: of the gradient of the input (rows x k over n) and of the weight (n x k over rows).
-
-    Tokens are padded to multiples of 8, as frameworks do for experts: the weight gradient sums over them.
-    """
+    """Return seconds forward, and backward: of the gradient of the input (rows x k over n) and of the weight (n x k over rows). Tokens
+    are padded to multiples of 8, as frameworks do for experts: the weight gradient sums over them."""
     rows = np.ceil(rows / 8) * 8
     forward, inputs, weights = product(d, np.array([rows, rows, n]), np.array([n, k, k]), np.array([k, n, rows]), batch)
     return forward, inputs, weights
@@ -126,10 +118,7 @@ def memory_bound(d: Device, size: Floats) -> Floats:
 
 
 def rule_rate(op: Op, seq: int, alibi: bool, capped: bool, flexible: bool, cp: Floats | float = 1.0) -> Floats | float:
-    """Return the rate of the attention kernel that a layer's rule needs, over that of plain causal attention.
-
-    `cp` devices share the queries of a sequence.
-    """
+    """Return the attention rate under a layer's rule over plain causal attention. `cp` devices share the queries of a sequence."""
     if not flexible:
         return BIASED_RATE_RATIO if alibi else 1.0
     narrowed, wide = alibi or 0 < op.window < seq, np.asarray(op.k) > WIDE_HEAD

@@ -25,13 +25,11 @@ one micro-batch at a time or several."""
 
 @dataclass(frozen=True)
 class Groups:
-    """Deduplicated layouts: `rows[k]` is a representative of group k, `which[i]` the group of layout i, as np.unique's return_index and
-    return_inverse."""
+    """Deduplicated layouts: `rows[k]` represents group k, `which[i]` is the group of layout i, as np.unique returns them."""
 
     rows: Ints
     which: Ints
-    trivial: bool = False
-    """Whether each layout is its own group, in order."""
+    trivial: bool = False  # whether each layout is its own group, in order
 
     @staticmethod
     def one_each(number: int) -> "Groups":

@@ -19,8 +19,7 @@ NF4_BLOCK, NF4_GROUP = 64, 256
 NF4_TABLE_BYTES = 4 * (1 + 16 + 256)
 """Bytes per matrix: the mean of its scales, the 16 values of nf4 and the 256 of an 8-bit scale, each in float32 (bitsandbytes 0.50,
 functional.quantize_4bit; tests/fixtures/finetune/bitsandbytes.csv)."""
-GROUP = 128
-"""Weights that share a scale and a zero in GPTQ's and AWQ's 4 bits, as nearly all published files have them."""
+GROUP = 128  # weights that share a scale and a zero in GPTQ's and AWQ's 4 bits, as nearly all published files have them
 OUTER = ("embedding", "head")
 
 
@@ -51,16 +50,12 @@ def base_bytes(n: int, k: int, base: Base) -> float:
 class Parameters:
     """Parameter counts of a model, or their bytes, by how they are sharded."""
 
-    dense: float
-    """In all layers, without experts."""
+    dense: float  # in all layers, without experts
     experts: float
-    table: float
-    """Parameters of one vocabulary table: the embedding, or the head."""
-    tables: int
-    """Vocabulary tables: 1 where embedding and head are tied, otherwise 2."""
+    table: float  # parameters of one vocabulary table: the embedding, or the head
+    tables: int  # vocabulary tables: 1 where embedding and head are tied, otherwise 2
     layers: int
-    tensors: float
-    """Weights of products per layer, without experts."""
+    tensors: float  # weights of products per layer, without experts
 
     @staticmethod
     def of(model: Model) -> "Parameters":
@@ -97,27 +92,17 @@ class Finetuned:
     """A model as it is fine-tuned: the shares of its layers that the backward pass visits, its trained parameters, its frozen bytes."""
 
     trained: Parameters
-    frozen: Parameters | None = None
-    """Bytes of the weights without gradients; None where there are none."""
-    inputs: float = 1.0
-    """Share of the layers through which gradients flow: none below the lowest trained layer."""
-    weights: float = 1.0
-    """Share of the layers whose own weights have gradients."""
-    head: bool = True
-    """Whether the output head's weights have gradients."""
-    adapted: tuple[Module, ...] = ()
-    """Linear layers that have an adapter."""
+    frozen: Parameters | None = None  # bytes of the weights without gradients; None where there are none
+    inputs: float = 1.0  # share of the layers through which gradients flow: none below the lowest trained layer
+    weights: float = 1.0  # share of the layers whose own weights have gradients
+    head: bool = True  # whether the output head's weights have gradients
+    adapted: tuple[Module, ...] = ()  # linear layers that have an adapter
     rank: int = 0
-    magnitudes: bool = False
-    """DoRA: a magnitude per output."""
-    base: Base = ""
-    """Format in which the Ops `quantized` are stored."""
-    quantized: frozenset[str] = frozenset()
-    """Names of the Ops that are stored in it."""
-    packed: float = 0.0
-    """Bytes of these, scales included, without experts."""
-    stream: float = 2.0
-    """Bytes per element of the residual stream."""
+    magnitudes: bool = False  # DoRA: a magnitude per output
+    base: Base = ""  # format in which the Ops `quantized` are stored
+    quantized: frozenset[str] = frozenset()  # names of the Ops that are stored in it
+    packed: float = 0.0  # bytes of these, scales included, without experts
+    stream: float = 2.0  # bytes per element of the residual stream
     adapter_bytes: float = 4.0
     """Bytes per weight of an adapter: PEFT keeps them in float32 (autocast_adapter_dtype), so that no other master copy exists."""
 

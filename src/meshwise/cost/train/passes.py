@@ -25,21 +25,17 @@ from meshwise.models.families.blocks import HEAD
 from meshwise.models.model import Model
 from meshwise.models.op import FROZEN_TOWER, TRAINED_TOWER, Op, fusable_groups
 
-VOCABULARY_MULTIPLE = 128
-"""Megatron's --make-vocab-size-divisible-by."""
+VOCABULARY_MULTIPLE = 128  # megatron's --make-vocab-size-divisible-by
 ADAPTER_OUTPUT_BYTES, ADAPTER_INPUT_BYTES = 7.0, 2.0
 """Bytes moved per output and per input of an adapter that is a module of its own, forward: its output is scaled and added to that of the
 layer, six accesses of 2 bytes in all (PEFT, lora/layer.py), of which caches serve some: on an A100 12 bytes would fit (fms_a100_liger), on
 an RTX 4090 4 (answerai_fsdp_qlora)."""
-COMPILED_ADAPTER_BYTES = 2.0
-"""The same per output and per input where a compiler joins scale and addition."""
-FLOAT32_ATTENTION_SHARE = 0.5
-"""Share of the float32 rate that attention reaches without matrix units. An assumption."""
+COMPILED_ADAPTER_BYTES = 2.0  # bytes moved per output and per input of an adapter where a compiler joins scale and addition
+FLOAT32_ATTENTION_SHARE = 0.5  # share of the float32 rate that attention reaches without matrix units. An assumption.
 DORA_BYTES = 10.0
 """Bytes moved per weight for DoRA's norms: the weight is read, the product of the adapter is written and read in float32. Not where
 adapters are fused (`_add_magnitudes`)."""
-FORWARD_CASTS_SHARE = 5 / 8
-"""Share of the bytes of weights' casts in the forward pass, which also looks for the largest value."""
+FORWARD_CASTS_SHARE = 5 / 8  # share of the bytes of weights' casts in the forward pass, which also looks for the largest value
 JOINED_OUTPUTS_MULTIPLE = 16
 """Outputs of joined products are padded to a multiple of this (workers/trainer/ops/fused_projections.py)."""
 
@@ -68,24 +64,17 @@ class Passes:
 
     matmul: Floats
     matmul_back: Floats
-    projections: Floats
-    """Part of `matmul`: products before attention or another mixer."""
-    outputs: Floats
-    """Part of `matmul`: products after it."""
-    core: Floats
-    """Attention without its projections."""
+    projections: Floats  # part of `matmul`: products before attention or another mixer
+    outputs: Floats  # part of `matmul`: products after it
+    core: Floats  # attention without its projections
     core_back: Floats
-    pointwise: Floats
-    """Elementwise work on activations that tensor parallelism shards."""
-    casts: Floats
-    """Casts of operands to 8 or 4 bits, and other bytes of products that are moved in one direction only."""
+    pointwise: Floats  # elementwise work on activations that tensor parallelism shards
+    casts: Floats  # casts of operands to 8 or 4 bits, and other bytes of products that are moved in one direction only
     casts_back: Floats
-    norms: Floats
-    """Elementwise work on full-width activations: every device does all of it unless sequence parallelism shards it."""
+    norms: Floats  # elementwise work on full-width activations: every device does all of it unless sequence parallelism shards it
     head: Floats
     head_back: Floats
-    logits: Floats
-    """Reading and writing the logits for the loss."""
+    logits: Floats  # reading and writing the logits for the loss
 
 
 def passes(model: Model, d: Device, work: Train, cut: Cut) -> Passes:
@@ -133,16 +122,9 @@ def _summed(model: Model, placed: Sequence[tuple[str, Op]], d: Device, work: Tra
     total.pointwise *= moved
     total.norms *= moved
     add_adapters(
-        total,
-        d,
-        model,
-        placed,
-        how,
-        cut,
-        rows,
-        fused=work.framework.fuses_adapters,
+        total, d, model, placed, how, cut, rows, fused=work.framework.fuses_adapters,
         compiled=work.compiled or work.framework.joins_adapters,
-    )
+    )  # fmt: skip
     return total
 
 
@@ -155,8 +137,7 @@ def _float32_ratio(d: Device, work: Train, how: Finetuned, narrow: float, wide: 
 
 
 def _products(model: Model, placed: Sequence[tuple[str, Op]], joins: bool) -> Iterator[tuple[int, list[Op]]]:
-    """Yield the matrix products of layers, without experts, each with the number of layers that have it. `joins`: products that read the
-    same input are yielded as one group."""
+    """Yield the matrix products of layers without experts, with the layers of each. `joins`: those with the same input are one group."""
     for block, times in model.times.items():
         ops = [op for name, op in placed if name == block and not op.expert]
         groups = fusable_groups(ops) if joins else [[op] for op in ops if op.kind == "matmul"]
@@ -285,12 +266,10 @@ def add_adapters(
     t: Passes, d: Device, model: Model, placed: Sequence[tuple[str, Op]], how: Finetuned, cut: Cut, rows: Floats, *,
     fused: bool, compiled: bool = False,
 ) -> None:  # fmt: skip
-    """Add the narrow products beside the adapted layers, and what turns weights from nf4 into 16 bits before each use.
-
-    Forward, an input of k is multiplied into the rank and from there into n outputs, which are added to those of the layer. Backward has
-    the gradients of both matrices and of both inputs; that of the layer's input is added to its own. Where the framework has `fused` these
-    additions into products, they move no bytes of their own.
-    """
+    """Add the narrow products beside the adapted layers, and what turns weights from nf4 into 16 bits before each use. Forward, an input
+    of k is multiplied into the rank and from there into n outputs, which are added to those of the layer. Backward has the gradients of
+    both matrices and of both inputs; that of the layer's input is added to its own. Where the framework has `fused` these additions into
+    products, they move no bytes of their own."""
     present = {(block, op.name) for block, op in placed}
     for module in how.adapted:
         first = module.ops[0]

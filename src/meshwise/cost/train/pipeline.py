@@ -28,19 +28,15 @@ class Stages:
     """Sampled stages of each layout in order, the first and the last among them."""
 
     number: Floats
-    before: Floats
-    """Layers on all stages before this one."""
+    before: Floats  # layers on all stages before this one
     layers: Floats
 
 
 def makespan(stages: Stages, layer: PassTimes, head: PassTimes, m: Floats, pp: Floats) -> Floats:
     """Return seconds from the first forward pass of `m` micro-batches to the end of the last backward pass, in 1F1B or, where weight
-    gradients are deferred, ZB-H1 (arXiv:2401.10241).
-
-    Worked for equal stages of f + b: (m + p - 1)(f + b). The longest path stays on one stage s from its first backward pass to its last
-    forward pass. Before that, a later stage i may run p - 1 - i micro-batches ahead, as fast as the slowest stage feeds it, and the first
-    backward pass returns from i to s; after that, the same in reverse.
-    """
+    gradients are deferred, ZB-H1 (arXiv:2401.10241). Worked for equal stages of f + b: (m + p - 1)(f + b). The longest path stays on one
+    stage s from its first backward pass to its last forward pass. Before that, a later stage i may run p - 1 - i micro-batches ahead, as
+    fast as the slowest stage feeds it, and the first backward pass returns from i to s; after that, the same in reverse."""
     last = stages.number == pp - 1
     f, b, w = (
         stages.layers * per_layer + last * per_head
@@ -79,11 +75,9 @@ def _without_weights(start: Floats, ahead: Floats, steady: Floats, busy: Floats,
 
 
 def _drain(number: Floats, ahead: Floats, b: Floats, w: Floats, left: Floats, m: Floats) -> Floats:
-    """Return seconds from the backward pass after a stage's last forward pass to the end of the step.
-
-    The remaining backward passes run at the speed of the slowest earlier stage, with weight gradients in between; then that stage's own
-    deferred weight gradients, or those of an earlier stage.
-    """
+    """Return seconds from the backward pass after a stage's last forward pass to the end of the step. The remaining backward passes run
+    at the speed of the slowest earlier stage, with weight gradients in between; then that stage's own deferred weight gradients, or those
+    of an earlier stage."""
     deferred = _max_up_to_here(np.minimum(m, number + 1) * w - left)
     between = np.maximum(0.0, m - 1 - number)
     slowest: Floats = ahead * b + np.minimum(ahead, between) * w + deferred

@@ -31,15 +31,13 @@ class Question:
     chip: Chip
     work: Train
     calibration: Calibration
-    host_bandwidth: float = SERVER_BANDWIDTH
-    """Bytes per second of a node's host memory, for updates of offloaded optimizer state."""
+    host_bandwidth: float = SERVER_BANDWIDTH  # bytes per second of a node's host memory, for updates of offloaded optimizer state
 
     @staticmethod
     def of(
         model: Model, cluster: Cluster, work: Train, calibration: Calibration, host_bandwidth: float = SERVER_BANDWIDTH
     ) -> "Question":
-        """Build a question for the cluster's chip, with the framework's settings for that kind of chip; in 16 bits where it has no matrix
-        units for fewer."""
+        """Build a question for the cluster's chip and the framework on it, in 16 bits where it has no matrix units for fewer."""
         chip = cluster.chip
         framework = work.framework.with_compile() if work.compiled else work.framework
         precision = work.precision if work.precision == "fp16" or is_narrow(work.precision, chip) else "bf16"

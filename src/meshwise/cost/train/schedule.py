@@ -11,8 +11,7 @@ Array = NDArray[Any]
 
 FORWARD, BACKWARD, WEIGHT = range(3)
 """The pass of an operation. A schedule that splits the backward pass has separate operations for weight gradients."""
-Op = tuple[int, int, int]
-"""(pass, model chunk, micro-batch)."""
+Op = tuple[int, int, int]  # (pass, model chunk, micro-batch)
 
 
 @dataclass(frozen=True)
@@ -20,8 +19,7 @@ class Simulation:
     """A simulated step. Struct of arrays, one element per operation: stage by stage, each in its own order."""
 
     stage: Array
-    kind: Array
-    """Pass: FORWARD, BACKWARD or WEIGHT."""
+    kind: Array  # pass: FORWARD, BACKWARD or WEIGHT
     chunk: Array
     microbatch: Array
     start: Array
@@ -53,8 +51,7 @@ def _whole(microbatches: int, kind: int) -> list[Op]:
 
 
 def _alternating(forward: list[Op], backward: list[Op], ahead: int) -> Iterator[Op]:
-    """Yield `ahead` forward passes, then forward and backward in turn, then the remaining backward passes (1F1B, arXiv:2104.04473,
-    2.2.1)."""
+    """Yield `ahead` forward passes, then forward and backward in turn, then the remaining backward ones (arXiv:2104.04473, 2.2.1)."""
     ahead = min(ahead, len(forward))
     yield from forward[:ahead]
     for i, op in enumerate(forward[ahead:]):
@@ -64,10 +61,8 @@ def _alternating(forward: list[Op], backward: list[Op], ahead: int) -> Iterator[
 
 
 def _interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> Iterator[Op]:
-    """Yield chunks in turn, each for as many micro-batches as there are stages; backward in reverse order (arXiv:2104.04473, 2.2.2).
-
-    A stage runs ahead by one round of every chunk but one, plus twice the number of later stages.
-    """
+    """Yield chunks in turn, each for as many micro-batches as there are stages; backward in reverse order (arXiv:2104.04473, 2.2.2). A
+    stage runs ahead by one round of every chunk but one, plus twice the number of later stages."""
     turns = [
         (chunk, j)
         for start in range(0, microbatches, stages)
@@ -90,10 +85,8 @@ def _zero_bubble(stage: int, stages: int, microbatches: int) -> Iterator[Op]:
 
 
 def simulate(schedule: str, seconds: Array, microbatches: int, between: float = 0.0) -> Simulation:
-    """Simulate a step: every operation starts as soon as its stage is free and its input has arrived.
-
-    `seconds` has an entry for each (pass, stage, chunk); `between` is the time to send a result from one stage to another.
-    """
+    """Simulate a step: every operation starts as soon as its stage is free and its input has arrived. `seconds` has an entry for each
+    (pass, stage, chunk); `between` is the time to send a result from one stage to another."""
     stages, chunks = int(seconds.shape[1]), int(seconds.shape[2])
     orders = [order(schedule, stage, stages, microbatches, chunks) for stage in range(stages)]
     starts = _starts(orders, seconds.tolist(), microbatches, between)

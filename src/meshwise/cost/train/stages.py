@@ -7,12 +7,10 @@ from meshwise.cost.train.question import Question
 
 
 def stage_layers(q: Question, a: Layouts) -> tuple[Floats, Floats]:
-    """Return the layers of the fullest stage and of the last, which has the head.
-
-    All stages are equal where pp divides the layers. Otherwise the embedding and the head count as a layer each, and the last stage has
-    the remainder: 61 layers over 16 stages are 3, fourteen times 4, and 2. Where the framework balances stages by FLOPs, the head counts
-    as many layers as its FLOPs are worth: 16 layers and a head worth 4 over 2 stages are 10 and 6.
-    """
+    """Return the layers of the fullest stage and of the last, which has the head. All stages are equal where pp divides the layers.
+    Otherwise the embedding and the head count as a layer each, and the last stage has the remainder: 61 layers over 16 stages are 3,
+    fourteen times 4, and 2. Where the framework balances stages by FLOPs, the head counts as many layers as its FLOPs are worth: 16
+    layers and a head worth 4 over 2 stages are 10 and 6."""
     middle = layers_before(q, a, np.ones(1)) if q.work.framework.balances_stages else _middle_layers(q, a)[0]
     return middle, q.model.decoder.layers - layers_before(q, a, a.pp - 1)
 

@@ -24,21 +24,12 @@ from meshwise.catalogue.frameworks import Framework
 from meshwise.cost.axes import OFFLOAD, SCHEDULES
 from meshwise.cost.layout import Floats, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
+from meshwise.cost.train.activations import ActivationMemory, inputs_on_host
 from meshwise.cost.train.comm import Communicators, DataParallel, Fabric
 from meshwise.cost.train.compute import MIN_KERNEL_SECONDS, Device
 from meshwise.cost.train.distinct import Groups, LayoutGroups
 from meshwise.cost.train.layer import cuda_graphs, head_seconds, host_link, layer_seconds, offloaded_activations
-from meshwise.cost.train.memory import (
-    ActivationMemory,
-    Peaks,
-    StateMemory,
-    host_bytes,
-    inputs_on_host,
-    kept_by_allocator,
-    peaks,
-    state_bytes,
-    weight_bytes,
-)
+from meshwise.cost.train.memory import Peaks, StateMemory, host_bytes, kept_by_allocator, peaks, state_bytes, weight_bytes
 from meshwise.cost.train.parameters import Parameters, finetuned
 from meshwise.cost.train.passes import Cut, Passes, passes
 from meshwise.cost.train.pipeline import PassTimes, Stages, makespan, sampled_stages
@@ -54,15 +45,12 @@ MAX_WEIGHTS_UPDATED_TOGETHER = 2**16
 """Weights up to which a tensor is updated in one kernel together with other small tensors (workers/trainer/ops/adamw.py)."""
 SUM_BYTES, OWN_SUM = 10.0, 4
 """Bytes moved to add a 16-bit gradient to its float32 sum, and bytes per gradient above which both exist."""
-CLIP_BYTES = 8.0
-"""Bytes per parameter that gradient norm, clipping and zeroing move before an update that is not fused."""
-OVERLAPPED_STAGES_SHARE = 0.5
-"""Share of the exposed sends between stages that further overlap hides. An assumption."""
+CLIP_BYTES = 8.0  # bytes per parameter that gradient norm, clipping and zeroing move before an update that is not fused
+OVERLAPPED_STAGES_SHARE = 0.5  # share of the exposed sends between stages that further overlap hides. An assumption.
 HOST_UPDATE_BYTES = 28.0
 """Bytes that AdamW on the host moves per parameter: weight, gradient and two moments in float32 are read, three are written."""
 
-HOST_UPDATE_SHARE = 0.4
-"""Share of the host memory's bandwidth that such updates reach: about 120 of the 300 GB/s of a server."""
+HOST_UPDATE_SHARE = 0.4  # share of the host memory's bandwidth that such updates reach: about 120 of the 300 GB/s of a server
 
 
 def collectives(f: Framework) -> tuple[str, ...]:
@@ -89,8 +77,7 @@ class Cost:
 
 
 def evaluate(q: Question, layouts: Layouts) -> Cost:
-    """Return seconds and bytes of every layout, one or thousands. Each formula is evaluated once per group of layouts that it cannot tell
-    apart."""
+    """Return seconds and bytes of every layout; each formula is evaluated once per group of layouts that it cannot tell apart."""
     device, fabric = _device(q), Fabric.of(q.cluster, q.calibration)
     grouped = LayoutGroups.of(q.model, q.work.batch, layouts)
     comm = Communicators.of(fabric, layouts.take(grouped.cuts.rows).as_floats())
@@ -111,9 +98,16 @@ def evaluate(q: Question, layouts: Layouts) -> Cost:
 
 def peak(q: Question, layouts: Layouts) -> Floats:
     """Return the peak bytes per device of every layout, much cheaper than `evaluate`: a layout that does not fit need not be timed."""
+    return peak_and_needs(q, layouts)[0]
+
+
+def peak_and_needs(q: Question, layouts: Layouts) -> tuple[Floats, Floats]:
+    """Return the peak bytes per device of every layout, and those that the device must have: without what the allocator can give back."""
     grouped = LayoutGroups.of(q.model, q.work.batch, layouts)
     activations = DistinctLayouts.of(q, layouts, grouped.activations)
-    return sum(_memory(activations, activations.regrouped(q, layouts, grouped.states), layouts).values(), np.zeros(1))
+    sizes = _memory(activations, activations.regrouped(q, layouts, grouped.states), layouts)
+    total = sum(sizes.values(), np.zeros(1))
+    return total, total - sizes["allocator"]
 
 
 def host_memory(q: Question) -> float:
@@ -145,14 +139,10 @@ class DistinctLayouts:
 
     groups: Groups
     q: Question
-    a: Layouts
-    """As floats, converted once instead of in every formula."""
-    m: Floats
-    """Micro-batches per step."""
-    middle: Floats
-    """Layers of the fullest stage."""
-    last: Floats
-    """Layers of the last stage, which also has the head."""
+    a: Layouts  # as floats, converted once instead of in every formula
+    m: Floats  # micro-batches per step
+    middle: Floats  # layers of the fullest stage
+    last: Floats  # layers of the last stage, which also has the head
 
     @staticmethod
     def of(q: Question, layouts: Layouts, groups: Groups) -> "DistinctLayouts":
@@ -246,11 +236,8 @@ def stage_launch(q: Question, a: Layouts) -> Floats:
 
 def pass_times(q: Question, a: Layouts, seconds: dict[str, Floats]) -> PassTimes:
     """Split the seconds of a layer or the head by pass. Forward is a third, 2 FLOPs of 6, and a half where all weights are frozen;
-    recomputation is added to backward.
-
-    Weight gradients are separate where the schedule defers them: by FLOPs, a third of all parts without collectives, less with
-    attention, whose backward pass has no weights.
-    """
+    recomputation is added to backward. Weight gradients are separate where the schedule defers them: by FLOPs, a third of all parts
+    without collectives, less with attention, whose backward pass has no weights."""
     none, whole = np.zeros(len(a)), sum(seconds.values(), np.zeros(len(a)))
     repeated, how = seconds.get("recompute", none), finetuned(q.model, q.work.finetune)
     forward = (whole - repeated) / (1 + how.inputs + how.weights)
@@ -292,21 +279,14 @@ class PerStep:
     """Seconds once per step (with ZeRO 2 and 3, per micro-batch): reduce, gather, update. Two rows where stages differ: the slowest before
     the last, and the last."""
 
-    reduction: Floats
-    """Reducing gradients; with ZeRO 3, gathering weights too."""
-    least: Floats
-    """Last piece of `reduction`, which follows the last backward pass in any case."""
-    hidden_by: Floats
-    """Micro-batches of compute that the reduction can hide behind."""
-    contention: Floats
-    """Fraction of the hidden reduction that slows the compute beside it."""
-    gather: Floats
-    """Gathering updated weights."""
+    reduction: Floats  # reducing gradients; with ZeRO 3, gathering weights too
+    least: Floats  # last piece of `reduction`, which follows the last backward pass in any case
+    hidden_by: Floats  # micro-batches of compute that the reduction can hide behind
+    contention: Floats  # fraction of the hidden reduction that slows the compute beside it
+    gather: Floats  # gathering updated weights
     gather_hidden_by: Floats
-    replicas: Floats
-    """Summing the gradients of replicas, where nothing hides it."""
-    embeddings: Floats
-    """Reducing a tied embedding between the first and the last stage."""
+    replicas: Floats  # summing the gradients of replicas, where nothing hides it
+    embeddings: Floats  # reducing a tied embedding between the first and the last stage
     optimizer: Floats
     offload: Floats
     fixed: Floats
@@ -341,6 +321,8 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
     split = f.splits_weights & (a.devices == 1) & (not q.work.finetune.adapts)
     moved = moved + split * (weight_bytes(q.work) * local + gradient * (dense + experts * (not f.fuses_experts)))
     updates = moved / d.bandwidth + _update_launches(q, a)
+    # moments of a paged optimizer move to the device and back
+    paged = 2 * PAGED_BYTES.get(q.work.optimizer, 0.0) * sharded / host_link(q)
     return PerStep(
         reduction=np.where(streams, reduction + gather, reduction),
         least=reduction / np.where(a.zero >= 2, m, 1.0) / parts[0].pieces,
@@ -351,14 +333,9 @@ def _per_step(states: DistinctLayouts, d: Device, comm: Communicators) -> PerSte
         gather_hidden_by=c.hidden_dp / 3 * f.overlaps_gather + 0.0 * a.dp,
         embeddings=_tied_embeddings(q, comm, a, parameters),
         optimizer=np.where(offloaded, 0.0, updates),
-        offload=np.where(offloaded, _offloaded_update(q, a, m, sharded, dense + experts, sum(still)), _paged_update(q, sharded)),
+        offload=np.where(offloaded, _offloaded_update(q, a, m, sharded, dense + experts, sum(still)), paged),
         fixed=np.where(cuda_graphs(q, a) == 2, 0.0, c.step),
     )
-
-
-def _paged_update(q: Question, sharded: Floats) -> Floats:
-    """Return seconds of moving the moments of a paged optimizer to the device and back."""
-    return 2 * PAGED_BYTES.get(q.work.optimizer, 0.0) * sharded / host_link(q)
 
 
 def _offloaded_update(q: Question, a: Layouts, m: Floats, sharded: Floats, local: Floats, frozen: Floats | float) -> Floats:

@@ -13,10 +13,8 @@ class Torus:
     """A block of chips, each with two neighbours on every axis."""
 
     shape: tuple[int, ...]
-    closed: tuple[bool, ...]
-    """Which axes wrap around from their last chip to their first."""
-    link: float
-    """Bytes per second to one neighbour."""
+    closed: tuple[bool, ...]  # which axes wrap around from their last chip to their first
+    link: float  # bytes per second to one neighbour
 
     @staticmethod
     def of(shape: tuple[int, ...], closed: tuple[bool, ...], link: float) -> "Torus":
@@ -26,8 +24,7 @@ class Torus:
 
     @property
     def links(self) -> tuple[int, ...]:
-        """Links of a chip on each axis that a collective over the whole axis can use: two on a ring, one on a line, none on an axis of
-        1."""
+        """Links of a chip on each axis that a collective over the whole axis uses: 2 on a ring, 1 on a line, 0 on an axis of 1."""
         return tuple(2 if ring and side > 2 else int(side > 1) for side, ring in zip(self.shape, self.closed, strict=True))
 
 
@@ -38,8 +35,7 @@ class Mesh:
 
     torus: Torus
     axes: tuple[Ints, ...]
-    taken: Ints
-    """Torus axes x mesh axes x layouts."""
+    taken: Ints  # torus axes x mesh axes x layouts
 
     @staticmethod
     def of(torus: Torus, axes: tuple[Ints, ...]) -> "Mesh":
@@ -91,11 +87,8 @@ class Mesh:
 
     def links(self, first: int, last: int) -> Floats:
         """Return the links that bring bytes to a rank: two for each torus axis that the group wraps around, one where it does not close,
-        and a share of them where groups interleave.
-
-        Worked: 2,240 data ranks over tp 4 on 16x20x28 wrap around the axes of 20 and 28, two links each, and with every fourth chip
-        around that of 16, which four groups share: 4.5 in total.
-        """
+        and a share of them where groups interleave. Worked: 2,240 data ranks over tp 4 on 16x20x28 wrap around the axes of 20 and 28, two
+        links each, and with every fourth chip around that of 16, which four groups share: 4.5 in total."""
         return np.sum(self._directions(first, last) / self._inner(first), axis=0)
 
     def crossing(self, first: int, last: int) -> Floats:

@@ -67,28 +67,19 @@ class Decoder:
     qkv_bias: bool = False
     out_bias: bool = False
     ffn_bias: bool = False
-    norm_bias: bool = False
-    """LayerNorm with a bias, instead of a gain only."""
-    norms: int = 2
-    """Norms of hidden width per layer."""
-    affine: bool = True
-    """Whether the norms have gains."""
+    norm_bias: bool = False  # LayerNorm with a bias, instead of a gain only
+    norms: int = 2  # norms of hidden width per layer
+    affine: bool = True  # whether the norms have gains
     final_norm: bool = True
     embedding_norm: bool = False
-    qk_norm: Literal["", "head", "all"] = ""
-    """Norm of queries and keys: none, per head, or over all heads together."""
-    positions: int = 0
-    """Rows of a learned position table."""
+    qk_norm: Literal["", "head", "all"] = ""  # norm of queries and keys: none, per head, or over all heads together
+    positions: int = 0  # rows of a learned position table
     position_kind: PositionKind = "rotary"
     """How layers know the order of tokens: rotated queries and keys (in some layers at least), a learned table, biased scores, nothing."""
-    embedded: int = 0
-    """Width of the vocabulary tables if it differs from `hidden` (OPT 350M)."""
-    capped: bool = False
-    """Attention scores have a soft cap: cap x tanh(score / cap)."""
-    expert_reach: float = 1.0
-    """Fraction of the expert groups that the experts of one token may come from (DeepSeek-V3: 4 of 8)."""
-    windows: tuple[int, ...] = ()
-    """Sliding window of each layer; 0: full attention. Empty: full attention in every layer."""
+    embedded: int = 0  # width of the vocabulary tables if it differs from `hidden` (OPT 350M)
+    capped: bool = False  # attention scores have a soft cap: cap x tanh(score / cap)
+    expert_reach: float = 1.0  # fraction of the expert groups that the experts of one token may come from (DeepSeek-V3: 4 of 8)
+    windows: tuple[int, ...] = ()  # sliding window of each layer; 0: full attention. Empty: full attention in every layer.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,18 +88,13 @@ class Body:
 
     decoder: Decoder
     layers: tuple[tuple[str, ...], ...]
-    ops: tuple[tuple[str, Op], ...]
-    """Each Op with the name of its block: one in `layers`, or 'embedding' or 'head'."""
-    extra: tuple[tuple[str, int], ...] = ()
-    """Hyperparameters beyond a plain decoder's, for the table."""
-    family: str = ""
-    """The kind of model, where one module reads several: 'dense', 'moe'; else the module's name."""
+    ops: tuple[tuple[str, Op], ...]  # each Op with the name of its block: one in `layers`, or 'embedding' or 'head'
+    extra: tuple[tuple[str, int], ...] = ()  # hyperparameters beyond a plain decoder's, for the table
+    family: str = ""  # the kind of model, where one module reads several: 'dense', 'moe'; else the module's name
 
 
 def attention(d: Decoder, window: int = 0, *, chunked: bool = False, sinks: bool = False, value_dim: int = 0) -> Block:
-    """Return multi-head or grouped-query attention: q, k, v and output projections around softmax(QK')V.
-
-    `value_dim` is the size of a value where it differs from that of a key (MiMo-V2)."""
+    """Return multi-head or grouped-query attention. `value_dim`: the size of a value where it differs from that of a key (MiMo-V2)."""
     wide, narrow = d.heads * d.head_dim, d.kv_heads * d.head_dim
     value = value_dim or d.head_dim
     qk = {"": (), "head": (d.head_dim, d.head_dim), "all": (wide, narrow)}[d.qk_norm]
@@ -153,7 +139,6 @@ def experts(
     d: Decoder, number: int, active: int, ffn: int, *, shared: int = 0, shared_gate: bool = False, bias: bool = False
 ) -> Block:
     """Return a mixture of experts: a router, `number` feed-forwards of which a token uses `active`, and one of width `shared` for all.
-
     `bias` applies to the router and the experts; the shared one has a bias if every other feed-forward has."""
     routed = replace(d, ffn_bias=bias)
     ops = [linear("router", "router", number, d.hidden, "", bias=bias)]

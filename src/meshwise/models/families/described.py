@@ -17,8 +17,7 @@ from meshwise.models.families.rows import CONSTRUCTORS, SizeError, named
 from meshwise.models.op import Op
 
 model_types = Types()
-TOWER = "tower"
-"""The kind of types that turn pictures into tokens of a language model."""
+TOWER = "tower"  # the kind of types that turn pictures into tokens of a language model
 
 
 def __getattr__(name: str) -> tuple[Architecture, ...]:
@@ -53,14 +52,12 @@ def read(config: Config) -> Body:
     return replace(body, family="decoder" if family == "dense" and not is_plain(body) else family)
 
 
-DEFAULT_PATCHES = 1024
-"""Patches of a picture where a tower takes pictures of any size: 448 x 448 in patches of 14 x 14."""
+DEFAULT_PATCHES = 1024  # patches of a picture where a tower takes pictures of any size: 448 x 448 in patches of 14 x 14
 
 
 def tower_sizes(config: Config) -> tuple[int, int, int, int] | None:
-    """Return the parameters, width, layers and patches per picture of a tower; None where its type is not described.
-
-    Published tables often state the outer type, such as qwen2_5_vl for qwen2_5_vl_vision."""
+    """Return the parameters, width, layers and patches per picture of a tower; None where its type is not described. Published tables
+    often state the outer type, such as qwen2_5_vl for qwen2_5_vl_vision."""
     stated = config.values.get("model_type")
     for kind in (f"{stated}_vision", stated) if isinstance(stated, str) else ():
         if kind in model_types and describe(kind).family == TOWER:
@@ -79,11 +76,9 @@ def decoder_of(config: Config, model_type: str) -> Decoder:
 
 
 class Reader:
-    """Evaluates the expressions of a description over the keys of one config.
-
-    A name is looked up, in this order, among the names of [let], the keys of the config and the functions. Within its own
-    expression a name of [let] means the key: head_dim = "head_dim or hidden // heads". What depends on the layer `i` is evaluated
-    for every layer; everything else once."""
+    """Evaluates the expressions of a description over the keys of one config. A name is looked up, in this order, among the names of
+    [let], the keys of the config and the functions. Within its own expression a name of [let] means the key: head_dim = "head_dim or
+    hidden // heads". What depends on the layer `i` is evaluated for every layer; everything else once."""
 
     def __init__(self, description: Description, config: Config) -> None:
         self.description = description

@@ -39,10 +39,8 @@ FOLDER = "architectures"
 _TABLES = ("synonyms", "sizes", "defaults", "words", "limits", "let", "embedding", "head", "shown", "modules")
 _LISTS = ("nulls", "lists", "tables", "indices", "autos", "each")
 _WORDS = ("family", "gguf", "refuse", "text", "text_key", "ties")
-ROOT = "_decoder"
-"""The file that every other one is like."""
-MAX_LIKE_CHAIN = 12
-"""No chain of `like` is longer: a longer one is a circle."""
+ROOT = "_decoder"  # the file that every other one is like
+MAX_LIKE_CHAIN = 12  # no chain of `like` is longer: a longer one is a circle
 
 Table = Mapping[str, Any]
 
@@ -83,9 +81,8 @@ class Types(Set[str]):
 
 
 def _path(name: str) -> Path | None:
-    """Return the architecture file of a name, from the user's own folder first. Names with '_' in front are parts that types share.
-
-    The folders are not listed: they hold hundreds of files, of which a model needs three or four."""
+    """Return the architecture file of a name, from the user's own folder first. Names with '_' in front are parts that types share. The
+    folders are not listed: they hold hundreds of files, of which a model needs three or four."""
     if not re.fullmatch(r"[\w.-]{1,100}", name):
         return None
     paths = (folder / FOLDER / f"{name}.toml" for folder in (files.user_folder(), files.BUILT_IN))

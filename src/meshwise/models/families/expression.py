@@ -28,16 +28,14 @@ class Expression:
 
     text: str
     code: CodeType
-    names: frozenset[str]
-    """Every name it reads, functions included."""
+    names: frozenset[str]  # every name it reads, functions included
 
     def value(self, names: Mapping[str, Any]) -> Any:
         return eval(self.code, {"__builtins__": {}}, _Names(names) if _TIMES in self.code.co_names else names)
 
 
 _TIMES = "__times"
-MAX_ITEMS = 100_000
-"""Items of a list that an expression repeats: one for each layer."""
+MAX_ITEMS = 100_000  # items of a list that an expression repeats: one for each layer
 
 
 def _times(left: Any, right: Any) -> Any:
@@ -130,8 +128,7 @@ def count_below(items: Sequence[int], limit: int) -> int:
     return len({item for item in items if item < limit})
 
 
-MAX_PRIMES = 1024
-"""Primes that a sum may have: a config that asks for more names no real model, and would take seconds."""
+MAX_PRIMES = 1024  # primes that a sum may have: a config that asks for more names no real model, and would take seconds
 
 
 def _is_prime(value: int) -> bool:
@@ -139,9 +136,7 @@ def _is_prime(value: int) -> bool:
 
 
 def sum_of_primes(start: int, skipped: int, number: int) -> int:
-    """Return the sum of `number` consecutive primes, after the first `skipped` of those from `start` on.
-
-    Worked: sum_of_primes(10, 1, 2) = 13 + 17, since 11 is skipped."""
+    """Return the sum of `number` primes after `skipped` of those from `start` on. Worked: (10, 1, 2) = 13 + 17; 11 is skipped."""
     if not 2 < start < 10**8 or not 0 <= skipped < MAX_PRIMES or not 0 < number < MAX_PRIMES:
         raise ValueError("sizes of hashed tables out of range")
     primes = (value for value in itertools.count(start) if _is_prime(value))

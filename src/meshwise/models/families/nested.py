@@ -29,8 +29,7 @@ class Language:
 
     config: Config
     notes: tuple[str, ...] = ()
-    beside: tuple[tuple[str, object], ...] = ()
-    """Tables beside the language model, by key: towers for pictures and sound."""
+    beside: tuple[tuple[str, object], ...] = ()  # tables beside the language model, by key: towers for pictures and sound
 
 
 def language_model(config: Config, known: Callable[[str], bool]) -> Language:
@@ -54,8 +53,7 @@ def language_model(config: Config, known: Callable[[str], bool]) -> Language:
     raise UserError(f"{config.where}: language models within one another to a depth of {MAX_NESTING}")
 
 
-_OTHERS = ("quantization_config", "generation_config", "compression_config")
-"""Tables that describe no part of the model."""
+_OTHERS = ("quantization_config", "generation_config", "compression_config")  # tables that describe no part of the model
 
 
 def _description(config: Config) -> Any:

@@ -67,9 +67,8 @@ def _scan(d: Decoder, name: str, times: int, n: int, k: int, params: int = 0, st
 
 
 def _inner_linear(d: Decoder, batch: int) -> list[Op]:
-    """Return K W, Q W and K'G with the state W (f x f), and Q K' and its product with G within a mini-batch of `batch` tokens.
-
-    Worked: f = 64, batch 16: 2 (3 x 64 x 64 + 2 x 16 x 64) = 28,672 FLOPs per token and head, 4.1M over 12 x 12 heads."""
+    """Return K W, Q W and K'G with the state W (f x f), and Q K' and its product with G within a mini-batch of `batch` tokens. Worked: f
+    = 64, batch 16: 2 (3 x 64 x 64 + 2 x 16 x 64) = 28,672 FLOPs per token and head, 4.1M over 12 x 12 heads."""
     f = d.head_dim
     weights = f * f + f
     # A decoder keeps W and b and, until the mini-batch is complete, the sum of their gradients: twice the weights.

@@ -33,8 +33,7 @@ KEYS = {
 }
 """Metadata that several architectures share, and HF's names for it. A family adds its own in `Architecture.config`."""
 
-MAX_HEADER_BYTES = 1 << 27
-"""Bytes of a header, at most: a vocabulary of 256,000 tokens and its merges take 15 MB."""
+MAX_HEADER_BYTES = 1 << 27  # bytes of a header, at most: a vocabulary of 256,000 tokens and its merges take 15 MB
 _ROPE_TABLES = re.compile(r"rope_(freqs|factors_\w+)\.weight")
 
 
@@ -113,10 +112,9 @@ _TEXT, _ARRAY = 8, 9
 
 
 class _Header:
-    """A reader of everything before the weights, in file order (ggml's docs/gguf.md).
-
-    The gguf package's reader makes several arrays of every token and merge: 14 s for the vocabulary of Llama 3 against 0.6 s
-    here. It also does not terminate if a damaged file claims 2^40 of them."""
+    """A reader of everything before the weights, in file order (ggml's docs/gguf.md). The gguf package's reader makes several arrays of
+    every token and merge: 14 s for the vocabulary of Llama 3 against 0.6 s here. It also does not terminate if a damaged file claims 2^40
+    of them."""
 
     def __init__(self, data: mmap) -> None:
         self.data = data

@@ -59,9 +59,9 @@ class Chooser:
     experts: int
     imatrix: bool = False
     """An importance matrix was used: IQ3_XXS, IQ4_NL, IQ4_XS, Q4_0 and Q5_0 then choose other types for some ffn_down tensors."""
+    keeps_experts: bool = False  # experts published in MXFP4 (gpt-oss) keep those blocks in every file type
     tied: bool = False
-    values: int = 0
-    """Number of tensors with a value projection, including fused ones."""
+    values: int = 0  # number of tensors with a value projection, including fused ones
     seen: dict[str, int] = field(default_factory=dict[str, int])
 
     def types(self, slots: Sequence[Slot]) -> list[str]:
@@ -76,8 +76,8 @@ class Chooser:
         flat = slot.rows == 1 and slot.copies == 1
         if flat or not slot.name.endswith(".weight") or slot.name.endswith(UNQUANTISED_TENSORS):
             return "F32"
-        if base in FLOATS:
-            return base
+        if base in FLOATS or (self.keeps_experts and slot.copies > 1):
+            return "MXFP4" if self.keeps_experts and slot.copies > 1 else base
         chosen = self._chosen(slot, base)
         if slot.columns % BLOCKS[chosen][0]:
             chosen = TYPE_FOR_ODD_ROWS.get(chosen, "IQ4_NL")

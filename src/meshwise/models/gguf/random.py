@@ -11,8 +11,7 @@ import numpy as np
 
 from meshwise.errors import UserError
 
-WEIGHT_STD = 0.02
-"""Standard deviation of the weights: HF's initializer_range of nearly every model."""
+WEIGHT_STD = 0.02  # standard deviation of the weights: HF's initializer_range of nearly every model
 POOL_BLOCKS = 4093
 """Random blocks that a tensor repeats. A prime, so that rows, which have a power of two of blocks, do not all repeat the same ones."""
 CHUNK_BYTES = 1 << 24

@@ -16,23 +16,22 @@ from meshwise.models import find
 from meshwise.models.count import flat
 from meshwise.models.formats import split_model_name
 from meshwise.models.model import Model
+from meshwise.output import Drawn
 from meshwise.plan.pick import ranking
 from meshwise.plan.pick.ask import PickAsk
-from meshwise.plan.pick.trial import Failure, Machine, Trial, best, machine, too_large
+from meshwise.plan.pick.trial import LEAST_BITS, Failure, Machine, Trial, best, machine, too_large
 from meshwise.plan.serve.choice import doubts
 from meshwise.plan.serve.energy import served
 from meshwise.units import GIB
 
-Starter = Callable[[ServeQuestion, ServeLayout, Offer], tuple[str, ...]]
-"""Returns the lines that download and start a model."""
+Starter = Callable[[ServeQuestion, ServeLayout, Offer], tuple[str, ...]]  # returns the lines that download and start a model
 
 
 @dataclass(frozen=True, kw_only=True)
 class Picked:
     """One model in the format, engine and layout that suit the machine."""
 
-    model: str
-    """Its hub id, or the file of the user."""
+    model: str  # its hub id, or the file of the user
     preset: str
     format: str
     engine: str
@@ -40,57 +39,39 @@ class Picked:
     speed: float
     """Tokens per second of one request with half of the context in use; prompt tokens per second of an embedding model."""
     low: float
-    high: float
-    """90% of measured tokens/s lie between these; 0 for an embedding model, whose interval is not known."""
-    throughput: float
-    """Tokens per second of all users, prompts included."""
-    uncertain: str
-    """Why the interval is wide."""
-    memory: float
-    """Bytes on the fullest device."""
-    capacity: float
-    """Bytes of that device."""
-    spare: float
-    """Bytes that it has left."""
+    high: float  # 90% of measured tokens/s lie between these; 0 for an embedding model, whose interval is not known
+    throughput: float  # tokens per second of all users, prompts included
+    uncertain: str  # why the interval is wide
+    memory: float  # bytes on the fullest device
+    capacity: float  # bytes of that device
+    spare: float  # bytes that it has left
     host_bytes: float
     context: int
-    longest: int
-    """The longest context that fits and that it was trained for."""
+    longest: int  # the longest context that fits and that it was trained for
     licence: str
     date: str
-    scores: dict[str, float]
-    """Published scores for the use, in percent; empty where none is known."""
+    scores: dict[str, float]  # published scores for the use, in percent; empty where none is known
     source: str
     url: str
-    recalled: bool
-    """Whether the scores were written down from memory of the source."""
-    watts: float
-    """At the wall while it answers; 0 where the chip states no power limit."""
-    kwh: float
-    """Of a million output tokens."""
-    grams: tuple[float, ...]
-    """Grams of CO2 of a million output tokens: at the mean of the grid, its best and its worst hour."""
-    quality: str
-    """What is published of the loss in this format."""
+    recalled: bool  # whether the scores were written down from memory of the source
+    watts: float  # at the wall while it answers; 0 where the chip states no power limit
+    kwh: float  # of a million output tokens
+    grams: tuple[float, ...]  # grams of CO2 of a million output tokens: at the mean of the grid, its best and its worst hour
+    quality: str  # what is published of the loss in this format
     commands: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pick:
+class Pick(Drawn):
     """The answer to a PickAsk."""
 
     ask: PickAsk
-    on: str
-    """The machine as `--on` names it."""
-    machine: str
-    """Its devices in words."""
-    models: tuple[Picked, ...]
-    """Models with published scores, the best first."""
-    unranked: tuple[Picked, ...]
-    """Models that fit too, and whose scores for this use are not known here."""
+    on: str  # the machine as `--on` names it
+    machine: str  # its devices in words
+    models: tuple[Picked, ...]  # models with published scores, the best first
+    unranked: tuple[Picked, ...]  # models that fit too, and whose scores for this use are not known here
     too_large: int
-    too_slow: int
-    """Models with better scores that were passed over."""
+    too_slow: int  # models with better scores that were passed over
 
     @property
     def best(self) -> Picked:
@@ -194,21 +175,26 @@ def _words(on: Machine) -> str:
 
 def nothing(ask: PickAsk, on: Machine, failures: list[Failure]) -> DoesNotFit:
     """Return the error for a machine on which nothing fits or is fast enough: what is nearest, and what it lacks."""
-    head = f"no model for {ask.purpose} runs on {on.text} with {ask.tokens:,} tokens of context at {ask.speed:g} tokens/s"
+    fast = f" at {ask.speed:g} tokens/s" if ask.speed else ""
+    head = f"no model for {ask.purpose} runs on {on.text} with {ask.tokens:,} tokens of context{fast}"
     slow = [failure for failure in failures if failure.speed]
     if slow:
         fastest = max(slow, key=lambda failure: failure.speed)
         return DoesNotFit(f"{head}: the fastest that fits, {fastest.offer.id} in {fastest.format}, gives {fastest.speed:.3g}")
-    missing = [failure for failure in failures if failure.missing]
-    if not missing:
-        small = min(failures, key=lambda failure: _model(failure.offer.id).params, default=None)
-        if small is None:
-            return DoesNotFit(head)
-        need, have = _model(small.offer.id).params * 4.85 / 8, on.bytes
-        lacks = units.show(max(1.0, need - have), "bytes", binary=True, digits=2)
-        size = units.show(need, "bytes", binary=True, digits=2)
-        why = f" ({small.reason})" if small.reason else f": its weights in Q4_K_M take {size}, {lacks} more than there are"
-        return DoesNotFit(f"{head}: the smallest is {small.offer.id}{why}")
-    near = min(missing, key=lambda failure: failure.missing)
-    lacks = units.show(near.missing, "bytes", binary=True, digits=2)
-    return DoesNotFit(f"{head}: the smallest, {near.offer.id} in {near.format}, needs {lacks} more on its fullest device")
+    short = [failure for failure in failures if failure.missing]
+    if short:
+        near = min(short, key=lambda failure: failure.missing)
+        lacks = units.show(near.missing, "bytes", binary=True, digits=2)
+        return DoesNotFit(f"{head}: the smallest, {near.offer.id} in {near.format}, needs {lacks} more on its fullest device")
+    refused = [failure for failure in failures if failure.reason]
+    if refused:  # the context, for the most part
+        nearest = max(refused, key=lambda failure: _model(failure.offer.id).decoder.context or 0)
+        return DoesNotFit(f"{head}: the nearest, {nearest.offer.id}, {nearest.reason}")
+    if not failures:
+        return DoesNotFit(head)
+    small = min(failures, key=lambda failure: _model(failure.offer.id).params)
+    size = _model(small.offer.id).params * LEAST_BITS / 8
+    need, lacks = (units.show(value, "bytes", binary=True, digits=2) for value in (size, size - on.bytes))
+    return DoesNotFit(
+        f"{head}: the weights of the smallest, {small.offer.id}, take {need} in 4 bits, {lacks} more than there are"
+    )

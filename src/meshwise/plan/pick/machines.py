@@ -5,8 +5,9 @@ from typing import Any
 
 from meshwise import units
 from meshwise.catalogue import records
-from meshwise.catalogue.chips import Chip, Price, chips
-from meshwise.catalogue.releases import Offer, offers
+from meshwise.catalogue.chips import Chip, chips
+from meshwise.catalogue.prices import Price, purchase, rental
+from meshwise.catalogue.releases import offers
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.count import flat
 from meshwise.plan.pick import ranking
@@ -14,8 +15,7 @@ from meshwise.plan.pick.answer import Picked, Starter, fitting, row
 from meshwise.plan.pick.ask import PickAsk
 from meshwise.plan.pick.trial import machine
 
-COUNTS = (1, 2, 4, 8)
-"""Devices of one machine that are tried."""
+COUNTS = (1, 2, 4, 8)  # devices of one machine that are tried
 KINDS = ("gpu", "apple", "cpu")
 
 
@@ -24,10 +24,8 @@ class Affordable:
     """A machine within the price, and the best model that it runs."""
 
     on: str
-    dollars: float
-    """To buy its devices, or to rent them for an hour."""
-    date: str
-    """Day of the list price."""
+    dollars: float  # to buy its devices, or to rent them for an hour
+    date: str  # day of the list price
     source: str
     best: Picked
 
@@ -69,8 +67,12 @@ def answer(ask: PickAsk, start: Starter) -> Machines:
             continue
         if trials:
             best = row(one, trials[0], start)
-            rank = _place(order, trials[0].offer)
-            found.append((rank, Affordable(on=text, dollars=dollars, date=price.date, source=price.source, best=best)))
+            found.append(
+                (
+                    order.index(trials[0].offer),
+                    Affordable(on=text, dollars=dollars, date=price.date, source=price.source, best=best),
+                )
+            )
     if not found:
         limit = units.show(ask.rent, "dollars/s") if ask.rent else f"${ask.buy:,.0f}"
         raise DoesNotFit(
@@ -78,10 +80,6 @@ def answer(ask: PickAsk, start: Starter) -> Machines:
         )
     found.sort(key=lambda pair: (pair[0], pair[1].dollars))
     return Machines(ask=ask, machines=tuple(one for _, one in found[: ask.top]))
-
-
-def _place(order: list[Offer], offer: Offer) -> int:
-    return order.index(offer)
 
 
 def _affordable(ask: PickAsk) -> list[tuple[str, Price, float]]:
@@ -101,5 +99,4 @@ def _affordable(ask: PickAsk) -> list[tuple[str, Price, float]]:
 
 def _price(chip: Chip, *, rented: bool) -> Price | None:
     """Return the latest list price of a chip, to rent it or to buy it."""
-    prices = [price for price in chip.prices if (price.rent is not None) == rented]
-    return max(prices, key=lambda price: price.date, default=None)
+    return rental(chip.prices) if rented else purchase(price for price in chip.prices if price.kind != "in a server")

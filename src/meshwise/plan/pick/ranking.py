@@ -17,12 +17,10 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
     "embedding": ("MTEB multilingual",),
 }
 """Benchmarks that say most about a use, the most telling first."""
-ROUNDS = 60
-"""Turns of fitting abilities and difficulties; the largest change of an ability in the last one is below 0.01."""
+ROUNDS = 60  # turns of fitting abilities and difficulties; the largest change of an ability in the last one is below 0.01
 SHRINKAGE = 0.25
 """Scores at the mean that a model counts as having in addition: one of two scores says less than the mean of eight."""
-LEAST, MOST = 0.5, 99.5
-"""Percent between which scores are kept, so that their logit is finite."""
+LEAST, MOST = 0.5, 99.5  # percent between which scores are kept, so that their logit is finite
 
 
 def order(use: str, given: Sequence[Offer]) -> list[Offer]:

@@ -23,18 +23,17 @@ than four bits lose so much that the scores of a model say little about them; th
 PROMPT, OUTPUT = 512, 128
 TOWER_BYTES = 1.5 * 2.0**30
 """Kept free for the vision tower and its buffers, which are loaded beside the language model: towers have 0.4 to 0.7 billion parameters."""
-SYSTEM_SHARE, SYSTEM_BYTES = 0.1, 2 * 2.0**30
-"""Share of a memory, and bytes at least, that stay with the operating system where it uses the same: on a CPU, an APU, a DGX Spark."""
-LEAST_BITS = 4.2
-"""Bits per weight of the narrowest format that is tried."""
+SYSTEM_SHARE, SYSTEM_BYTES, MOST_SYSTEM = 0.1, 2 * 2.0**30, 0.25
+"""Share of a memory, and bytes at least, that stay with the operating system where it uses the same: on a CPU, an APU, a DGX Spark; of a
+small memory a quarter."""
+LEAST_BITS = 4.2  # bits per weight of the narrowest format that is tried
 
 
 @dataclass(frozen=True)
 class Machine:
     """The devices that models are tried on."""
 
-    text: str
-    """As `--on` names them."""
+    text: str  # as `--on` names them
     cluster: Cluster
 
     @cached_property
@@ -60,7 +59,7 @@ class Machine:
     def kept(self) -> float:
         """Bytes of a device that stay with the operating system; 0 where devices have a memory of their own, or the driver keeps some."""
         shared = [chip.memory for chip in self.chips if chip.kind == "cpu" or (chip.kind == "gpu" and not chip.host)]
-        return max((max(SYSTEM_BYTES, SYSTEM_SHARE * memory) for memory in shared), default=0.0)
+        return max((max(min(SYSTEM_BYTES, MOST_SYSTEM * memory), SYSTEM_SHARE * memory) for memory in shared), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -91,10 +90,8 @@ class Failure:
 
     offer: Offer
     format: str
-    missing: float = 0.0
-    """Bytes that the fullest device lacks, where memory is what is missing."""
-    speed: float = 0.0
-    """Tokens per second, where they are too few."""
+    missing: float = 0.0  # bytes that the fullest device lacks, where memory is what is missing
+    speed: float = 0.0  # tokens per second, where they are too few
     reason: str = ""
 
 
@@ -184,13 +181,13 @@ def tried(ask: PickAsk, on: Machine, offer: Offer, model: Model, engine: Engine,
     except UserError as error:
         return Failure(offer, fmt, reason=str(error))
     hosted = bool(q.cluster.node.host.memory)
+    spare = max(on.kept, TOWER_BYTES if ask.purpose == "vision" else 0.0 if q.runtime.paged else SPARE_BYTES)
     if not hosted:  # the memory of the host is not known: no layers are kept there
         lacking = (q.weights.bytes - sum(q.rooms)) / len(q.rooms)
         if lacking > 0:
-            return Failure(offer, q.weights.format, missing=lacking)
+            return Failure(offer, q.weights.format, missing=lacking + spare)
         q = replace(q, engine=replace(q.engine, offload=False))
     found = search(q)
-    spare = max(on.kept, TOWER_BYTES if ask.purpose == "vision" else 0.0 if q.runtime.paged else SPARE_BYTES)
     fitting = [one for one in found.options if one.spare >= spare and (hosted or on_cards(one)) and not one.pool]
     if not fitting:
         lacking = min((spare - one.spare for one in (*found.options, *found.misses) if on_cards(one)), default=0.0)

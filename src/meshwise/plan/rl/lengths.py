@@ -14,8 +14,7 @@ from meshwise.errors import UserError
 
 KEYS = ("answer", "output", "response_length", "completion_length", "output_len", "tokens", "length")
 """Keys of a JSONL row that state the tokens of an answer."""
-MAX_DEVIATION = 3.0
-"""Largest standard deviation of the logarithm of a length that is tried."""
+MAX_DEVIATION = 3.0  # largest standard deviation of the logarithm of a length that is tried
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Answers:
     number: int
     mean: float
     longest: float
-    samples: tuple[int, ...] = ()
-    """Measured lengths, in order of their size; () where only mean and longest are known."""
+    samples: tuple[int, ...] = ()  # measured lengths, in order of their size; () where only mean and longest are known
 
     @classmethod
     def of(cls, samples: Sequence[int], number: int, limit: int) -> "Answers":

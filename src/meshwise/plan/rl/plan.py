@@ -25,16 +25,12 @@ class RolloutPlan:
     """The splits of the devices for a question, the fastest first."""
 
     kind: ClassVar[str] = "rollout"
-    format: ClassVar[int] = 1
-    """Number of the file format: a plan.json with another one is refused."""
+    format: ClassVar[int] = 1  # number of the file format: a plan.json with another one is refused
     ask: TrainAsk
     splits: tuple[Split, ...]
-    program: str
-    """Key of the program."""
-    framework: str
-    """Its name, and that of the training framework of the fastest split."""
-    answers: int
-    """Answers per step."""
+    program: str  # key of the program
+    framework: str  # its name, and that of the training framework of the fastest split
+    answers: int  # answers per step
     mean_answer: float
     longest_answer: float
     notes: tuple[str, ...] = field(default=())

@@ -20,14 +20,10 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.search import divisors, search
 
 STATES = ("weights", "gradients", "optimizer")
-LAYOUTS_SEARCHED = 16
-"""Layouts to ask the search for, of each of which it keeps near-ties: few fit beside the other models."""
-SMALLER_MEMORY_FACTOR = 0.98
-"""A slower training phase is worth trying where it leaves at least 2% more memory to the engine."""
-RESIDENT_MEMORY_KINDS = ("weights", "optimizer", "context")
-"""Kinds of memory that stay on a device while answers are generated."""
-PACKED_SHARE = 0.95
-"""Share of a packed row that answers fill: rows of --seq tokens, the longest answers first."""
+LAYOUTS_SEARCHED = 16  # layouts to ask the search for, of each of which it keeps near-ties: few fit beside the other models
+SMALLER_MEMORY_FACTOR = 0.98  # a slower training phase is worth trying where it leaves at least 2% more memory to the engine
+RESIDENT_MEMORY_KINDS = ("weights", "optimizer", "context")  # kinds of memory that stay on a device while answers are generated
+PACKED_SHARE = 0.95  # share of a packed row that answers fill: rows of --seq tokens, the longest answers first
 MIN_CUT_TOKENS = 4096
 """Tokens of a sequence on each device of context parallelism, at least: recipes of these programs cut longer sequences only."""
 PADDED_TOGETHER = 4
@@ -44,12 +40,9 @@ class Training:
     axes: dict[str, int | str]
     phases: dict[str, float]
     """Seconds by phase: passes for log-probabilities, of reference, teacher, critic and reward model, and the update."""
-    roles: dict[str, float]
-    """Bytes of a device by role: policy, reference, teacher, critic, reward, activations, other."""
-    resident: float
-    """Bytes that stay while answers are generated, unless they are moved to host memory."""
-    mfu: float
-    """FLOPs of the update over what the devices could do in its seconds."""
+    roles: dict[str, float]  # bytes of a device by role: policy, reference, teacher, critic, reward, activations, other
+    resident: float  # bytes that stay while answers are generated, unless they are moved to host memory
+    mfu: float  # FLOPs of the update over what the devices could do in its seconds
 
     @property
     def seconds(self) -> float:

@@ -24,8 +24,7 @@ from meshwise.plan.serve import lookup
 from meshwise.plan.serve.option import Option
 from meshwise.plan.serve.search import with_memory, with_speed
 
-MOMENTS = 40
-"""Moments of a rollout at which a step of decoding is evaluated."""
+MOMENTS = 40  # moments of a rollout at which a step of decoding is evaluated
 EAGER_LAYER_SECONDS = 1.6e-4
 """Host seconds to launch the kernels of a layer one by one, where the calibration of the engine has none: that of vLLM (data/serving)."""
 RDMA_RATE, RDMA_LATENCY_SECONDS = 12e9, 2e-6
@@ -40,12 +39,10 @@ class Engine:
 
     option: Option
     tp: int
-    sequences: int
-    """The most answers at once, by its settings."""
+    sequences: int  # the most answers at once, by its settings
     launch: float
     """Seconds in which the host launches the kernels of a step one by one, while the device computes; 0 with CUDA graphs."""
-    between: float
-    """Seconds between two steps in which the device waits for the host."""
+    between: float  # seconds between two steps in which the device waits for the host
 
     @property
     def cost(self) -> PassCost:
@@ -85,13 +82,10 @@ class Rollout:
     layout: str
     tp: int
     engines: int
-    at_once: int
-    """Answers that are generated at once, on all devices."""
+    at_once: int  # answers that are generated at once, on all devices
     seconds: float
-    tail: float
-    """Seconds in which fewer than half of these are still generated."""
-    weights: float
-    """Bytes of the fullest device."""
+    tail: float  # seconds in which fewer than half of these are still generated
+    weights: float  # bytes of the fullest device
     cache: float
 
 
@@ -187,13 +181,8 @@ def generate(ask: TrainAsk, engine: Engine, cluster: Cluster, devices: int, answ
     return Rollout(
         layout=layout.name, tp=engine.tp, engines=copies, at_once=min(answers.number, slots * copies),
         seconds=seconds + prompts, tail=tail, weights=engine.weights,
-        cache=min(1.0, held / engine.cache_tokens) * _cache_bytes(engine, footprint[0].compute),
+        cache=min(1.0, held / engine.cache_tokens) * max(0.0, engine.option.rooms[0] - engine.weights - footprint[0].compute),
     )  # fmt: skip
-
-
-def _cache_bytes(engine: Engine, compute: float) -> float:
-    """Return the bytes of cache that a device of the engine has."""
-    return max(0.0, engine.option.rooms[0] - engine.weights - compute)
 
 
 def _decoded(engine: Engine, lengths: Sequence[float], slots: int, number: int, prompt: int) -> tuple[float, float]:

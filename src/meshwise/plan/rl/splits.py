@@ -1,7 +1,7 @@
 """Splits: every way to share devices between training and generation that a program has, each with the seconds of its phases."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshwise.catalogue.rl_programs import Overheads, RlProgram, Trainer
 from meshwise.cost.train.parameters import finetuned
@@ -12,14 +12,10 @@ from meshwise.plan.rl.roles import Training, part_of, trainings
 from meshwise.plan.rl.rollout import Engine, Rollout, engines, generate
 
 COLOCATED = "all devices in turn"
-UNLINKED_RATE = 16e9
-"""Bytes per second between devices of which no link is known: PCIe 3.0 x16."""
-HOST_SHARE = 0.5
-"""Share of the bandwidth to host memory at which states move: pageable and pinned buffers mixed. An assumption."""
-KEPT_FREE = 0.04
-"""Share of a device's memory that an engine leaves to what stays of training."""
-EIGHTHS = (1, 2, 3, 4, 5, 6, 7)
-"""Parts of the devices, of eight, that may generate where there are more ways than these."""
+UNLINKED_RATE = 16e9  # bytes per second between devices of which no link is known: PCIe 3.0 x16
+HOST_SHARE = 0.5  # share of the bandwidth to host memory at which states move: pageable and pinned buffers mixed. An assumption.
+KEPT_FREE = 0.04  # share of a device's memory that an engine leaves to what stays of training
+EIGHTHS = (1, 2, 3, 4, 5, 6, 7)  # parts of the devices, of eight, that may generate where there are more ways than these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,34 +26,26 @@ class Split:
     mode: str
     train_devices: int
     rollout_devices: int
-    step: float
-    """Seconds per step: the sum of the phases."""
-    interval: tuple[float, float]
-    """Seconds of a step: 90% of measured steps lie between."""
+    step: float  # seconds per step: the sum of the phases
+    interval: tuple[float, float]  # seconds of a step: 90% of measured steps lie between
     phases: dict[str, float]
     """Seconds by phase as training devices see them: where others generate meanwhile, `rollout` is the time that they wait for answers."""
     phase_intervals: dict[str, tuple[float, float]]
-    rollout_seconds: float
-    """Seconds of the whole generation, however much of it is hidden."""
-    tail_seconds: float
-    """Seconds of it in which fewer than half of the answers at once are still generated."""
+    rollout_seconds: float  # seconds of the whole generation, however much of it is hidden
+    tail_seconds: float  # seconds of it in which fewer than half of the answers at once are still generated
     training_seconds: float
     answers_per_second: float
-    tokens_per_second: float
-    """Tokens of answers."""
+    tokens_per_second: float  # tokens of answers
     update_mfu: float
-    memory: dict[str, float]
-    """Bytes of the fullest training device by role, and of the engine on a generating device."""
-    peaks: dict[str, float]
-    """Bytes of the fullest device while it trains and while it generates."""
+    memory: dict[str, float]  # bytes of the fullest training device by role, and of the engine on a generating device
+    peaks: dict[str, float]  # bytes of the fullest device while it trains and while it generates
     framework: str
     train_layout: str
     train_axes: dict[str, int | str]
     rollout_layout: str
     engine_tp: int
     engine_share: float
-    at_once: int
-    """Answers that are generated at once."""
+    at_once: int  # answers that are generated at once
     dollars_per_hour: float | None
 
     @property
@@ -72,8 +60,7 @@ class Setting:
 
     ask: TrainAsk
     program: RlProgram
-    questions: tuple[tuple[Trainer, Question], ...]
-    """The question with each training framework of the program."""
+    questions: tuple[tuple[Trainer, Question], ...]  # the question with each training framework of the program
     answers: Answers
     overheads: Overheads
 
@@ -203,8 +190,3 @@ def _reload(s: Setting, rollout: Rollout, together: bool) -> float:
         return size / (s.overheads.reload * (link.bandwidth if link else UNLINKED_RATE))
     network = q.cluster.network
     return size * min(1.0, inside / rollout.tp) / (s.overheads.reload * (network.bandwidth if network else UNLINKED_RATE))
-
-
-def with_question(s: Setting, q: Question) -> Setting:
-    """Return the setting on another cluster."""
-    return replace(s, questions=tuple((trainer, replace(one, cluster=q.cluster)) for trainer, one in s.questions))

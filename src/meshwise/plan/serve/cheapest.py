@@ -9,6 +9,7 @@ from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
+from meshwise.plan.axes import with_one_seller
 from meshwise.plan.serve import lookup
 from meshwise.plan.serve.capacity import max_rate
 from meshwise.plan.serve.choice import choice, on_cards
@@ -17,8 +18,7 @@ from meshwise.plan.serve.vary import ServePoint, ServePoints
 from meshwise.plan.vary import Value
 from meshwise.units import GIB
 
-DEVICES_PER_HOST = 8
-"""Devices of one host: a replica has at most as many, and replicas may be on any number of hosts."""
+DEVICES_PER_HOST = 8  # devices of one host: a replica has at most as many, and replicas may be on any number of hosts
 MAX_DEVICES = 4096
 
 
@@ -26,6 +26,7 @@ def answer(ask: ServeAsk) -> ServePoints:
     """Find the fewest devices of each chip that serve the load within the targets. `on` lists chips (h100-sxm,l40s); without it, all
     accelerators that are rented out are tried. DoesNotFit where none serves it."""
     names = [name.strip() for name in ask.on.split(",") if name.strip()] if ask.on else _rented()
+    ask = with_one_seller(ask, [_chip(name).key for name in names])
     found: list[ServePoint] = []
     model: Model | None = None
     for name in names:
@@ -66,8 +67,8 @@ def _fewest(ask: ServeAsk, chip: Chip, model: Model | None) -> tuple[ServePoint,
         q = _on_one_host(ask, chip, model)
     except UserError as error:
         return _point(ask, chip, DEVICES_PER_HOST, refusal=str(error)), model
-    found = search(q)
-    whole = [option for option in found.options if on_cards(option) and not option.pool]
+    found = search(q, pools=False)
+    whole = [option for option in found.options if on_cards(option)]
     if not whole:
         missing = f": {found.misses[0].layout.name} lacks {-found.misses[0].spare / GIB:.1f} GiB" if found.misses else ""
         return _point(ask, chip, len(q.cards), refusal=f"does not fit on {len(q.cards)}{missing}"), q.model
@@ -119,7 +120,7 @@ def _with_fewest_copies(q: ServeQuestion, option: Option, least: int, most: int)
     """Return a layout in as few replicas as meet the targets, from `least` to `most`, by bisection; None where no number does."""
     if least > most:
         return None
-    first = _copied(q, option, least)
+    first = option if least == option.layout.replicas else _copied(q, option, least)
     if meets(q, first):
         return first
     found = _copied(q, option, most)

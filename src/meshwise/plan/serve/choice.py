@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from meshwise.catalogue import calibrations
 from meshwise.catalogue.records import stored
-from meshwise.cost.serve.distance import distance, is_of
+from meshwise.cost.serve.distance import POOLS_STD, is_of, terms
 from meshwise.cost.serve.layouts import ServeLayout, subcluster
 from meshwise.cost.serve.load.requests import NOTHING_SERVED, Load, Percentiles
 from meshwise.cost.serve.passes.speed import Speed
@@ -14,8 +14,11 @@ from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, weights
 from meshwise.plan.serve.search import UNQUANTISED, Option, largest_context, meets, with_memory, with_speed
 
-INTERVAL_STDS = 1.6449
-"""90% of a normal distribution lie within this many standard deviations of the mean."""
+INTERVAL_STDS = 1.6449  # 90% of a normal distribution lie within this many standard deviations of the mean
+
+BUFFERS_SPREAD = 0.15
+"""Standard deviation of compute buffers and context over the predicted ones. An assumption: measured buffers of llama.cpp are predicted to
+0.01 MiB (docs/models/serving-speed.md), those of other engines and drivers were not compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,12 @@ class ServeChoice:
     dollars_per_million_out: float | None
 
     @property
+    def p_fit(self) -> float:
+        """Probability that it fits: weights and cache are exact, buffers and the driver's context are not."""
+        stds = (device.spare / max(BUFFERS_SPREAD * (device.compute + device.context), 1.0) for device in self.devices)
+        return 0.5 * (1 + math.erf(min(stds, default=math.inf) / math.sqrt(2)))
+
+    @property
     def hourly(self) -> float | None:
         """Dollars per hour of all devices."""
         return self.dollars_per_million * self.throughput / 1e6 * 3600 if self.dollars_per_million is not None else None
@@ -171,15 +180,21 @@ def interval(q: ServeQuestion, option: Option) -> tuple[float, float]:
 
 
 def spread_of(q: ServeQuestion, option: Option) -> float:
-    """Return the standard deviation of ln(predicted / measured): that of the calibration, and more with the distance from what it was
-    fitted on."""
+    """Return the standard deviation of ln(predicted / measured)."""
+    return math.hypot(*spreads(q, option).values())
+
+
+def spreads(q: ServeQuestion, option: Option) -> dict[str, float]:
+    """Return the causes of the standard deviation of ln(predicted / measured): the errors of the calibration, and the distance from what
+    it was fitted on."""
     assert option.speed
     parts = option.speed.decode
     chip = q.cards[option.layout.cards[0]].chip
     fitted = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine)
     unmeasured = parts["host"] + (parts["hops"] if option.layout.hosts > 1 else 0.0)
     unmeasured += 0.0 if fitted.all_reduces and option.layout.hosts == 1 else parts["reduce"]
-    return distance(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step, untested=_untested(q, option))
+    of_one = terms(fitted, chip, experts=q.experts, unmeasured=unmeasured / option.speed.step, untested=_untested(q, option))
+    return {**of_one, "pools of their own for prompts": POOLS_STD if option.pool else 0.0}
 
 
 def _untested(q: ServeQuestion, option: Option) -> bool:

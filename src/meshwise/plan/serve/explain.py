@@ -12,8 +12,10 @@ from meshwise.cost.serve.layouts import layouts, tensor_parallel_sizes, unit
 from meshwise.cost.serve.load.requests import Targets
 from meshwise.cost.serve.passes.speed import Batch
 from meshwise.cost.serve.question import ServeQuestion
+from meshwise.errors import UserError
 from meshwise.models.formats import FORMATS, as_gguf, weights
 from meshwise.plan.serve.choice import contexts, largest_format, on_cards
+from meshwise.plan.serve.refusal import NOTABLE_GAIN, narrower_cache
 from meshwise.plan.serve.search import Found, Option, largest_context, search, with_memory, with_speed, worth
 from meshwise.plan.serve.words import tokens
 from meshwise.units import GIB
@@ -34,7 +36,14 @@ def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
     suggested."""
     best = found.options[0]
     fits, *room = _fit(q, best)
-    lines = [fits, *_cards(q, found), *([] if named else _other_engine(q, best)), *_splits(q, found)]
+    lines = [
+        fits,
+        *narrower_cache(q, found),
+        *_experts(q, found),
+        *_cards(q, found),
+        *([] if named else _other_engine(q, best)),
+        *_splits(q, found),
+    ]
     return [*lines, *room, *_users(q, best), *_links(q, _option_with_link(q, found)), *_power(q, best)]
 
 
@@ -78,6 +87,21 @@ def _fit(q: ServeQuestion, best: Option) -> Iterator[str]:
     if wider:
         same = wider[0] == q.weights.format
         yield f"Most precise common format that fits in this layout: {'this one' if same else wider[0]}, {_gib(wider[1])}."
+
+
+def _experts(q: ServeQuestion, found: Found) -> Iterator[str]:
+    """Yield what the experts of one more layer in host memory free, and what they cost or gain."""
+    best = found.options[0]
+    fewer = next((option for option in found.options if option.layout.expert_layers), None)
+    if fewer is None or fewer.layout.expert_layers >= len(q.model.layers):
+        return
+    layout = replace(fewer.layout, expert_layers=fewer.layout.expert_layers + 1)
+    more = with_speed(q, with_memory(q, layout))
+    if more.fits and (fewer is best or worth(q, more) > NOTABLE_GAIN * worth(q, best)):
+        yield (
+            f"With one more layer of experts on the CPU ({layout.expert_layers}): {_rate(more)} instead of {_rate(best)} tokens/s, and "
+            f"{_gib(more.spare)} instead of {_gib(best.spare)} free."
+        )
 
 
 # One more device.
@@ -226,8 +250,7 @@ def compute_bound(option: Option) -> int:
 
 
 def _computes(option: Option, users: int) -> bool:
-    """Return whether a decode step of one replica at this batch is compute-bound: products show once they take half as long as
-    reading."""
+    """Return whether a decode step of one replica at this batch is compute-bound: products show once they take half as long as reading."""
     if option.cost is None:
         return False
     weights, _, compute, *_ = option.cost.parts(Batch(users, (0.0,) * len(option.cost.d.windows)))
@@ -283,10 +306,13 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
     engine = find_engine(name)
     kind = {"q8_0": "fp8", "q4_0": "fp8", "fp8": "q8_0"}.get(q.work.kv, "f16")
     fmt = as_gguf(FORMATS[form]) if engine.gguf else FORMATS[form]
+    try:
+        stored = weights(q.model, fmt)
+    except UserError:  # llama.cpp does not run this model
+        return []
     other = replace(
-        q, engine=engine, runtime=runtime_of(engine, q.model.model_type), weights=weights(q.model, fmt),
-        work=replace(q.work, kv=kind),
-    )  # fmt: skip
+        q, engine=engine, runtime=runtime_of(engine, q.model.model_type), weights=stored, work=replace(q.work, kv=kind)
+    )
     found = search(other)
     if not found.options or not on_cards(found.options[0]):
         near = found.misses[0] if found.misses else None
@@ -299,10 +325,10 @@ def _other_engine(q: ServeQuestion, best: Option) -> list[str]:
         return []
     gain = worth(other, rival) / worth(q, best) - 1
     verdict = f"{abs(gain):.1%} {'faster' if gain > 0 else 'slower'}" if abs(gain) >= 0.0005 else "as fast"
-    whole, unit = f"{tokens(rival.throughput)} tokens/s in all", ""
+    whole, unit = f"{tokens(rival.throughput)} instead of {tokens(best.throughput)} tokens/s in all", ""
     if q.load.rate:
         whole, unit = f"{units.show(rival.report.e2e.mean, 'seconds', digits=3)} each", " tokens/s"
-    then = f"{_rate(rival)}{unit} per request after its prompt"
+    then = f"{_rate(rival)}{unit} instead of {_rate(best)} per request after its prompt"
     reduces = ""
     if rival.speed and rival.layout.tp > 1:
         reduces = f", all-reduces take {100 * rival.speed.decode['reduce'] / rival.speed.step:.0f}% of a step"

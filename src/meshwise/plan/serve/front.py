@@ -9,6 +9,7 @@ from meshwise.cost.parts import SERVE_WORDS
 from meshwise.cost.serve.passes.speed import Speed
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
+from meshwise.output import Drawn
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve import lookup
 from meshwise.plan.serve.choice import split_cost
@@ -23,27 +24,20 @@ class FrontPoint:
     """One layout at one number of concurrent users."""
 
     name: str
-    users: int
-    """Users of all replicas."""
+    users: int  # users of all replicas
     devices: int
-    per_user: float
-    """Tokens per second of one request after its first token."""
-    per_device: float
-    """Output tokens per second of one device, prompts included."""
+    per_user: float  # tokens per second of one request after its first token
+    per_device: float  # output tokens per second of one device, prompts included
     ttft: float
-    part: str
-    """The largest part of a decode step, by its name in SERVE_PARTS."""
-    bound: str
-    """`part` in words."""
-    share: float
-    """Its share of the step."""
+    part: str  # the largest part of a decode step, by its name in SERVE_PARTS
+    bound: str  # `part` in words
+    share: float  # its share of the step
     dollars_per_million_in: float | None
-    dollars_per_million_out: float | None
-    """Rent per million prompt and output tokens: each pays for the time that it takes."""
+    dollars_per_million_out: float | None  # rent per million prompt and output tokens: each pays for the time that it takes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Front:
+class Front(Drawn):
     """Points that no other one beats in both figures, the fastest for a user first."""
 
     ask: ServeAsk

@@ -19,20 +19,18 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.models import find
 from meshwise.models.formats import FORMATS, SAME_IN_GGUF, Format, Weights, as_gguf, split_model_name, weights
 from meshwise.models.model import Model
+from meshwise.models.tensors import stored_by_llamacpp
 from meshwise.plan.ask import ServeAsk
 
 MAX_CARDS = 4096
 MAX_DRAFT_TOKENS = 16
-STRICTNESS = {"mean": 0, "p50": 0, "p95": 1, "p99": 2}
-"""Quantiles of targets by how much they demand."""
-DEFAULT_CONTEXT_TOKENS = 8192
-"""Tokens of one request where no context is given, if the model was trained for as many."""
+STRICTNESS = {"mean": 0, "p50": 0, "p95": 1, "p99": 2}  # quantiles of targets by how much they demand
+DEFAULT_CONTEXT_TOKENS = 8192  # tokens of one request where no context is given, if the model was trained for as many
 UNITS_OF_FORMAT = {"fp8": "fp8", "nvfp4": "fp4"}
 """Formats whose products need units of their own, and the rate that a chip with these units states."""
-KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs"}
+KINDS = {"gpu": "GPUs", "apple": "Apple chips", "cpu": "CPUs", "tpu": "TPUs", "npu": "NPUs"}
 LENGTH_KEYS = (("prompt", "prompt_len", "input", "input_len"), ("output", "output_len", "gen_len"))
-WEIGHTS_SHARE = 0.8
-"""Share of all devices' memory that weights may take so that a cache fits beside them. A choice."""
+WEIGHTS_SHARE = 0.8  # share of all devices' memory that weights may take so that a cache fits beside them. A choice.
 SERVE_AXES = ("split", "cards", "tp", "pp", "ep", "replicas", "hosts", "prefill")
 
 Bounds = dict[str, int | str]
@@ -48,6 +46,8 @@ def question(ask: ServeAsk, model: Model | None = None) -> ServeQuestion:
     cluster = with_processors_as_hosts(servable(_adjusted(ask)))
     model = model or find.find_model(name)
     engine = engine_of(ask.engine, fmt, bool(model.tensors), cluster)
+    if not ask.engine and engine.gguf and not stored_by_llamacpp(model.model_type):
+        engine = find_engine("vllm")
     runtime = runtime_of(engine, model.model_type)
     load = load_of(ask)
     needed = _longest(load)
@@ -166,30 +166,31 @@ def with_processors_as_hosts(cluster: Cluster) -> Cluster:
 
 
 def servable(cluster: Cluster) -> Cluster:
-    """Return the cluster. UserError for chips that no supported engine serves on, and for clusters that are too large."""
-    unsupported = {chip.name for _, node in cluster.nodes for _, chip in node.chips if chip.kind in ("tpu", "npu")}
-    if unsupported:
-        raise UserError(
-            f"no supported engine serves on {', '.join(sorted(unsupported))}; GPUs, Apple chips and CPUs are supported"
-        )
+    """Return the cluster. UserError for one that is too large."""
     if cluster.devices > MAX_CARDS:
         raise UserError(f"{cluster.name} has {cluster.devices:,} devices; serving is planned on at most {MAX_CARDS:,}")
     return cluster
 
 
 def engine_of(name: str, fmt: Format | None, stored: bool, cluster: Cluster) -> Engine:
-    """Return the named engine; else one that runs the format; else vLLM on GPUs that stand in servers and llama.cpp elsewhere."""
+    """Return the named engine; else one that runs the format; else vLLM on GPUs that stand in servers, TPUs and NPUs; else llama.cpp."""
     if name:
         return find_engine(name)
     if stored or (fmt and fmt.gguf):
         return find_engine("llama.cpp")
-    datacenter = all(chip.kind == "gpu" and chip.in_servers for _, node in cluster.nodes for _, chip in node.chips)
+    datacenter = all(
+        chip.kind in ("tpu", "npu") or (chip.kind == "gpu" and chip.in_servers)
+        for _, node in cluster.nodes
+        for _, chip in node.chips
+    )
     return find_engine("vllm" if datacenter or (fmt and fmt.engines == ("vllm",)) else "llama.cpp")
 
 
 def _adjusted(ask: ServeAsk) -> Cluster:
     """Return the devices with the user's own link, price and host memory. UserError for host memory where devices compute in it."""
-    cluster = clusters.adjusted(clusters.find_cluster(ask.on), link=ask.link, price=ask.price, memory=ask.ram)
+    cluster = clusters.adjusted(
+        clusters.find_cluster(ask.on), link=ask.link, price=ask.price, memory=ask.ram, seller=ask.provider
+    )
     if ask.ram and any(chip.shares_memory for _, node in cluster.nodes for _, chip in node.chips):
         raise UserError("--ram: these devices compute in the memory of their host; name it with them, as in m3-ultra:256GB")
     return cluster
@@ -314,5 +315,7 @@ def _check_chips(q: ServeQuestion) -> None:
         )
     wrong_kind = {card.chip.name for card in q.cards if card.chip.kind not in q.engine.kinds}
     if wrong_kind:
-        kinds = " and ".join(KINDS[kind] for kind in q.engine.kinds)
-        raise UserError(f"{q.engine.name} runs on {kinds}, not on {', '.join(sorted(wrong_kind))}; --engine llama.cpp runs there")
+        *most, last = (KINDS[kind] for kind in q.engine.kinds)
+        kinds = f"{', '.join(most)} and {last}" if most else last
+        other = "vllm with bf16 weights" if q.engine.gguf else "llama.cpp"
+        raise UserError(f"{q.engine.name} runs on {kinds}, not on {', '.join(sorted(wrong_kind))}; --engine {other} runs there")

@@ -58,6 +58,9 @@ def _slower(q: ServeQuestion, best: Option, value: float) -> Iterator[str]:
     if len(best.layout.cards) > 1:
         others = [split for split in q.engine.splits if split not in (best.layout.split, "tensor")]
         trials |= {f"the wrong split (-sm {split})": _trial(q, replace(best.layout, split=split, shared="")) for split in others}
+    if len(best.layout.cards) > 1 and not all(
+        q.cards[i].chip.link for i in best.layout.cards
+    ):  # NVLink and its like need no riser
         trials["cards on PCIe 3.0 x1 risers"] = on_cluster(q, best, clusters.with_link(q.cluster, "1GB/s"))
     if q.engine.offload:
         old_build = replace(q, runtime=find_runtime(OLD_BUILD))

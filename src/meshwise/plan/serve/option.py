@@ -18,26 +18,17 @@ class Option:
 
     layout: ServeLayout
     placement: Placement
-    footprints: tuple[Footprint, ...]
-    """Bytes needed in host memory, then on each device."""
-    rooms: tuple[float, ...]
-    """Bytes available on each device."""
-    users: int
-    """Concurrent requests to all replicas."""
-    limits: Limits
-    """Limits of one replica."""
-    most_users: int
-    """Requests that all replicas run at once."""
+    footprints: tuple[Footprint, ...]  # bytes needed in host memory, then on each device
+    rooms: tuple[float, ...]  # bytes available on each device
+    users: int  # concurrent requests to all replicas
+    limits: Limits  # limits of one replica
+    most_users: int  # requests that all replicas run at once
     fits: bool
     """Whether weights, buffers and the cache of what must run fit: of a paged engine, one request with its whole context."""
-    cost: PassCost | None = None
-    """The seconds of passes; None where it does not fit."""
-    speed: Speed | None = None
-    """A decode step and a prompt by part; None where it does not fit."""
-    pool: PromptPool | None = None
-    """The replicas that compute prompts, where those of the layout only generate (layout.prefill)."""
-    report: Report | None = None
-    """One replica at its share of the load; None where it does not fit or cannot serve the rate."""
+    cost: PassCost | None = None  # the seconds of passes; None where it does not fit
+    speed: Speed | None = None  # a decode step and a prompt by part; None where it does not fit
+    pool: PromptPool | None = None  # the replicas that compute prompts, where those of the layout only generate (layout.prefill)
+    report: Report | None = None  # one replica at its share of the load; None where it does not fit or cannot serve the rate
 
     def at(self, load: Load, *, limits: Limits | None = None, detailed: bool = True) -> Report | None:
         """Return throughput and latency of one replica at this load, with its share of the replicas for prompts."""

@@ -21,7 +21,7 @@ from meshwise.plan.serve.capacity import most_within
 from meshwise.plan.serve.choice import ServeChoice, choice, contexts, doubts, on_cards
 from meshwise.plan.serve.energy import served
 from meshwise.plan.serve.refusal import refuse
-from meshwise.plan.serve.search import Option, meets, search
+from meshwise.plan.serve.search import Option, meets, search, with_speed
 
 if TYPE_CHECKING:
     from meshwise.plan.serve.vary import ServePoints
@@ -79,6 +79,13 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
         """Return the reasons why this layout is the best, one sentence each."""
         return list(self.reasons)
 
+    def believe(self) -> list[str]:
+        """Return what the speed of the best layout rests on: calibration, nearest measured runs, interval."""
+        from meshwise.plan.serve import believe
+
+        q = lookup.question(self.ask)
+        return believe.reasons(q, with_speed(q, search(q).options[0]))
+
     def provenance(self) -> str:
         """Return one sentence where it was made with another version, model, cluster, engine or calibration than this machine has."""
         q = lookup.question(self.ask)
@@ -130,7 +137,7 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
             "chip": " + ".join(dict.fromkeys(card.chip.name for card in q.cards)),
             "devices": q.cluster.devices,
             "unit": unit(q.cards),
-            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
+            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None, "priced_by": q.cluster.priced_by,
         },
         versions=_versions(q, fitted),
         energy=served(ask, q, best),

@@ -11,8 +11,7 @@ from meshwise.cost.serve.passes.links import latency
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.serve.option import Option
 
-PAIRS_EVALUATED = 6
-"""Pairs of pools that are evaluated at the load, those with the highest rates first."""
+PAIRS_EVALUATED = 6  # pairs of pools that are evaluated at the load, those with the highest rates first
 
 
 def pooled_options(q: ServeQuestion, singles: Sequence[Option]) -> Iterator[Option]:

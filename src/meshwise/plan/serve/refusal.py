@@ -1,13 +1,19 @@
 """The error of a serving question without an answer: the closest layout, by how much it misses, and what would fit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from meshwise import units
 from meshwise.cost.serve.question import ServeQuestion
-from meshwise.errors import DoesNotFit
+from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.serve.capacity import max_rate, most_within
-from meshwise.plan.serve.choice import largest_format
-from meshwise.plan.serve.search import Found, Option, largest_context
+from meshwise.plan.serve.choice import largest_format, on_cards
+from meshwise.plan.serve.search import Found, Option, largest_context, search, worth
+from meshwise.plan.serve.words import tokens
+
+WIDE_CACHES, NARROW_CACHES = ("f32", "f16", "bf16"), ("q8_0", "fp8", "int8", "q4_0", "int4")
+"""Types of a KV cache in 16 bits or more, and narrower ones in the order of their harm."""
+NOTABLE_GAIN = 1.02  # speed over that of the best layout from which on a change is worth a sentence
 
 
 def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
@@ -27,6 +33,7 @@ def refuse(q: ServeQuestion, found: Found) -> DoesNotFit:
     hints = [f"a context of {context:,} would fit"] if context else []
     hints += [f"{near.most_users} concurrent requests would fit"] if q.work.users > 1 and near.most_users else []
     hints += [f"{wider[0]} would fit"] if wider else []
+    hints += [line.removesuffix(".") for line in narrower_cache(q, found)]
     return DoesNotFit("; ".join([head, *hints]))
 
 
@@ -58,3 +65,20 @@ def _too_slow(q: ServeQuestion, options: Sequence[Option]) -> str:
     hint = f"; {largest.layout.name} meets them with up to {most:,.3g} {unit}" if most else ""
     closest = f"the closest is {best.layout.name}, with {' and '.join(values)}"
     return f"no layout on {q.cluster.name} gives {' and '.join(asked)}: {closest}{hint}"
+
+
+def narrower_cache(q: ServeQuestion, found: Found) -> Iterator[str]:
+    """Yield the speed with a KV cache of fewer bits, where layers stay in host memory or nothing fits, and it would help."""
+    best = max(found.options, key=lambda option: worth(q, option), default=None)
+    if (best and on_cards(best)) or q.work.kv not in WIDE_CACHES:
+        return
+    for kind in (kind for kind in NARROW_CACHES if kind in q.runtime.cache_types):
+        try:
+            narrow = search(replace(q, work=replace(q.work, kv=kind)))
+        except UserError:  # head sizes that are not a multiple of the type's blocks
+            continue
+        other = narrow.options[0] if narrow.options else None
+        if other and (best is None or worth(q, other) > NOTABLE_GAIN * worth(q, best)):
+            before = f" instead of {tokens(best.per_user)}" if best else ""
+            yield f"With --kv {kind}: {other.layout.name}, {tokens(other.per_user)}{before} tokens/s."
+            return

@@ -8,7 +8,7 @@ from itertools import chain
 from meshwise import wanted
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
-from meshwise.cost.serve.distance import UNTESTED_SPLIT_STD
+from meshwise.cost.serve.distance import POOLS_RATIO
 from meshwise.cost.serve.layouts import (
     ServeLayout,
     even_shares,
@@ -32,22 +32,17 @@ from meshwise.cost.serve.rig import Rig
 from meshwise.plan.serve.option import Found, Option
 from meshwise.plan.serve.pools import pooled_options
 
-TIE_SHARE = 0.01
-"""Layouts closer than this count as equally fast; the one with fewer devices wins."""
-SPARE_BYTES = 2.0**29
-"""Bytes that should stay free on a device: a desktop, a longer batch or another build may need them."""
+TIE_SHARE = 0.01  # layouts closer than this count as equally fast; the one with fewer devices wins
+SPARE_BYTES = 2.0**29  # bytes that should stay free on a device: a desktop, a longer batch or another build may need them
 UNBOUNDED_USERS = 1 << 20
-MOST_SLOTS, ROOMY = 32, 0.9
-"""Slots of an engine without pages where requests arrive at a rate, and the share of those that fit."""
+MOST_SLOTS, ROOMY = 32, 0.9  # slots of an engine without pages where requests arrive at a rate, and the share of those that fit
 EVENLY_FILLED = "evenly filled"
-UNQUANTISED = ("f32", "f16", "bf16")
-"""Cache types that llama.cpp's tensor split can cut."""
-CONTEXT_STEP = 256
-"""Contexts are tried in multiples of this."""
+UNQUANTISED = ("f32", "f16", "bf16")  # cache types that llama.cpp's tensor split can cut
+CONTEXT_STEP = 256  # contexts are tried in multiples of this
 
 
-def search(q: ServeQuestion) -> Found:
-    """Evaluate every layout of the engine, as a single replica and in as many replicas as devices and requests allow."""
+def search(q: ServeQuestion, *, pools: bool = True) -> Found:
+    """Evaluate every layout of the engine, as a single replica and in as many replicas as devices and requests allow, and in `pools`."""
     tried: list[Option] = []
     every = chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
     most = q.work.users if not q.load.rate else UNBOUNDED_USERS
@@ -65,18 +60,18 @@ def search(q: ServeQuestion) -> Found:
     fitting = [with_speed(q, option) for option in tried if option.fits]
     plain = [] if "prefill" in q.bounds else fitting  # where --fix asks for pools for prompts, there is nothing without them
     misses = sorted((option for option in tried if not option.fits), key=lambda option: -option.spare)
-    return Found(tuple(_ranked(q, [*plain, *_pools(q, fitting)])), tuple(misses))
+    return Found(tuple(_ranked(q, [*plain, *(_pools(q, fitting) if pools else ())])), tuple(misses))
 
 
 def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
-    """Return options with pools of their own for prompts: where they are asked for, or where the best of them beats every other option by
-    more than the uncertainty of a split without rows."""
+    """Return options with pools of their own for prompts: where they are asked for, where nothing else meets the targets, or where the best
+    of them beats every other option by more than such predictions err."""
     found = [with_speed(q, option) for option in pooled_options(q, plain)]
     if "prefill" in q.bounds or not found:
         return found
     order = [*_ranked(q, [*plain, *found])]
     best = _ranked(q, plain)
-    enough = best and _missed(q, best[0]) <= 1 and worth(q, order[0]) < worth(q, best[0]) * (1 + UNTESTED_SPLIT_STD)
+    enough = best and _missed(q, best[0]) <= 1 and worth(q, order[0]) < worth(q, best[0]) * POOLS_RATIO
     return [option for option in found if option is order[0] and not enough]
 
 

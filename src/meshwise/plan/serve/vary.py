@@ -1,11 +1,14 @@
 """A serving question at many points: the best layout at each, and a sentence that sums up the table."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from meshwise.catalogue.engines import find_engine
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.errors import UserError
+from meshwise.models.formats import FORMATS, split_model_name, weights
 from meshwise.models.model import Model
 from meshwise.plan.ask import ServeAsk
 from meshwise.plan.axes import SERVE_AXES
@@ -23,10 +26,9 @@ class ServePoint(Answer[ServeAsk, ServeChoice]):
     """The best layout at one point, or why there is none."""
 
     notes: tuple[str, ...] = ()
-    layered: Option | None = None
-    """A layer split over every device, where the engine has one and it fits."""
-    longest: int = 0
-    """The longest context that fits with this layout, or in a layer split over every device."""
+    weights: str = ""  # the format of its weights
+    layered: Option | None = None  # a layer split over every device, where the engine has one and it fits
+    longest: int = 0  # the longest context that fits with this layout, or in a layer split over every device
 
     def more(self) -> dict[str, Any]:
         return {"longest_context": self.longest, "layer_split": self.layered.per_user if self.layered else None}
@@ -55,9 +57,28 @@ def answer(ask: ServeAsk, texts: Sequence[str]) -> ServePoints:
     ask = replace(ask, kv=first.get("kv", ask.kv))
     varied = parse(texts, SERVE_AXES, ask)
     names = tuple(along.axis.name for along in varied)
-    points = answers(variants(ask, varied, SERVE_AXES), "gpus" in names)
+    grid = variants(ask, varied, SERVE_AXES)
+    points = answers(_alike(grid) if "engine" in names else grid, "gpus" in names)
     check_any_fits(points)
     return ServePoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
+
+
+def _alike(grid: Sequence[Variant[ServeAsk]]) -> list[Variant[ServeAsk]]:
+    """Return the points with weights of about the width that the first one has, unless a format was asked for: an engine whose default has
+    4 bits beside one with 16 would compare formats."""
+    first = next((variant.ask for variant in grid if variant.ask), None)
+    if first is None or split_model_name(first.model)[1]:
+        return list(grid)
+    q = lookup.question(first)
+    alike: list[Variant[ServeAsk]] = []
+    for variant in grid:
+        engine = find_engine(variant.ask.engine) if variant.ask else q.engine
+        if variant.ask and engine.name != q.engine.name and not q.model.tensors:
+            sizes = {name: weights(q.model, FORMATS[name]).bytes for name in engine.common_formats}
+            near = min(sizes, key=lambda name: abs(math.log(sizes[name] / q.weights.bytes)))
+            variant = replace(variant, ask=replace(variant.ask, model=f"{variant.ask.model}:{near.lower()}"))
+        alike.append(variant)
+    return alike
 
 
 def answer_point(variant: Variant[ServeAsk], model: Model | None, whole: bool) -> tuple[ServePoint, Model | None]:
@@ -72,17 +93,14 @@ def answer_point(variant: Variant[ServeAsk], model: Model | None, whole: bool) -
     found = search(q)
     if not found.options:
         return replace(point, refusal=_refusal(q, found)), q.model
-    spanning = [option for option in found.options if _spans(option, len(q.cards))]
+    spanning = [option for option in found.options if option.layout.devices == len(q.cards) and on_cards(option)]
     best = spanning[0] if whole and spanning else found.options[0]
     layered = next((option for option in spanning if option.layout.split == "layer"), None)
     longest = max(largest_context(q, option) for option in (best, layered) if option)
-    point = replace(point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes))
+    point = replace(
+        point, choice=choice(q, best), longest=longest, notes=(*q.model.notes, *q.cluster.notes), weights=q.weights.format
+    )
     return replace(point, layered=layered), q.model
-
-
-def _spans(option: Option, cards: int) -> bool:
-    """Return whether an option uses this many devices and no host memory."""
-    return option.layout.devices == cards and on_cards(option)
 
 
 def _refusal(q: ServeQuestion, found: Found) -> str:

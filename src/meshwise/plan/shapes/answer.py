@@ -9,6 +9,7 @@ from meshwise.catalogue.records import frame
 from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.count import flat
+from meshwise.output import Drawn
 from meshwise.plan.ask import ShapeAsk
 from meshwise.plan.shapes import stack as shaping
 from meshwise.plan.shapes.search import Fastest, Row, fastest, rule
@@ -17,26 +18,21 @@ from meshwise.plan.train.choice import no_layout
 from meshwise.plan.train.search import check_divides
 from meshwise.units import GIB
 
-DEFAULT_KIND_MODEL = "bloom-176b"
-"""Model whose kind of layers is assumed."""
-MIN_RULE_SHAPES = 20
-"""The rule in words is derived from at least this many of the fastest shapes."""
+DEFAULT_KIND_MODEL = "bloom-176b"  # model whose kind of layers is assumed
+MIN_RULE_SHAPES = 20  # the rule in words is derived from at least this many of the fastest shapes
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Shapes:
+class Shapes(Drawn):
     """Shapes of a model with their best layouts, the fastest per parameter first."""
 
     ask: ShapeAsk
     shapes: tuple[Row, ...]
-    candidates: int
-    """Shapes x layouts that were searched."""
-    searched: int
-    """Shapes that were searched."""
+    candidates: int  # shapes x layouts that were searched
+    searched: int  # shapes that were searched
     rejected: dict[str, int]
     framework: str
-    rule: str
-    """Properties that the fastest shapes share; '' where shapes were named."""
+    rule: str  # properties that the fastest shapes share; '' where shapes were named
 
     @property
     def best(self) -> Row:

@@ -12,8 +12,7 @@ from meshwise.plan.shapes.stack import one_model, shapes_of
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import divisors
 
-NOTABLE_STEP_SHARE = 0.005
-"""Share of a step from which a fault is listed; a broken constraint is always listed."""
+NOTABLE_STEP_SHARE = 0.005  # share of a step from which a fault is listed; a broken constraint is always listed
 FAST_HEAD_SIZE = 128
 """Head size from which attention is fast: flash kernels fill their tiles, and softmax processes the fewest scores."""
 
@@ -23,8 +22,7 @@ class Fault:
     """A constraint that a shape breaks."""
 
     words: str
-    cost: float | None
-    """Share of the seconds per parameter that the fault costs; None where it cannot be evaluated."""
+    cost: float | None  # share of the seconds per parameter that the fault costs; None where it cannot be evaluated
 
     def __str__(self) -> str:
         return self.words if self.cost is None else f"{self.words} ({100 * self.cost:.1f}%)"

@@ -10,15 +10,17 @@ from meshwise.catalogue import records
 from meshwise.cost.axes import Bounds
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import evaluate, peak
+from meshwise.cost.train.step import evaluate, peak_and_needs
 from meshwise.plan.shapes.faults import Fault, faults
 from meshwise.plan.shapes.stack import Shapes, Stack, one_model
 from meshwise.plan.train.choice import Choice, choice, too_large
 from meshwise.plan.train.floors import ROUNDING_FACTOR, time_floors
+from meshwise.plan.train.rank import Rank
 from meshwise.plan.train.search import InnerChoices, PartialLayouts, completed, partial_layouts, search
 
-LAYOUTS_PER_ROUND = 1 << 10
-"""Partial layouts evaluated between two checks of which can still be among the best."""
+LAYOUTS_PER_ROUND = 1 << 10  # partial layouts evaluated between two checks of which can still be among the best
+
+RISKY_FACTOR = 1e6  # puts layouts whose chance of not fitting is too high after all others
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,9 @@ class Fastest:
 
     shapes: Shapes
     params: Floats
-    step: Floats
+    step: Floats  # expected seconds, times RISKY_FACTOR where the layout may not fit
     layouts: Layouts
-    candidates: int
-    """Shapes x layouts that satisfy every rule, evaluated or ruled out by their lower bound."""
+    candidates: int  # shapes x layouts that satisfy every rule, evaluated or ruled out by their lower bound
     rejected: dict[str, int]
 
     @property
@@ -56,10 +57,13 @@ def fastest(q: Question, stack: Stack, bounds: Bounds, top: int) -> Fastest:
         candidates += partial.number
         for promising in _in_order(asked, partial, params, best, min(top, len(params))):
             for block_question, layouts, _ in completed(asked, promising, choices):
-                fits = peak(block_question, layouts) <= q.chip.memory * (1 - q.work.reserve)
+                weight, needs = peak_and_needs(block_question, layouts)
+                fits = weight <= q.chip.memory * (1 - q.work.reserve)
                 if fits.any():
+                    rank = Rank.of(q, layouts.take(fits), needs[fits])
                     layouts, model = layouts.take(fits), block_question.model.take(fits)
-                    best.update(model.variant, layouts, evaluate(replace(block_question, model=model), layouts).step)
+                    seconds = evaluate(replace(block_question, model=model), layouts).step
+                    best.update(model.variant, layouts, seconds * rank.factor * np.where(rank.risky, RISKY_FACTOR, 1.0))
     return Fastest(
         stack.shapes, params, best.step, Layouts(**best.axes), candidates, {rule: n for rule, n in rejected.items() if n}
     )
@@ -112,10 +116,8 @@ class Row:
 
     shape: dict[str, int]
     params: float
-    choice: Choice | None
-    """None where no layout fits."""
-    faults: list[Fault]
-    """Why none fits, where none does."""
+    choice: Choice | None  # none where no layout fits
+    faults: list[Fault]  # why none fits, where none does
 
     @staticmethod
     def of(q: Question, stack: Stack, found: Fastest, i: int, bounds: Bounds) -> "Row":

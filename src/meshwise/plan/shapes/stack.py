@@ -14,15 +14,11 @@ from meshwise.models.families.blocks import Decoder, assemble, attentions, mlp
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
-WIDTH_STEP = 128
-"""Step of the widths to try: the largest size of matrix tiles."""
-ASPECT = (64.0, 256.0)
-"""Hidden units per layer: GPT-3 has 128, Llama 3 70B 102, PaLM 156, BLOOM 205."""
+WIDTH_STEP = 128  # step of the widths to try: the largest size of matrix tiles
+ASPECT = (64.0, 256.0)  # hidden units per layer: GPT-3 has 128, Llama 3 70B 102, PaLM 156, BLOOM 205
 HEAD_SIZES = (64, 256)
-FFW_RATIOS = (0.875, 0.9375, 1.0, 1.0625, 1.125)
-"""FFW widths to try, relative to the base model scaled to the same hidden size."""
-SIZE_TOLERANCE = 0.02
-"""Largest relative difference between the parameters of a shape and the requested number."""
+FFW_RATIOS = (0.875, 0.9375, 1.0, 1.0625, 1.125)  # FFW widths to try, relative to the base model scaled to the same hidden size
+SIZE_TOLERANCE = 0.02  # largest relative difference between the parameters of a shape and the requested number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,11 +17,11 @@ from meshwise.cost.train.memory import MOMENTS
 from meshwise.cost.train.parameters import finetuned
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost, moments
+from meshwise.plan.train import batches
 from meshwise.plan.train.search import ASKED, BOUNDABLE_CUTS, Found, search, usable_part
 from meshwise.units import GIB
 
-TIE_SHARE = 0.01
-"""Layouts whose times differ by less than this share count as one answer: the cost model is not more precise."""
+TIE_SHARE = 0.01  # layouts whose times differ by less than this share count as one answer: the cost model is not more precise
 MAX_SINGLE_NODE_DEVICES = 8
 """Devices up to which a single node is made larger, rather than more nodes used, to find out how many would do."""
 CHEAP_RECOMPUTE = ("layernorm", "moe_act")
@@ -68,6 +68,8 @@ class Choice:
     """Bytes on the fullest device by kind."""
     moments: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]], metadata=stored("memory_moments"))
     """Bytes by kind at the moments of a step that may be its peak (cost/train/memory.MOMENTS), of tensors and context."""
+    p_fit: float = 1.0
+    """Probability that it fits, by the interval of its memory."""
     ties: int = 0
     """Layouts within 1% that differ only in axes that hardly matter here."""
 
@@ -151,7 +153,7 @@ def no_layout(q: Question, rejected: dict[str, int]) -> str:
         return f"no layout of {q.cluster.devices:,} devices satisfies {ASKED} {', '.join(fixed)}"
     dropped = ", ".join(f"{rule} ({count:,})" for rule, count in others.items())
     within = f" with {ASKED} {', '.join(fixed)}" if fixed else ""
-    usable = "" if fixed else _usable(q)
+    usable = "" if fixed else "".join([_usable(q), *(f"; {line}" for line in batches.gains(q, {}, 0.0))])
     return f"no layout{within} satisfies every rule on {q.cluster.devices:,} devices{usable}; dropped layouts by rule: {dropped}"
 
 
@@ -225,6 +227,7 @@ def choice(q: Question, layouts: Layouts, cost: Cost, i: int, ties: int = 0) -> 
         wall_days=hours / 24 * longer if hours and longer else None,
         wall_dollars=dollars * longer * (1 + spares / devices) if dollars and longer else None, goodput=lasting, time=parts,
         memory=memory, moments=_moments(replace(q, model=q.model.take(np.array([i]))), layouts.take(np.array([i]))), ties=ties,
+        p_fit=float(interval.fits(np.array([needs]), q.chip.memory, q.calibration.memory_spread)[0]),
     )  # fmt: skip
 
 

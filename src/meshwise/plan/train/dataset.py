@@ -18,8 +18,7 @@ CHARS_PER_TOKEN = 4.0
 """Characters per token of English text in vocabularies of 50,000 to 250,000 words. An assumption where no row states its tokens."""
 TOKEN_COLUMNS = ("tokens", "length", "num_tokens", "input_ids")
 """Columns that state the tokens of a row, as a number or as the list of them."""
-TEMPLATE_TOKENS = 8
-"""Tokens that a chat template adds to each message. An assumption."""
+TEMPLATE_TOKENS = 8  # tokens that a chat template adds to each message. An assumption.
 ANSWER_ROLES = {"assistant", "gpt", "model", "chatbot", "bot"}
 """Roles whose messages are answers, in the words of OpenAI's, ShareGPT's, Gemma's and Cohere's formats."""
 MAX_ROWS = 5_000_000
@@ -31,10 +30,8 @@ class Dataset:
 
     path: str
     rows: int
-    lengths: Ints
-    """Tokens of each sequence: two per row for pairs of answers."""
-    counted: bool
-    """Whether the rows state their tokens; otherwise they follow from characters."""
+    lengths: Ints  # tokens of each sequence: two per row for pairs of answers
+    counted: bool  # whether the rows state their tokens; otherwise they follow from characters
 
     @cached_property
     def tokens(self) -> int:

@@ -12,16 +12,14 @@ from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan.roofline import verdicts
-from meshwise.plan.train import recipes
+from meshwise.plan.train import batches, recipes
 from meshwise.plan.train.choice import Choice, Difference, choice, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
 from meshwise.units import GIB
 
-MAX_PARTS_NAMED = 4
-"""Parts of the step that a comparison names."""
-NEGLIGIBLE_PERCENT = 0.05
-"""Percent of throughput below which a change counts as no gain."""
+MAX_PARTS_NAMED = 4  # parts of the step that a comparison names
+NEGLIGIBLE_PERCENT = 0.05  # percent of throughput below which a change counts as no gain
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,10 +29,8 @@ class Explanation:
     best: Choice
     other: Choice | None
     differences: tuple[Difference, ...]
-    comparison: tuple[str, ...]
-    """How the two layouts differ, one sentence per line."""
-    limits: tuple[str, ...]
-    """The limits of the best layout and what would change the answer, most important first."""
+    comparison: tuple[str, ...]  # how the two layouts differ, one sentence per line
+    limits: tuple[str, ...]  # the limits of the best layout and what would change the answer, most important first
 
     def __repr__(self) -> str:
         other = f" against {self.other.name}" if self.other else ""
@@ -158,15 +154,23 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
         f"{TRAIN_WORDS[part]} {100 * best.time[part] / best.step:.0f}% ({best.time[part]:.3g} s)" for part in (first, second)
     ]
     parts = f"The largest parts of the step are {shares[0]} and {shares[1]}."
-    return [binding(q, best, bounds), *recipes.sentences(q, best.layout), *what_if(q, best, bounds), parts, *_rooflines(q, best)]
+    batch = [f"With {line}." for line in batches.gains(q, bounds, best.tokens_per_second)]
+    return [
+        *batch,
+        binding(q, best, bounds),
+        *recipes.sentences(q, best.layout),
+        *what_if(q, best, bounds),
+        parts,
+        *_rooflines(q, best),
+    ]
 
 
 def binding(q: Question, best: Choice, bounds: Bounds) -> str:
-    """Return whether memory rules out a faster layout, and which."""
-    free = _better(replace(q, work=replace(q.work, reserve=-1e9)), best, bounds)
+    """Return whether memory rules out a faster layout that half as much memory again would hold, and which."""
+    free = _better(replace(q, work=replace(q.work, reserve=-0.5)), best, bounds)
     fastest = choice(q, free.layouts, free.cost, 0)
     if fastest.step >= best.step * 0.995:
-        return "Memory is not a limit: no layout that does not fit would be faster."
+        return "Memory is not a limit: no layout that needs up to half as much again would be faster."
     over = fastest.peak - q.chip.memory * (1 - q.work.reserve)
     return (
         f"Memory is the limit: {fastest.name} would take {fastest.step:.3g} s, "

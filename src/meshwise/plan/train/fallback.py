@@ -57,7 +57,7 @@ def fastest_way(ask: TrainAsk, q: Question, nodes: tuple[int, ...], top: int) ->
         fitting = [attempt for attempt in tried if attempt.fits]
         if fitting:  # one device has nothing to shard: another way is for what does not fit
             alone = q.cluster.devices == 1
-            return fitting[0] if alone else min(fitting, key=lambda attempt: float(attempt.found.cost.step[0]))
+            return fitting[0] if alone else min(fitting, key=lambda attempt: attempt.found.value)
     return _nearest(tried)
 
 
@@ -81,7 +81,7 @@ def _unequal(ask: TrainAsk, q: Question, top: int) -> Attempt:
             if not in_turn or "naive" in one.work.framework.schedules:
                 tried.append(Attempt(one, search(one, bounds=bounds, top=top)))
     fitting = [attempt for attempt in tried if attempt.fits]
-    return min(fitting, key=lambda attempt: float(attempt.found.cost.step[0])) if fitting else _nearest(tried)
+    return min(fitting, key=lambda attempt: attempt.found.value) if fitting else _nearest(tried)
 
 
 def usual_note(usual: Question, chosen: Question) -> tuple[str, ...]:
@@ -105,8 +105,7 @@ def faster_part(ask: TrainAsk, seconds: float) -> tuple[str, ...]:
     return (f"without the other cards a step takes {taken[best]:.3g} s instead of {seconds:.3g}: --on {best}",)
 
 
-NOTABLE_TIME_RATIO = 0.98
-"""Seconds of a part over those of all cards from which on the part is worth a note."""
+NOTABLE_TIME_RATIO = 0.98  # seconds of a part over those of all cards from which on the part is worth a note
 
 
 def _kinds(on: str) -> Iterator[str]:

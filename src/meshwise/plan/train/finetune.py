@@ -16,10 +16,8 @@ from meshwise.plan.train import dataset
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.lookup import padded_together
 
-MAX_MICRO_BATCH = 4096
-"""Largest micro-batch that is tried."""
-UNIT_TOKENS = 64
-"""The longest sequence is found in multiples of this."""
+MAX_MICRO_BATCH = 4096  # largest micro-batch that is tried
+UNIT_TOKENS = 64  # the longest sequence is found in multiples of this
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,9 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate, peak
 
-BLOCK_SIZE = 1 << 14
-"""Partial layouts whose bounds are computed at once."""
-MIN_MESSAGE_SECONDS = 1e-12
-"""Seconds that no message takes less than."""
-ROUNDING_FACTOR = 1 + 1e-9
-"""Tolerance of lower bounds, which add up in another order than the values they bound."""
+BLOCK_SIZE = 1 << 14  # partial layouts whose bounds are computed at once
+MIN_MESSAGE_SECONDS = 1e-12  # seconds that no message takes less than
+ROUNDING_FACTOR = 1 + 1e-9  # tolerance of lower bounds, which add up in another order than the values they bound
 
 
 def time_floors(q: Question, shape: Ints, a: Layouts) -> Floats:
@@ -71,10 +68,9 @@ def _interleaved_floor(q: Question, axes: dict[str, Ints]) -> Floats:
 
 
 def memory_floor(q: Question, a: Layouts, recompute: int) -> Floats:
-    """Return a lower bound on the bytes of any layout with these cuts, micro-batches and recompute.
-
-    ZeRO 3 gathers a layer ahead, which in a stage of one or two layers is all of it. The fuller of two stages is chosen before activations
-    are calibrated, so their calibration counts only where it lowers the bound. Sequence parallelism shards activations; it gathers few."""
+    """Return a lower bound on the bytes of any layout with these cuts, micro-batches and recompute. ZeRO 3 gathers a layer ahead, which in
+    a stage of one or two layers is all of it. The fuller of two stages is chosen before activations are calibrated, so their calibration
+    counts only where it lowers the bound. Sequence parallelism shards activations; it gathers few."""
     f = q.work.framework
     stages = {max(stage for stage in (0, *f.zero) if stage < 3), max(f.zero, default=0)}
     without_buckets = replace(q.work, framework=replace(f, bucket=0.0))

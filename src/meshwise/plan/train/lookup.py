@@ -39,7 +39,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         raise UserError(
             f"cluster {quoted(ask.on)} mixes nodes; training is planned on one kind of node, or on unequal cards in one node"
         )
-    cluster = clusters.adjusted(cluster, link=ask.link, price=ask.price, memory=ask.ram)
+    cluster = clusters.adjusted(cluster, link=ask.link, price=ask.price, memory=ask.ram, seller=ask.provider)
     if len(cluster.chips) > 1:
         cluster = alike(cluster, in_turn=in_turn)
     cluster = support.usable(cluster)
@@ -53,7 +53,7 @@ def question(ask: TrainAsk, model: Model | None = None, *, in_turn: bool = False
         batch=ask.batch * (ask.answers if objective.generates else objective.sequences), seq=ask.seq, framework=framework,
         precision=cast(Any, ask.precision or "bf16"), loss=ask.loss, compiled=ask.compile, optimizer=ask.optimizer or "adamw",
         finetune=method_of(ask), in_backward=ask.in_backward, objective=objective, tokens=_data_tokens(ask, objective) or ask.tokens,
-        ramp=ask.ramp, imbalance=ask.imbalance, reliability=Reliability(**ask.failures),
+        ramp=ask.ramp, imbalance=ask.imbalance, risk=ask.risk, reliability=Reliability(**ask.failures),
     )  # fmt: skip
     finetuned(model, work.finetune)  # refuses targets, ranks and layers that the model lacks
     if tunes(ask):

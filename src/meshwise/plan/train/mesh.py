@@ -18,8 +18,7 @@ from meshwise.cost.train.stages import layers_before
 from meshwise.cost.train.torus import Mesh as TorusMesh
 from meshwise.plan.train.choice import Choice
 
-AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")
-"""Axes of the mesh, the innermost first."""
+AXES = ("tp", "cp", "dp_shard", "dp_replicate", "pp")  # axes of the mesh, the innermost first
 
 
 @dataclass(frozen=True)
@@ -30,31 +29,24 @@ class Communicator:
     words: str
     size: int
     stride: int
-    nodes: int
-    """Nodes (or pods) that one group spans."""
-    seconds: float
-    """Seconds of a step that its communication is exposed."""
+    nodes: int  # nodes (or pods) that one group spans
+    seconds: float  # seconds of a step that its communication is exposed
 
 
 @dataclass(frozen=True)
 class Mesh:
     """A layout on its devices."""
 
-    sizes: dict[str, int]
-    """Ranks along each axis, the innermost first."""
+    sizes: dict[str, int]  # ranks along each axis, the innermost first
     devices: int
     per_node: int
-    unit: str
-    """Word for a node: node or pod."""
-    stages: tuple[tuple[int, int], ...]
-    """The first layer of each stage, and the first after it."""
+    unit: str  # word for a node: node or pod
+    stages: tuple[tuple[int, int], ...]  # the first layer of each stage, and the first after it
     chunks: int
     communicators: tuple[Communicator, ...]
     torus: tuple[int, ...] = ()
-    closed: tuple[bool, ...] = ()
-    """Which axes of the torus wrap around."""
-    laid: tuple[tuple[int, ...], ...] = ()
-    """Extent of every mesh axis along each axis of the torus."""
+    closed: tuple[bool, ...] = ()  # which axes of the torus wrap around
+    laid: tuple[tuple[int, ...], ...] = ()  # extent of every mesh axis along each axis of the torus
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per group."""

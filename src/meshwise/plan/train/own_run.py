@@ -15,8 +15,7 @@ from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import Choice, choice
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 
-OPTIMIZERS = {"fp32": "adamw", "bf16": SHORT_MOMENTS}
-"""The planner's names of AdamW, by the format of its moments."""
+OPTIMIZERS = {"fp32": "adamw", "bf16": SHORT_MOMENTS}  # the planner's names of AdamW, by the format of its moments
 
 
 def finetune_words(settings: Settings) -> str:

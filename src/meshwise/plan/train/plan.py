@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from meshwise.cost.work import Reliability
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.plan import plan as plans
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.train import compared, fallback, finetune, lookup, recipes, remedies
-from meshwise.plan.train.choice import Choice, distinct, no_progress, sizes, too_large
-from meshwise.plan.train.energy import PRODUCTS, trained
+from meshwise.plan.train import compared, evidence, fallback, finetune, lookup, money, recipes, remedies
+from meshwise.plan.train.choice import Choice, choice, distinct, no_progress, sizes, too_large
+from meshwise.plan.train.energy import trained
+from meshwise.plan.train.evidence import Evidence
 from meshwise.plan.train.finetune import FinetuneFacts
-from meshwise.plan.train.search import check_divides
+from meshwise.plan.train.search import Found, check_divides
 
 if TYPE_CHECKING:
     from meshwise.plan.train.explain import Explanation
@@ -58,9 +59,18 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
     finetune: FinetuneFacts | None = None
     """Where a method of fine-tuning, data or an objective was asked for."""
     notes: tuple[str, ...] = ()
+    money: tuple[str, ...] = ()
+    """Tokens a day, what a usual team takes, renting against buying: one sentence each."""
     versions: dict[str, str] = field(default_factory=dict[str, str])
+    risky: Choice | None = None
+    """The fastest layout that is faster than the best one but may not fit."""
+    evidence: Evidence | None = None
+    """Measured runs near the best layout, and the layout that is usual for its program."""
     energy: Energy | None = None
     """Power of the best layout, and the energy of the whole training; None where the chip states no power limit."""
+
+    def row(self, choice: Choice) -> dict[str, Any]:
+        return super().row(choice) | money.intervals(choice)
 
     def question(self) -> Question:
         """Return the model, cluster, framework and calibration that the ask names, looked up once."""
@@ -75,6 +85,12 @@ class TrainPlan(plans.Plan[TrainAsk, Choice]):
         from meshwise.plan.train import explain
 
         return explain.explain(self.question(), self.choices, self.ask.bounds, versus)
+
+    def believe(self) -> list[str]:
+        """Return what the best layout's figures rest on, one sentence a line."""
+        from meshwise.plan.train import believe
+
+        return believe.reasons(self.question(), self.best, self.evidence or evidence.find(self.question(), self.best)[0])
 
     def provenance(self) -> str:
         """Return one sentence where it was made with another version, model, cluster, framework or calibration than this machine has."""
@@ -119,6 +135,9 @@ def make(ask: TrainAsk) -> TrainPlan:
     instead = fallback.usual_note(usual, q)
     given, ask = ask, replace(ask, framework=q.work.framework.program) if instead else ask
     choices = tuple(distinct(q, found, ask.top))
+    known, usual = evidence.find(q, choices[0])
+    if usual and all(usual.name != choice.name for choice in choices):
+        choices = (*choices, usual)
     if (ask.tokens or ask.failures) and choices[0].goodput["effective"] < goodput.MIN_GOODPUT:
         raise DoesNotFit(no_progress(q, choices[0]))
     fitted, rent = q.calibration, q.cluster.rent
@@ -136,7 +155,7 @@ def make(ask: TrainAsk) -> TrainPlan:
         cluster={
             "name": q.cluster.name, "chip": q.chip.name, "devices": q.cluster.devices, "nodes": q.cluster.node_count,
             "unit": "pod" if q.cluster.torus else "node", "kind": q.chip.kind,
-            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
+            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None, "priced_by": q.cluster.priced_by,
         },
         framework=q.work.framework.name,
         notes=(
@@ -145,11 +164,21 @@ def make(ask: TrainAsk) -> TrainPlan:
             *fallback.faster_part(given, choices[0].step), *_host_note(q, choices[0]), *_mode_notes(q, choices[0]),
         ),
         finetune=_tuned(given, q, choices[0]),
+        money=money.sentences(ask, q, choices[0]),
         versions=_versions(q),
+        risky=_risky(q, found, choices[0]),
+        evidence=known,
         energy=_energy(ask, q, choices[0]),
     )  # fmt: skip
     vars(plan)["_question"] = q  # `explain` and `timeline` need not look it up again
     return plan
+
+
+def _risky(q: Question, found: Found, best: Choice) -> Choice | None:
+    """Return the layout of the least expected seconds among those whose chance of not fitting is too high, where it is faster."""
+    if not 0 < found.safe < len(found.layouts) or found.cost.step[found.safe] >= best.step:
+        return None
+    return choice(q, found.layouts, found.cost, found.safe)
 
 
 def _tuned(ask: TrainAsk, q: Question, best: Choice) -> FinetuneFacts | None:
@@ -217,11 +246,9 @@ def _assumptions(q: Question, asked: str) -> list[str]:
 
 
 def _energy(ask: TrainAsk, q: Question, best: Choice) -> Energy | None:
-    """Return the power of a layout, whose products run at the share of the peak that its MFU implies."""
-    products = sum(best.time.get(name, 0.0) for name in PRODUCTS)
-    rate = min(1.0, best.mfu * best.step / products) if products else 0.0
+    """Return the power of a layout, and the energy of the whole training."""
     days = best.wall_days or best.days
-    return trained(ask, q.chip, best.devices, q.cluster.node.devices, best.time, rate, days * 24 if days else None)
+    return trained(ask, q.chip, best.devices, q.cluster.node.devices, best.time, best.mfu, days * 24 if days else None)
 
 
 def read(path: Path) -> TrainPlan:

@@ -8,14 +8,15 @@ from meshwise.catalogue.chips import Chip
 from meshwise.catalogue.frameworks import FLASH_SHARES, Framework, find_framework, flash_share
 from meshwise.cost.axes import Row
 from meshwise.cost.layout import Layouts
+from meshwise.cost.precision import RECIPES
+from meshwise.cost.train.compute import unstated_half_rate
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.cost.work import Train
 from meshwise.errors import UserError, unknown
 from meshwise.plan.ask import TrainAsk
 
-FACTS = ("release", "attention", "loss", "overlap", "graphs", "gradients")
-"""Options that state a recipe."""
+FACTS = ("release", "attention", "loss", "overlap", "graphs", "gradients")  # options that state a recipe
 MIN_GAIN_PERCENT, MIN_SAVED_SHARE = 0.5, 0.02
 """Percent of a step, and share of a device's memory, below which another recipe is not worth a sentence."""
 
@@ -57,7 +58,17 @@ def assumed_of(work: Train, chip: Chip, stated: Collection[str]) -> tuple[str, .
         facts |= {"attention": "", "graphs": ""}
     told = [words for name, words in facts.items() if words and name not in stated]
     release = f" {f.release}" if f.release and "release" not in stated else ""
-    return (f"{f.name}{release}, assumed: {', '.join(told)}",) if told else ()
+    recipe = (f"{f.name}{release}, assumed: {', '.join(told)}",) if told else ()
+    return (*recipe, *_rate_note(work.precision, chip))
+
+
+def _rate_note(precision: str, chip: Chip) -> tuple[str, ...]:
+    """Return a note where a chip is planned in bf16 but states no rate of it."""
+    if RECIPES[precision].rate != "bf16" or "bf16" in chip.flops or chip.kind != "gpu":
+        return ()
+    if "fp16" in chip.flops:
+        return (f"{chip.name} has no bf16 matrix units: planned at its fp16 rate, which needs loss scaling (--precision fp16)",)
+    return (f"{chip.name} states no bf16 rate: {unstated_half_rate(chip) / 1e12:.3g} TFLOP/s are assumed from its fp32 rate",)
 
 
 @dataclass(frozen=True)
@@ -65,10 +76,8 @@ class Trial:
     """Another recipe for the same layout, and what it changes."""
 
     option: str
-    percent: float
-    """Change of the step's time."""
-    saved: float
-    """Bytes per device."""
+    percent: float  # change of the step's time
+    saved: float  # bytes per device
 
     def __str__(self) -> str:
         changes = [f"{self.percent:+.1f}% time"] if abs(self.percent) >= MIN_GAIN_PERCENT else []

@@ -22,22 +22,17 @@ from meshwise.plan.train.fallback import Attempt, first_that_fits
 from meshwise.units import GIB
 
 RANK = "16"
-UNLIMITED_BYTES = 1e18
-"""Bytes of host memory that hold anything."""
-MIN_SAVING_BYTES = 0.05 * GIB
-"""Savings below this are rounded to nothing."""
+UNLIMITED_BYTES = 1e18  # bytes of host memory that hold anything
+MIN_SAVING_BYTES = 0.05 * GIB  # savings below this are rounded to nothing
 
 
 @dataclass(frozen=True)
 class Remedy:
     """One change of the question."""
 
-    flag: str
-    """In the words of the command line."""
-    saves: float
-    """Bytes of the fullest device, of the layout that fits in the end, after the changes before this one."""
-    on_host: float = 0.0
-    """Bytes of a host's memory that it saves of the same layout."""
+    flag: str  # in the words of the command line
+    saves: float  # bytes of the fullest device, of the layout that fits in the end, after the changes before this one
+    on_host: float = 0.0  # bytes of a host's memory that it saves of the same layout
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,8 @@ class Cure:
     layout: str
     framework: str
     peak: float
-    on_host: float
-    """Bytes of a host's memory that the layout needs."""
-    host: float
-    """Bytes of a host's memory."""
+    on_host: float  # bytes of a host's memory that the layout needs
+    host: float  # bytes of a host's memory
 
 
 Change = Callable[[TrainAsk], tuple[str, TrainAsk] | None]
@@ -98,8 +91,7 @@ def _in_backward(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
     return flags, _without(changed, "mbs")
 
 
-IN_BACKWARD_BATCH = 2
-"""Sequences of a step without accumulation, as in torchtune's recipe for one device."""
+IN_BACKWARD_BATCH = 2  # sequences of a step without accumulation, as in torchtune's recipe for one device
 
 
 def _lora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
@@ -220,8 +212,7 @@ def _bytes(ask: TrainAsk, fitted: Question, layout: Layouts) -> tuple[float, flo
     return float(peak(q, layout)[0]), float(host_needs(q, layout)[0])
 
 
-CHANGED_AXES = ("recompute", "mbs", "offload")
-"""Axes that a change frees or fixes."""
+CHANGED_AXES = ("recompute", "mbs", "offload")  # axes that a change frees or fixes
 
 
 def advice(ask: TrainAsk) -> str:

@@ -1,5 +1,4 @@
-"""Rules that a layout must satisfy, as named masks over many layouts. The same masks prune the search, count the layouts it
-drops, and word the error for a single layout."""
+"""Rules that a layout must satisfy, as named masks over many layouts."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -14,36 +14,38 @@ from meshwise.cost.axes import CUTS, INNER, OFFLOAD, RECOMPUTE, SCHEDULES, Bound
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
-from meshwise.cost.train.step import Cost, evaluate, host_fits, peak
+from meshwise.cost.train.step import Cost, evaluate, host_fits, peak_and_needs
 from meshwise.errors import UserError
 from meshwise.plan.train.floors import ROUNDING_FACTOR, time_floors
+from meshwise.plan.train.rank import Rank
 from meshwise.plan.train.rules import TP_IN_NODE, Mask, batch_rules, choice_rules, cut_rules, recomputes, saves
 
 BLOCK_SIZE = 1 << 14
 """Layouts evaluated at once: enough that many share a cut, few enough that their arrays stay in a core's cache."""
-BLOCK_PAIRS = 1 << 18
-"""Pairs of cut and model shape whose rules are checked at once."""
-MAX_SUBCLUSTERS = 4096
-"""Smaller clusters to try where a model cannot be cut over the whole cluster."""
-MIN_LAYOUTS_FOR_BOUNDS = 1 << 18
-"""Layouts from which on lower bounds of partial layouts save more time than they take."""
-TIES_PER_CHOICE = 32
-"""Layouts kept per requested one, since near-ties are merged later."""
+BLOCK_PAIRS = 1 << 18  # pairs of cut and model shape whose rules are checked at once
+BLOCK_CUTS = 1 << 16  # cuts that are looked at at once: 98,304 devices have 442,272 with experts
+MAX_SUBCLUSTERS = 4096  # smaller clusters to try where a model cannot be cut over the whole cluster
+MIN_LAYOUTS_FOR_BOUNDS = 1 << 18  # layouts from which on lower bounds of partial layouts save more time than they take
+TIES_PER_CHOICE = 32  # layouts kept per requested one, since near-ties are merged later
 ASKED = "--fix or --allow"
 HOST_FITS = "offloaded state fits in the hosts' memory"
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best layouts that fit, fastest first, and counts of the others."""
+    """The best layouts that fit, by expected seconds, those that may not fit last; and counts of the others."""
 
     layouts: Layouts
     cost: Cost
     evaluated: int
-    rejected: dict[str, int]
-    """Dropped layouts by rule, in the order in which rules are checked."""
-    smallest: float
-    """Smallest peak memory per device of any evaluated layout whose offloaded state fits in the hosts' memory."""
+    rejected: dict[str, int]  # dropped layouts by rule, in the order in which rules are checked
+    smallest: float  # smallest peak memory per device of any evaluated layout whose offloaded state fits in the hosts' memory
+    safe: int = 0  # layouts, the first of `layouts`, whose chance of not fitting is accepted
+
+    @property
+    def value(self) -> tuple[bool, float]:
+        """Sort key of the best layout among those of other questions: whether it may not fit, and its seconds."""
+        return self.safe == 0, float(self.cost.step[0])
 
 
 def search(
@@ -64,51 +66,74 @@ def _search(
 ) -> Found:
     capacity = q.chip.memory * (1 - q.work.reserve)
     rejected: dict[str, int] = {}
-    best = _empty()
     kept = max(top, 1) * TIES_PER_CHOICE
+    pools = {risky: Pool.empty(kept) for risky in (False, True)}
     evaluated, smallest = 0, np.inf
     for block_question, block, floor in blocks(q, limits, nodes, rejected, offloads=offloads, faster_than=faster_than):
-        weight = peak(block_question, block)
+        weight, needs = peak_and_needs(block_question, block)
         evaluated += len(block)
         fits = weight <= capacity
         _count(rejected, f"fits in memory, {q.work.reserve:.0%} kept free", ~fits)
         on_host = host_fits(block_question, block)
         smallest = min(smallest, float(weight[on_host].min(initial=np.inf)))
         _count(rejected, HOST_FITS, fits & ~on_host)
-        fits &= on_host
-        if len(best[0]) == kept:
-            fits &= floor <= best[1].step[-1] * ROUNDING_FACTOR
+        rank = Rank.of(block_question, block, needs)
+        floor = floor * rank.factor
+        last = {risky: pool.last * ROUNDING_FACTOR for risky, pool in pools.items()}
+        fits &= on_host & (floor <= np.where(rank.risky, last[True], last[False]))
         if not fits.any():
             continue
-        block = block.take(fits)
-        cost = evaluate(block_question, block)
-        step = cost.step
-        rows = np.arange(len(block))
-        if len(rows) > kept:
-            rows = np.flatnonzero(step <= np.partition(step, kept)[kept])  # with all ties for the last place
-        best = _fastest(best, (block.take(rows), _take(cost, rows)), kept)
-    return Found(*best, evaluated, {rule: number for rule, number in rejected.items() if number}, float(smallest))
+        cost = evaluate(block_question, block.take(fits))
+        expected, risky, block = cost.step * rank.factor[fits], rank.risky[fits], block.take(fits)
+        for which, pool in pools.items():
+            rows = np.flatnonzero(risky == which)
+            pools[which] = pool.joined(block.take(rows), _take(cost, rows), expected[rows])
+    safe, risky = pools[False], pools[True]
+    layouts, cost = concatenated([safe.layouts, risky.layouts]), _concatenated(safe.cost, risky.cost)
+    counts = {rule: number for rule, number in rejected.items() if number}
+    return Found(layouts, cost, evaluated, counts, float(smallest), len(safe.layouts))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The best layouts so far, by expected seconds."""
+
+    layouts: Layouts
+    cost: Cost
+    expected: Floats
+    kept: int  # most layouts that it holds
+
+    @staticmethod
+    def empty(kept: int) -> "Pool":
+        none = np.zeros(0, dtype=np.int64)
+        cost = Cost(dict.fromkeys(TRAIN_PARTS, none), dict.fromkeys(TRAIN_KINDS, none))
+        return Pool(Layouts.of(tp=none), cost, np.zeros(0), kept)
+
+    @property
+    def last(self) -> float:
+        """Expected seconds of the last layout; infinity while there is room."""
+        return float(self.expected[-1]) if len(self.expected) == self.kept else math.inf
+
+    def joined(self, layouts: Layouts, cost: Cost, expected: Floats) -> "Pool":
+        """Return the best of these and of other layouts. Equal seconds (to 1e-7) are sorted by cp and then by the other axes, so that the
+        result does not depend on the order of the search."""
+        if len(expected) > self.kept:
+            rows = np.flatnonzero(expected <= np.partition(expected, self.kept)[self.kept])  # with all ties for the last place
+            layouts, cost, expected = layouts.take(rows), _take(cost, rows), expected[rows]
+        both = concatenated([self.layouts, layouts])
+        seconds = np.concatenate([self.expected, expected])
+        keys = [*(getattr(both, f.name) for f in fields(Layouts)), both.cp, seconds.astype(np.float32)]
+        order = np.lexsort(keys)[: self.kept]
+        return Pool(both.take(order), _take(_concatenated(self.cost, cost), order), seconds[order], self.kept)
 
 
 def _take(cost: Cost, rows: Ints) -> Cost:
     return Cost({k: v[rows] for k, v in cost.time.items()}, {k: v[rows] for k, v in cost.memory.items()})
 
 
-def _empty() -> tuple[Layouts, Cost]:
-    none = np.zeros(0, dtype=np.int64)
-    return Layouts.of(tp=none), Cost(dict.fromkeys(TRAIN_PARTS, none), dict.fromkeys(TRAIN_KINDS, none))
-
-
-def _fastest(best: tuple[Layouts, Cost], more: tuple[Layouts, Cost], kept: int) -> tuple[Layouts, Cost]:
-    """Merge two sets of layouts and keep the fastest. Equal times (to 1e-7) are sorted by cp and then by the other axes, so that
-    the result does not depend on the order of the search."""
-    (_, a), (_, b) = best, more
-    layouts = concatenated([best[0], more[0]])
-    time = {name: np.concatenate([a.time[name], b.time[name]]) for name in a.time}
-    cost = Cost(time, {name: np.concatenate([a.memory[name], b.memory[name]]) for name in a.memory})
-    keys = [*(getattr(layouts, f.name) for f in fields(Layouts)), layouts.cp, cost.step.astype(np.float32)]
-    order = np.lexsort(keys)[:kept]
-    return layouts.take(order), _take(cost, order)
+def _concatenated(a: Cost, b: Cost) -> Cost:
+    pairs = ((a.time, b.time), (a.memory, b.memory))
+    return Cost(*({name: np.concatenate([one[name], other[name]]) for name in one} for one, other in pairs))
 
 
 def _count(rejected: dict[str, int], rule: str, dropped: Mask) -> None:
@@ -163,12 +188,9 @@ class PartialLayouts:
 
     shape: Ints
     layouts: Layouts
-    kind: Ints
-    """Index into `InnerChoices.tables` for each row."""
-    size: Ints
-    """Number of inner choices of each row."""
-    floor: Floats
-    """Lower bound on the seconds of each row; 0 where it was not computed."""
+    kind: Ints  # index into `InnerChoices.tables` for each row
+    size: Ints  # number of inner choices of each row
+    floor: Floats  # lower bound on the seconds of each row; 0 where it was not computed
 
     @property
     def number(self) -> int:
@@ -273,7 +295,9 @@ def _paired(q: Question, cuts: Layouts) -> Iterator[tuple[Ints, Layouts]]:
     parts = -(-len(shapes) // max(1, BLOCK_PAIRS // len(cuts)))
     for part in range(parts):
         chosen = shapes[part::parts]
-        yield np.repeat(chosen, len(cuts)), cuts.take(np.tile(np.arange(len(cuts)), len(chosen)))
+        for first in range(0, len(cuts), BLOCK_CUTS):
+            rows = np.arange(first, min(first + BLOCK_CUTS, len(cuts)))
+            yield np.repeat(chosen, len(rows)), cuts.take(np.tile(rows, len(chosen)))
 
 
 def completed(q: Question, partial: PartialLayouts, choices: InnerChoices) -> Iterator[tuple[Question, Layouts, Floats]]:

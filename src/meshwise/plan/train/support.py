@@ -1,8 +1,4 @@
-"""What a program supports: chips, methods, formats of a frozen base, optimizers, objectives, and pairs that do not work together.
-
-A task that a program cannot do is refused in one line that names what excludes it and the nearest that works; a layout that it cannot
-run is a rule of the search.
-"""
+"""What a program supports: chips, methods, formats of a frozen base, optimizers, objectives, and pairs that do not work together."""
 
 from collections.abc import Iterable
 from dataclasses import replace

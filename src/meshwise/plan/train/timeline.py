@@ -23,18 +23,15 @@ from meshwise.plan.train.choice import Choice
 INNER_PARTS: Final = ("p2p", "recompute", "matmul", "attention", "elementwise", "launch", "cp", "ep", "tp")
 """Parts of one operation of a stage, in the order in which the trace shows them."""
 COMPUTED: Final = ("recompute", "matmul", "attention", "elementwise", "launch")
-PARTS_AFTER_BACKWARD: Final = ("dp", "offload", "optimizer", "fixed")
-"""Parts that follow the last backward pass."""
+PARTS_AFTER_BACKWARD: Final = ("dp", "offload", "optimizer", "fixed")  # parts that follow the last backward pass
 STREAMS: Final = {
     "compute": "compute", "tp": "tensor-parallel", "cp": "context-parallel", "ep": "expert-parallel", "p2p": "point-to-point",
     "dp": "data-parallel", "offload": "offload",
 }  # fmt: skip
 """Trace track of each part; parts not listed belong to the compute stream."""
 PASSES: Final = ("forward", "backward", "weight gradients")
-MAX_DETAILED_OPERATIONS: Final = 6000
-"""Show the parts of each operation as separate slices up to this many operations."""
-MAX_SECANT_STEPS: Final = 20
-"""Iterations of the secant method, at most."""
+MAX_DETAILED_OPERATIONS: Final = 6000  # show the parts of each operation as separate slices up to this many operations
+MAX_SECANT_STEPS: Final = 20  # iterations of the secant method, at most
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,7 @@ class Timeline:
     choice: Choice
     schedule: str
     run: Simulation
-    inside: Floats
-    """Seconds by part (of INNER_PARTS), pass, stage and chunk."""
+    inside: Floats  # seconds by part (of INNER_PARTS), pass, stage and chunk
     after: dict[str, float]
 
     def save(self, path: str | Path) -> int:
@@ -73,10 +69,9 @@ class Timeline:
 
 
 def simulate_step(q: Question, choice: Choice) -> Timeline:
-    """Simulate the predicted step of a layout.
-
-    The cost model adds the loss between micro-batches (p2p, and the CPU's part of launch) once per micro-batch, but not while the pipeline
-    fills. Here every operation takes a share of it, scaled so that the step is as long as predicted."""
+    """Simulate the predicted step of a layout. The cost model adds the loss between micro-batches (p2p, and the CPU's part of launch) once
+    per micro-batch, but not while the pipeline fills. Here every operation takes a share of it, scaled so that the step is as long as
+    predicted."""
     layouts = Layouts.from_row(choice.layout)
     schedule, microbatches = str(choice.layout["schedule"]), _microbatches(q, choice, layouts)
     inside, lost = _inside(q, layouts), _between(q, choice, layouts, microbatches)

@@ -13,7 +13,7 @@ from meshwise.cost.train.question import Question
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.models.model import Model
 from meshwise.plan.ask import TrainAsk
-from meshwise.plan.axes import TRAIN_AXES
+from meshwise.plan.axes import TRAIN_AXES, with_one_seller
 from meshwise.plan.train import lookup
 from meshwise.plan.train.choice import TIE_SHARE, Choice, choice, differences
 from meshwise.plan.train.rules import broken
@@ -30,8 +30,7 @@ class Point(Answer[TrainAsk, Choice]):
     """The best layout at one point, or why there is none."""
 
     question: Question | None = None
-    why: str = ""
-    """Why its layout differs from the point before; '' where it does not."""
+    why: str = ""  # why its layout differs from the point before; '' where it does not
 
     def meets(self, within: float) -> bool:
         """Return whether training ends within this many seconds; 0 means no deadline."""
@@ -68,6 +67,8 @@ def answer(ask: TrainAsk, texts: Sequence[str]) -> TrainPoints:
         lookup.question(ask)  # raises the error for a missing --on
     if {"nodes", "devices"} & {*names}:
         ask = lookup.with_one_framework(ask, [point.ask.on for point in variants(ask, varied, TRAIN_AXES) if point.ask])
+    if "chip" in names and ask.tokens:
+        ask = with_one_seller(ask, [point.ask.on for point in variants(ask, varied, TRAIN_AXES) if point.ask])
     points = answers(variants(ask, varied, TRAIN_AXES), len(varied[-1].values))
     check(points, ask.within)
     return TrainPoints(ask=ask, vary=tuple(texts), axes=names, points=tuple(points))
@@ -115,10 +116,8 @@ def answers(variants: Sequence[Variant[TrainAsk]], inner: int) -> list[Point]:
 
 
 def why(before: Point, point: Point) -> str:
-    """Explain why another layout wins at `point` than at `before`: the previous layout cannot run here, the new one could not run
-    there, or which part of the step the new one saves.
-
-    The same cut on more devices counts as the same layout: only data parallelism grows."""
+    """Explain why another layout wins at `point` than at `before`: the previous layout cannot run here, the new one could not run there,
+    or which part of the step the new one saves. The same cut on more devices counts as the same layout: only data parallelism grows."""
     if before.choice is None or point.choice is None or before.question is None or point.question is None:
         return ""
     old, new = before.choice.layout, point.choice.layout
@@ -177,7 +176,8 @@ def _same_cut(q: Question, layout: Row, devices: int) -> Choice | str:
     bounds = {axis: (value, value) for axis, value in numbers.items() if axis != "zero" or sharded}
     found = search(q, bounds=bounds, top=1, nodes=(devices // q.cluster.node.devices,))
     if len(found.layouts):
-        return choice(q, found.layouts, found.cost, 0)
+        own = choice(q, found.layouts, found.cost, 0)
+        return own if found.safe else f"needs {own.needs / GIB:.1f} of {own.capacity / GIB:.0f} GiB and fits with {own.p_fit:.0%}"
     if math.isfinite(found.smallest):
         return _memory_needed(q, found)
     dp = devices // cut

@@ -1,7 +1,4 @@
-"""Patterns of a script, matched in time that grows with the text times the pattern: a foreign pattern in Python's `re` can take for ever.
-
-An expression is a tree of One (a character), Sequence, Either, Many and Edge; an automaton follows all its ways at once.
-"""
+"""Patterns of a script, matched by an automaton that follows all ways at once: Python's `re` can take for ever on a foreign one."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""One budget for reading launch files: steps and seconds. Whatever a file makes a reader do costs steps, so that no file takes for ever or
-fills the memory."""
+"""One budget of steps and seconds for reading launch files, so that no file takes for ever or fills the memory."""
 
 import time
 from collections.abc import Generator
@@ -9,10 +8,8 @@ from contextvars import ContextVar
 MAX_STEPS, MAX_SECONDS = 6_000_000, 3.0
 """Of all files that are read together: pieces that are made, characters that are compared, nodes that are visited; seconds of CPU time. A
 launch file takes a hundredth of it."""
-MAX_SCRIPT_STEPS, MAX_SCRIPT_SECONDS = 2_000_000, 2.0
-"""Of following one script: what was found until then is kept."""
-STEPS_PER_LOOK = 500
-"""Steps between looks at the clock."""
+MAX_SCRIPT_STEPS, MAX_SCRIPT_SECONDS = 2_000_000, 2.0  # of following one script: what was found until then is kept
+STEPS_PER_LOOK = 500  # steps between looks at the clock
 
 
 class TooLong(Exception):

@@ -1,5 +1,4 @@
-"""Expansion: words of the tree -> values, as the shell does it: braces, parameters, substitutions, arithmetic, splitting. Nothing is
-run."""
+"""Expansion: words of the tree -> values, as the shell does it, without running anything."""
 
 import re
 from collections.abc import Callable, Mapping

@@ -87,9 +87,7 @@ def statements(shell: Shell, source: Source) -> Status:
 
 
 def follow(shell: Shell, found: Inner, environment: Mapping[str, Value]) -> Status:
-    """Follow a script that starts as a process of its own: it sees exported variables alone, and changes none of ours.
-
-    A variable that is not exported stays unknown inside, rather than empty: a launcher may set it."""
+    """Follow a script that starts as a process of its own: it sees exported variables, others are unknown, and it changes none of ours."""
     outer, before, stdin = shell.state.copy(), len(shell.started), shell.stdin
     found_directives = directives(found.source)
     shell.directives += found_directives

@@ -1,8 +1,4 @@
-"""Follow a script through assignments, branches, loops and functions, and note the commands that it would start. Nothing is run.
-
-A test that cannot be decided is followed both ways: what differs afterwards is unknown, with the texts it can be; commands inside are
-not certain.
-"""
+"""Follow a script and note the commands that it would start; an undecided test is followed both ways, and what differs is unknown."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,5 +1,4 @@
-"""Commands whose output follows from their words alone: echo, printf, basename, seq, expr, and filters such as tr and wc. None of them
-is run."""
+"""Commands whose output follows from their words alone, such as echo, seq and tr; none of them is run."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,8 +8,7 @@ from meshwise.programs.bash.arithmetic import NotKnown, calculate
 from meshwise.programs.bash.budget import spend
 from meshwise.programs.bash.pieces import EMPTY, Piece, Value, joined, said
 
-MAX_SEQ_LINES = 10_000
-"""Lines of `seq`; more are refused."""
+MAX_SEQ_LINES = 10_000  # lines of `seq`; more are refused
 NEWLINE = Value((Piece("\n"),))
 ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "r": "\r", '"': '"', "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 

@@ -6,8 +6,7 @@ from meshwise.programs.bash.automaton import ANYTHING, Automaton, Either, Expres
 from meshwise.programs.bash.automaton import Sequence as Then
 from meshwise.programs.bash.budget import spend
 
-Pattern = Sequence[tuple[str, bool]]
-"""Texts that are quoted, and so taken as they are, or not."""
+Pattern = Sequence[tuple[str, bool]]  # texts that are quoted, and so taken as they are, or not
 
 
 def expression(parts: Pattern, *, extended: bool = False) -> Expression | None:

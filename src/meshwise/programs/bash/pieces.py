@@ -1,8 +1,4 @@
-"""Text that knows where it was written: Place, Piece, Value and Source.
-
-A value of a shell variable is put together from pieces, each of which stands somewhere in a file or is unknown. Words keep their
-pieces, so a flag that is read from `--tp $TP` points to the line where `TP=8` is written, and that number can be changed there.
-"""
+"""Text that knows where it was written: a flag read from `--tp $TP` points to the line of `TP=8`, where it can be changed."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -30,22 +26,16 @@ class Piece:
 
     text: str
     place: Place | None = None
-    unknown: str = ""
-    """Why the text is not known; empty for a known piece."""
+    unknown: str = ""  # why the text is not known; empty for a known piece
     outside: bool = False
     """Unknown because it comes from outside the script (an argument, the environment), and empty if it is not given."""
-    exact: bool = True
-    """Whether the text stands at its place character for character; a computed number does not."""
-    filled: bool = False
-    """Unknown, but certainly not empty: the number of a job."""
+    exact: bool = True  # whether the text stands at its place character for character; a computed number does not
+    filled: bool = False  # unknown, but certainly not empty: the number of a job
     choices: "tuple[Value | None, ...]" = ()
     """Possible values of an unknown piece, one for each way that an undecided test may go; None: there is no such word."""
-    fork: int = 0
-    """Number of that test, so that pieces of one test are chosen together."""
-    by: str = ""
-    """What that test depends on, and where it stands: '$1 (train.sh:3)'."""
-    loose: bool = False
-    """Whether it stands without quotes in a command, so that its value may be several words, or none."""
+    fork: int = 0  # number of that test, so that pieces of one test are chosen together
+    by: str = ""  # what that test depends on, and where it stands: '$1 (train.sh:3)'
+    loose: bool = False  # whether it stands without quotes in a command, so that its value may be several words, or none
 
     def cut(self, start: int, end: int) -> "Piece":
         """Return a part of a known piece, at its own place if the piece is exact."""

@@ -1,5 +1,4 @@
-"""Variables, functions, arguments and written files at one point of a script, and how two such states become one after a test that
-cannot be decided."""
+"""Variables, functions, arguments and written files at one point of a script, and how two states become one after an undecided test."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -56,11 +55,9 @@ class State:
     script: str
     variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
     exported: set[str] = field(default_factory=set[str])
-    arguments: list[Value] | None = None
-    """`$1`, `$2`...; None if the script's arguments are not known."""
+    arguments: list[Value] | None = None  # `$1`, `$2`...; None if the script's arguments are not known
     functions: dict[str, Statement] = field(default_factory=dict[str, Statement])
-    files: dict[str, Value] = field(default_factory=dict[str, Value])
-    """Files that the script writes, by name."""
+    files: dict[str, Value] = field(default_factory=dict[str, Value])  # files that the script writes, by name
 
     def copy(self) -> "State":
         """Return a state that can change without changing this one."""

@@ -30,8 +30,7 @@ class Simple:
     """Assignments, and a command of words."""
 
     assignments: tuple[Assignment, ...]
-    words: tuple[Word | Assignment, ...]
-    """Assignments among the words are arguments of `export`, `declare` and `local`."""
+    words: tuple[Word | Assignment, ...]  # assignments among the words are arguments of `export`, `declare` and `local`
     redirects: tuple[Redirect, ...]
     line: int
 
@@ -122,8 +121,7 @@ class Function:
 class Test:
     """`[[ ... ]]`: words and operators in order; operators are strings."""
 
-    __test__ = False
-    """pytest takes classes of this name for tests."""
+    __test__ = False  # pytest takes classes of this name for tests
     tokens: tuple[Word | str, ...]
     line: int
 

@@ -8,8 +8,7 @@ from meshwise.programs.bash.expansion import Expander
 from meshwise.programs.bash.flow import Started
 from meshwise.programs.bash.pieces import Piece, Value, joined
 
-MAX_VARIANTS = 24
-"""Variants of one command; what would have more keeps its unknown words."""
+MAX_VARIANTS = 24  # variants of one command; what would have more keeps its unknown words
 
 
 def variants(started: Started, expander: Expander) -> list[Started]:

@@ -13,8 +13,7 @@ META = BLANK + "\n;&|<>()"
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 SPECIAL = "@*#?-$!0123456789"
 OPERATORS = re.compile(r":-|:=|:\?|:\+|##|%%|//|/#|/%|\^\^|,,|[-=?+#%/^,@:]")
-MAX_NESTING = 100
-"""Brackets inside brackets: deeper scripts are refused, so that a broken file cannot exhaust the stack."""
+MAX_NESTING = 100  # brackets inside brackets: deeper scripts are refused, so that a broken file cannot exhaust the stack
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
 
 
@@ -47,8 +46,7 @@ class Parameter:
     indirect: bool = False
     operator: str = ""
     argument: "Word | None" = None
-    second: "Word | None" = None
-    """The replacement of `${x/pattern/replacement}`, the length of `${x:start:length}`."""
+    second: "Word | None" = None  # the replacement of `${x/pattern/replacement}`, the length of `${x:start:length}`
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,8 +74,7 @@ def config_map(job: Job) -> list[dict[str, Any]]:
 
 
 def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]]) -> Launch | None:
-    """Return what the containers of a manifest start. `kinds`: the kinds of documents to read; empty for any. `nodes`: paths whose
-    product is the number of nodes."""
+    """Return what the containers of a manifest start; `kinds`: of documents, empty for any; `nodes`: paths whose product is taken."""
     wanted = set(kinds)
     for document in composed(source):
         kind, version = value(at(document, ("kind",))), value(at(document, ("apiVersion",)))
@@ -112,13 +111,17 @@ def config_maps(source: Source) -> tuple[Source, ...]:
 
 
 def read_services(source: Source) -> Launch | None:
-    """Return what the workers of a DynamoGraphDeployment start, how often, and over how many pods each."""
+    """Return what the workers of a DynamoGraphDeployment (v1alpha1 or v1beta1) start, how often, and over how many pods each."""
     document = next((one for one in composed(source) if value(at(one, ("kind",))) == "DynamoGraphDeployment"), None)
-    services = at(document, ("spec", "services"))
-    if services is None or services.id != "mapping":
+    services, components = at(document, ("spec", "services")), at(document, ("spec", "components"))
+    if services is not None and services.id == "mapping":
+        named = [(str(key.value), service) for key, service in services.value]
+    elif components is not None and components.id == "sequence":
+        named = [(value(at(one, ("name",))), one) for one in components.value]
+    else:
         return None
     pools: list[Launch] = []
-    for key, service in services.value:
+    for name, service in named:
         held_here = list(containers(service))
         started = [one for held in held_here for one in _script(source, held)]
         if not started:
@@ -127,9 +130,9 @@ def read_services(source: Source) -> Launch | None:
             *_count(source, service, ("replicas",), "replicas"),
             *_count(source, service, ("multinode", "nodeCount"), "nodes"),
         ]
-        facts += _devices(source, service)
+        facts += [one for held in (service, *held_here) for one in _devices(source, held)][:1]
         facts += [one for held in (service, *held_here) for one in _environment(source, held)]
-        pools.append(Launch(tuple(facts), tuple(started), variables_of(facts), config_maps(source), name=str(key.value)))
+        pools.append(Launch(tuple(facts), tuple(started), variables_of(facts), config_maps(source), name=name))
     return Launch((), pools=tuple(pools))
 
 
@@ -168,6 +171,9 @@ def value(node: Any) -> str:
     return str(node.value) if node is not None and node.id == "scalar" else ""
 
 
+SERVED_BY_VLLM = ("huggingface", "vLLM")  # formats of KServe's `predictor.model` whose runtime hands its arguments to vLLM
+
+
 def containers(node: Any, depth: int = 0) -> Iterator[Any]:
     """Yield every container of a manifest, whatever it stands in: an item of `containers`, or a `mainContainer` of Dynamo."""
     if node is None or depth > MAX_NESTING:
@@ -177,13 +183,19 @@ def containers(node: Any, depth: int = 0) -> Iterator[Any]:
         for key, item in node.value:
             if key.value in ("containers", "workerContainers") and item.id == "sequence":
                 yield from (held for held in item.value if held.id == "mapping")
-            elif key.value in ("mainContainer", "trainer") and (at(item, ("args",)) or at(item, ("command",))):
+            elif _is_container(str(key.value), item):
                 yield item
             else:
                 yield from containers(item, depth + 1)
     elif node.id == "sequence":
         for item in node.value:
             yield from containers(item, depth + 1)
+
+
+def _is_container(name: str, item: Any) -> bool:
+    if name == "model":
+        return value(at(item, ("modelFormat", "name"))) in SERVED_BY_VLLM
+    return name in ("mainContainer", "trainer") and bool(at(item, ("args",)) or at(item, ("command",)))
 
 
 def span(source: Source, node: Any) -> Span:
@@ -222,6 +234,7 @@ def _script(source: Source, held: Any) -> list[Source]:
     """Return what a container starts: the script of `bash -c`, or its words."""
     words = [item for name in ("command", "args") for item in _items(at(held, (name,)))]
     entry = entry_of(value(at(held, ("image",)))) if at(held, ("command",)) is None else ()
+    entry = ("vllm", "serve") if at(held, ("modelFormat",)) is not None else entry
     texts = [value(word) for word in words]
     for number in range(len(words) - 1):
         if texts[number].rpartition("/")[2] in ("bash", "sh") and number + 1 < len(words):
@@ -260,8 +273,7 @@ def block(source: Source, node: Any) -> Source:
 
 
 def of_words(source: Source, words: Sequence[Any], entry: Sequence[str] = ()) -> Source:
-    """Return words of a list as a command, one a line, each at its own place; `entry`: what the image starts before them. Kubernetes writes
-    a variable as $(NAME)."""
+    """Return words of a list as a command, one a line, each at its own place; `entry`: what the image starts before them."""
     lines, starts = [f"{text} \\" for text in entry], [-1 for _ in entry]
     for number, node in enumerate(words):
         word = str(node.value)

@@ -7,8 +7,7 @@ from meshwise.errors import UserError
 from meshwise.programs import forms
 from meshwise.programs.program import Job
 
-DEFAULT_PORT = 29500
-"""The port of node 0 where a launcher assigns none: torchrun's own default."""
+DEFAULT_PORT = 29500  # the port of node 0 where a launcher assigns none: torchrun's own default
 OTHER_HOSTS_ARGUMENTS = ' "${OTHERS[@]}"'
 RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google.com/tpu", "AWS": "aws.amazon.com/neuron"}
 """Names of accelerators as Kubernetes resources, by vendor (their device plugins)."""
@@ -30,9 +29,13 @@ def command(job: Job, options: Sequence[str] = RENDEZVOUS) -> list[str]:
     return ["torchrun", *several, f"--nproc-per-node={job.devices_per_node}", *job.command]
 
 
+def preflight(job: Job) -> list[str]:
+    """Return the command that checks a node and its links first, if the job asks for it; a sick one ends the script."""
+    return [f"meshwise preflight --ranks {job.devices_per_node} --out preflight"] if job.preflight else []
+
+
 def lines(job: Job, variables: Mapping[str, str], *, torchrun_names: bool = True) -> list[str]:
-    """Return the lines of a node: what must be set, the variables of the job, its environment, and the command. `torchrun_names` also
-    sets the variables under the names of torchrun's options, from which `meshwise run` finds its nodes."""
+    """Return the lines of a node; `torchrun_names` also sets the variables by which `meshwise run` finds its nodes."""
     found = required(job)
     text = [f': "${{{name}:?{why}}}"' for name, why in found.items()]
     if job.nodes > 1:
@@ -40,7 +43,7 @@ def lines(job: Job, variables: Mapping[str, str], *, torchrun_names: bool = True
         if job.starter == "node" and torchrun_names:
             text += ["export " + " ".join(f'PET_{name}="${name}"' for name in variables)]
     text += [f"export {name}={forms.shell_word(value)}" for name, value in job.environment.items()]
-    text += others(job)
+    text += [*others(job), *preflight(job)]
     shown = forms.shell_lines(command(job))
     shown[-1] += OTHER_HOSTS_ARGUMENTS if job.others else ""
     if job.starter == "once" and job.nodes > 1:

@@ -10,8 +10,7 @@ from meshwise.programs.source import Setting, Unknown
 from meshwise.runs.run import Span, Stated, Value
 
 FILE = "train.sbatch"
-WARNING_SECONDS = 120
-"""Seconds before the time limit at which Slurm warns the script, which then asks to be requeued."""
+WARNING_SECONDS = 120  # seconds before the time limit at which Slurm warns the script, which then asks to be requeued
 RENDEZVOUS = (
     "--rdzv-id=$SLURM_JOB_ID",
     "--rdzv-backend=c10d",
@@ -47,6 +46,7 @@ def _body(job: Job) -> list[str]:
     text += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_ON_NODE", ""]
     text += ["# Near the time limit the job is put back into the queue, and goes on from its last checkpoint.", "requeue() {"]
     text += ['  echo "the time limit is near: requeued"', '  scontrol requeue "$SLURM_JOB_ID"', "}", "trap requeue USR1", ""]
+    text += [f"srun --kill-on-bad-exit=0 {line}" for line in script.preflight(job)]
     nodes = "--nodes=1 --ntasks=1 " if job.starter == "once" else ""
     # single quotes: SLURM_NODEID and SLURMD_NODENAME differ from node to node
     text += [f"srun {nodes}--kill-on-bad-exit=1 bash -c '"]

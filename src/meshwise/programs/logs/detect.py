@@ -1,7 +1,4 @@
-"""Recognize the format of a file by its content, or take it by name, and read the file.
-
-A format is one module in `formats/`, or one that another package registers under the entry-point group `meshwise.logs`; see `Format`.
-"""
+"""Recognize the format of a file (`formats/`, or the entry-point group `meshwise.logs`) by its content or name, and read the file."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -16,17 +13,14 @@ from meshwise.programs.logs.lines import Line
 from meshwise.runs.reading import Reading
 
 GROUP, FORMATS = "meshwise.logs", "meshwise.programs.logs.formats"
-REQUIRED_NAMES = ("name", "order", "matches", "read")
-"""What a module must define to be a format."""
-PAGES = (".md", ".markdown", ".txt")
-"""Files that are read as Markdown if no format matches: they may hold nothing but sentences."""
+REQUIRED_NAMES = ("name", "order", "matches", "read")  # what a module must define to be a format
+PAGES = (".md", ".markdown", ".txt")  # files that are read as Markdown if no format matches: they may hold nothing but sentences
 
 
 class Format(Protocol):
     """The contents of a format module."""
 
-    name: str
-    """The name for --format."""
+    name: str  # the name for --format
     order: int
     """Formats are tried from the lowest: 10 for a program's own table or JSON, 20 to 40 for general tables and pages, 50 and more for
     logs. A page may quote a log, but a log never contains a page."""

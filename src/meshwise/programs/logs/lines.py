@@ -9,10 +9,8 @@ from typing import NamedTuple, TextIO
 from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 
-MAX_LINE_CHARS = 1 << 16
-"""Characters read from one line; the rest is dropped and the line marked as cut."""
-HEAD_CHARS = 1 << 16
-"""Characters from which the format of a file is recognized."""
+MAX_LINE_CHARS = 1 << 16  # characters read from one line; the rest is dropped and the line marked as cut
+HEAD_CHARS = 1 << 16  # characters from which the format of a file is recognized
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -21,8 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 class Line(NamedTuple):
     number: int
     text: str
-    cut: bool = False
-    """Longer than MAX_LINE_CHARS, or the last line of a file without a final line break."""
+    cut: bool = False  # longer than MAX_LINE_CHARS, or the last line of a file without a final line break
 
 
 def plain(text: str) -> str:
@@ -48,8 +45,7 @@ def lines(stream: TextIO) -> Iterator[Line]:
 
 
 def open_text(path: Path) -> tuple[str, TextIO]:
-    """Open a file as UTF-8 (with or without BOM), or UTF-16 with a BOM; return its head, from which its format is recognized, and the file
-    to read from its beginning. Invalid bytes become replacement characters. A pipe is read once."""
+    """Open a file as UTF-8 or UTF-16; return its head and the file from its beginning; a pipe is read once, invalid bytes are replaced."""
     if path.is_dir():
         raise UserError(f"{quoted(str(path), 200)} is a folder; give the files in it, or the folder of a run with --predicted")
     file = files.open_file(path)

@@ -31,8 +31,7 @@ _SPEEDUP = re.compile(
 )
 _GRADE = re.compile(r"\bGrade:?\s*([A-F][+-]?)(?=\W|$)(?:\s*\((\d+)/100\))?")
 _SPREAD = re.compile(rf"±\s*({_NUMBER})\s*%[^.]{{0,20}}(?:across|between|over|variance)[^.]{{0,12}}\bgpus?", re.IGNORECASE)
-MAX_PARAGRAPH_CHARS = 4000
-"""Characters searched in one paragraph."""
+MAX_PARAGRAPH_CHARS = 4000  # characters searched in one paragraph
 
 
 def _value(text: str) -> float:

@@ -11,8 +11,7 @@ MEDIANS = (
     "mfu", "forward_seconds",
 )  # fmt: skip
 PEAKS = ("memory", "reserved", "allocated")
-WARM_UP_STEPS = 2
-"""Steps left out of the medians."""
+WARM_UP_STEPS = 2  # steps left out of the medians
 
 
 class Series:

@@ -1,5 +1,4 @@
-"""Take launchers off a command line: srun, torchrun, torch.distributed.run, tune run, deepspeed, accelerate launch,
-mpirun, env, containers."""
+"""Take launchers off a command line: srun, torchrun, tune run, deepspeed, accelerate launch, mpirun, env, containers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -56,12 +55,9 @@ BY_ENVIRONMENT = {
 class Started:
     """A program behind its launcher."""
 
-    program: str
-    """The script or program: 'pretrain_gpt.py', 'vllm', 'torchtitan.train', 'axolotl'."""
-    words: tuple[Word, ...]
-    """Its arguments."""
-    facts: tuple[Stated, ...]
-    """Facts of the launcher and the environment: nodes, devices_per_node, devices, env:NAME."""
+    program: str  # the script or program: 'pretrain_gpt.py', 'vllm', 'torchtitan.train', 'axolotl'
+    words: tuple[Word, ...]  # its arguments
+    facts: tuple[Stated, ...]  # facts of the launcher and the environment: nodes, devices_per_node, devices, env:NAME
     launcher: str = ""
     """'torchrun', 'deepspeed', 'accelerate', 'srun', 'mpirun'; '' for none. accelerate's own flags (--config_file) stay in
     `launcher_words`."""
@@ -81,9 +77,7 @@ class _Found:
 
 
 def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] = ()) -> list[Started]:
-    """Return the programs that a command starts, without what starts them; nothing for a command that starts none.
-
-    `bash -c '...'` and companions have been followed by `shell.read`, so a command starts at most one program."""
+    """Return the program that a command starts, without what starts it; nothing for a command that starts none."""
     words, found = list(command.words), _Found()
     environment = dict(command.environment)
     for _ in range(12):

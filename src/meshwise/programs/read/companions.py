@@ -41,11 +41,9 @@ class Found:
     """Everything that files say before one program is chosen."""
 
     candidates: tuple[Candidate, ...]
-    launch: tuple[Stated, ...]
-    """Facts of schedulers and orchestrators."""
+    launch: tuple[Stated, ...]  # facts of schedulers and orchestrators
     started: tuple[Started, ...]
-    sources: tuple[Source, ...]
-    """The files, and those that scripts write."""
+    sources: tuple[Source, ...]  # the files, and those that scripts write
     notes: tuple[str, ...]
 
 
@@ -54,12 +52,10 @@ class Together:
     """The facts of one program with its companions."""
 
     facts: Run
-    programs: tuple[Program, ...]
-    """The programs whose files were read with it."""
+    programs: tuple[Program, ...]  # the programs whose files were read with it
     missing: tuple[str, ...]
     notes: tuple[str, ...]
-    unread: tuple[Unread, ...] = ()
-    """Keys that no fact comes from."""
+    unread: tuple[Unread, ...] = ()  # keys that no fact comes from
 
 
 @dataclass

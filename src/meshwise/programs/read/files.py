@@ -1,7 +1,4 @@
-"""Launch files -> Reading: the program that they start, its facts with their origin, and what was not given.
-
-Several files are read together: a script, the configuration that it names, and what the script itself writes by heredocs.
-"""
+"""Launch files, read together -> Reading: the program that they start, its facts with their origin, and what was not given."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +17,11 @@ from meshwise.programs.source import Command, Setting, Source
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import Run, Stated, in_words
 
-SECRET = re.compile(r"env:.*(TOKEN|KEY|SECRET|PASSWORD)", re.IGNORECASE)
-"""Variables whose values nobody should see in a report."""
-MAX_FILE_BYTES = 500_000
-"""Bytes of a launch file."""
+SECRET = re.compile(r"env:.*(TOKEN|KEY|SECRET|PASSWORD)", re.IGNORECASE)  # variables whose values nobody should see in a report
+MAX_FILE_BYTES = 500_000  # bytes of a launch file
 SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
-COMPANIONS = ("accelerate", "deepspeed")
-"""Programs whose files accompany those of another, more specific program."""
+TOML_TABLE = re.compile(r"\[{1,2}[A-Za-z_][\w.-]*\]{1,2}")  # the head of a table in TOML, alone on its line
+COMPANIONS = ("accelerate", "deepspeed")  # programs whose files accompany those of another, more specific program
 TREES = (".yaml", ".yml", ".json", ".jsonc")
 
 
@@ -36,17 +31,12 @@ class Reading:
 
     program: Program
     facts: Run
-    files: tuple[str, ...]
-    """The files that were read."""
-    texts: Mapping[str, str]
-    """Their texts, by name."""
-    programs: tuple[Program, ...] = ()
-    """The chosen program, then those of its companion files."""
-    missing: tuple[str, ...] = ()
-    """Files that are referred to but were not given, one sentence each."""
+    files: tuple[str, ...]  # the files that were read
+    texts: Mapping[str, str]  # their texts, by name
+    programs: tuple[Program, ...] = ()  # the chosen program, then those of its companion files
+    missing: tuple[str, ...] = ()  # files that are referred to but were not given, one sentence each
     notes: tuple[str, ...] = ()
-    unread: tuple[Unread, ...] = ()
-    """Keys that no fact comes from."""
+    unread: tuple[Unread, ...] = ()  # keys that no fact comes from
 
     @property
     def withheld(self) -> tuple[str, ...]:
@@ -59,9 +49,21 @@ class Reading:
         return tuple(f"{one.key} ({one.span}): {one.lessens}" for one in self.unread if one.lessens)
 
 
-def read_files(paths: Sequence[str | Path], given: Mapping[str, str] | None = None) -> Reading:
+Given = str | Path | Mapping[str, str]  # a launch file: its path, its text (which has line breaks), or texts by name
+
+
+def read_files(files: Sequence[Given], given: Mapping[str, str] | None = None) -> Reading:
     """Read launch files together. `given` are `--set` values: variables of scripts, and facts by name. UserError where nothing is found."""
-    return read_sources([Source(str(path), _text(Path(path))) for path in paths], given or {})
+    return read_sources([source for file in files for source in _sources(file)], given or {})
+
+
+def _sources(file: Given) -> list[Source]:
+    if isinstance(file, str | Path):
+        file = {"text": file} if isinstance(file, str) and "\n" in file else {str(file): _text(Path(file))}
+    long = next((name for name, text in file.items() if len(text) > MAX_FILE_BYTES), None)
+    if long is not None:
+        raise UserError(f"{long}: {len(file[long]):,} characters; expected a launch file of at most {MAX_FILE_BYTES:,}")
+    return [Source(name, text) for name, text in file.items()]
 
 
 def _text(path: Path) -> str:
@@ -69,8 +71,6 @@ def _text(path: Path) -> str:
     if path.suffix == ".py" and python.UNSLOTH not in text:
         why = "Python is not read, since only running it would tell its values"
         raise UserError(f"{path}: {why}; give its launch script or a YAML, or a script that calls Unsloth's {python.UNSLOTH}")
-    if len(text) > MAX_FILE_BYTES:
-        raise UserError(f"{path}: {len(text):,} characters; expected a launch file of at most {MAX_FILE_BYTES:,}")
     return text
 
 
@@ -140,6 +140,8 @@ def kind_of(source: Source) -> str:
     if start.startswith("{"):
         return "tree"
     lines = [line for line in start.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if any(TOML_TABLE.fullmatch(line.strip()) for line in lines):
+        return "toml"
     pairs = sum(1 for line in lines if line.split("#")[0].rstrip().endswith(":") or ": " in line)
     return "tree" if lines and 2 * pairs > len(lines) else "shell"
 
@@ -277,6 +279,9 @@ def _of_started(started: Started, source: Source) -> Iterable[Candidate]:
 # Which program it is.
 
 
+ABSENT = (".sh", ".sbatch", ".slurm", ".bash", ".yaml", ".yml")  # ends of the names of files that say what a command runs
+
+
 def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
     """Return the likeliest program: of commands before files, since a command names its files; the surest, and of equals the last."""
     ranked = [one for one in found.candidates if one.started is not None] or list(found.candidates)
@@ -284,9 +289,10 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
         names = ", ".join(source.file for source in sources)
         known = ", ".join(program.title for program in programs().values())
         started = ", ".join(dict.fromkeys(quoted(one.program) for one in found.started if one.program))
-        scripts = [one.program for one in found.started if one.program.endswith((".sh", ".sbatch", ".slurm", ".bash"))]
-        if scripts:
-            raise UserError(f"{names}: it starts {', '.join(dict.fromkeys(scripts))}, which was not given: give that file too")
+        words = [text for one in found.started for text in (one.program, *(word.text for word in one.words))]
+        absent = [text for text in words if text.endswith(ABSENT) and "://" not in text]
+        if absent:
+            raise UserError(f"{names}: it starts {', '.join(dict.fromkeys(absent))}, which was not given: give that file too")
         what = f"it starts {started}" if started else "no command with flags of a known program, and no known keys"
         raise UserError(f"{names}: no program that meshwise reads: {what}; expected one of {known}")
     best = max(ranked, key=lambda one: (one.program.name not in COMPANIONS, one.score))
@@ -294,13 +300,11 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
     return equal[0] if not best.certain else equal[-1]
 
 
-MAX_CHOICES = 4
-"""Values of a fact that are named where an undecided test chooses between them."""
+MAX_CHOICES = 4  # values of a fact that are named where an undecided test chooses between them
 
 
 def _agreed(variants: Sequence[Run], ways: Sequence[Mapping[str, int]]) -> Run:
-    """Return the facts on which every variant of a command agrees; what differs depends on a branch that is not known. `ways`: for each
-    variant, how the undecided tests go."""
+    """Return the facts on which every variant of a command agrees; `ways`: for each variant, how the undecided tests go."""
     first = variants[0]
     said = {name for other in variants for name in other.values}
     differing = {name for name in said if any(first.value(name) != other.value(name) for other in variants)}

@@ -12,13 +12,11 @@ _PAIR = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")
 _SUBCOMMAND = re.compile(r"([a-z][a-z-]+):([a-z][a-z-]*)")
 
 
-POSITIONAL = "positional"
-"""The key of words that belong to no flag, such as the model of `vllm serve MODEL`."""
+POSITIONAL = "positional"  # the key of words that belong to no flag, such as the model of `vllm serve MODEL`
 
 
 def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
-    """Return the settings of a command line. `takes`: how many words each known flag takes, -1 for all up to the next flag; an unknown
-    flag takes all words up to the next flag."""
+    """Return the settings of a command line; `takes`: the words of each known flag, -1 for all up to the next, as an unknown one does."""
     found: list[Setting] = []
     i = 0
     while i < len(words):

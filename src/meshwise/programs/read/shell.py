@@ -1,9 +1,4 @@
-"""Read a shell or Slurm script without running it: which commands it would start, with which words, and where each word was written.
-
-Assignments, arrays, expansions, arithmetic, branches, loops, functions, heredocs and sourced companions are followed (`programs.bash`). A
-value that only running the script would tell (`$1`, `$(nvidia-smi ...)`) is unknown and stays so; `--set X=...` answers it. Where a test
-cannot be decided, both branches are followed, and what they disagree on is unknown.
-"""
+"""Read a script without running it: its commands and where each word was written; what only a run or `--set X=...` tells is unknown."""
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -22,8 +17,7 @@ from meshwise.programs.bash.variants import variants
 from meshwise.programs.source import Command, Setting, Source, Unknown, Word
 from meshwise.runs.run import Span
 
-MAX_SCRIPT_CHARS = 500_000
-"""Characters of a script; a launch script is a hundredth of it."""
+MAX_SCRIPT_CHARS = 500_000  # characters of a script; a launch script is a hundredth of it
 
 
 @dataclass(frozen=True)
@@ -31,14 +25,10 @@ class Script:
     """Commands, directives and files of a script, as if it had run."""
 
     commands: tuple[Command, ...]
-    directives: tuple[Setting, ...]
-    """`#SBATCH --nodes=4` as Setting('--nodes', '4', span)."""
-    files: tuple[Source, ...]
-    """Files with known text that the script writes, by name."""
-    variables: Mapping[str, Word]
-    """Every variable at the end of the script, exported or not; an array as one word."""
-    unknown: Mapping[str, str]
-    """Values known only at run time, with the reason: {'$1': 'an argument of the script'}."""
+    directives: tuple[Setting, ...]  # `#SBATCH --nodes=4` as Setting('--nodes', '4', span)
+    files: tuple[Source, ...]  # files with known text that the script writes, by name
+    variables: Mapping[str, Word]  # every variable at the end of the script, exported or not; an array as one word
+    unknown: Mapping[str, str]  # values known only at run time, with the reason: {'$1': 'an argument of the script'}
     notes: tuple[str, ...] = ()
 
 
@@ -65,8 +55,7 @@ class WrittenFile(Source):
 def read(
     source: Source, given: Mapping[str, str], beside: Sequence[Source] = (), variables: Mapping[str, str] | None = None
 ) -> Script:
-    """Return what a script would do. `given` answers unknown variables (`--set`), before what the script assigns; `beside` are files
-    that it may source, start or copy; `variables` are set before it starts, as a launcher does."""
+    """Return what a script would do; `given` answers unknown variables (--set), `beside`: files to source; `variables`: set before."""
     if len(source.text) > MAX_SCRIPT_CHARS:
         raise UserError(
             f"{source.file} has {len(source.text)} characters; a launch script of at most {MAX_SCRIPT_CHARS} is expected"

@@ -13,8 +13,7 @@ from meshwise.runs.run import Span
 _SECTION = re.compile(r"\s*\[\[?\s*([^\]\n]+?)\s*\]\]?\s*(#.*)?$")
 _PAIR = re.compile(r"""\s*((?:[A-Za-z0-9_.-]|"[^"\n]*"|'[^'\n]*'|\s(?=[.=]))+?)\s*=\s*""")
 MAX_KEY_PARTS = 100
-MAX_HEAD_CHARS = 500
-"""Characters of a line in which its key is looked for."""
+MAX_HEAD_CHARS = 500  # characters of a line in which its key is looked for
 
 
 def settings(source: Source) -> list[Setting]:

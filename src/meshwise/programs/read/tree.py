@@ -11,12 +11,10 @@ from meshwise.programs.source import Scalar, Setting, Source, Unknown
 from meshwise.runs.run import Span
 
 MAX_NESTING = 40
-MAX_SETTINGS = 20_000
-"""Settings of one file: aliases of aliases would make more."""
+MAX_SETTINGS = 20_000  # settings of one file: aliases of aliases would make more
 _INT = re.compile(r"[+-]?\d[\d_]*")
 _FLOAT = re.compile(r"[+-]?(\d[\d_]*(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-_PLACEHOLDER = re.compile(r"\$\{|\$\w|\{\{|\$\(")
-"""A variable or a template's field that something else fills in."""
+_PLACEHOLDER = re.compile(r"\$\{|\$\w|\{\{|\$\(")  # a variable or a template's field that something else fills in
 _DASHES = re.compile(r"(?:- ?){8,}")
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")

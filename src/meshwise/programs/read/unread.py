@@ -1,6 +1,4 @@
-"""Unread: the keys of launch files that an answer does not use; those that change memory or speed first, misspelt ones with a suggestion.
-
-The keys that a program lists itself are data (data/programs/keys, made by tools/referees.py)."""
+"""Unread: keys of launch files that an answer does not use, those that change memory or speed first (data/programs/keys)."""
 
 import json
 import re
@@ -17,10 +15,8 @@ from meshwise.programs.source import Setting, Unknown
 from meshwise.runs.run import Span
 
 Changes = Literal["memory", "speed", "", "nothing"]
-LIKENESS = 0.87
-"""Ratio of difflib from which a key that nobody lists is a misspelt one."""
-MIN_LETTERS = 7
-"""Letters of a key that can be told from another by its likeness."""
+LIKENESS = 0.87  # ratio of difflib from which a key that nobody lists is a misspelt one
+MIN_LETTERS = 7  # letters of a key that can be told from another by its likeness
 SHARED = {"trainer": ("trainer", "trl"), "llama-factory": ("llama-factory", "trainer"), "megatron-deepspeed": ("megatron",)}
 """Lists of keys of programs that take those of another; a program without a list is compared with what is read of it."""
 OPEN = ("trainer", "accelerate", "deepspeed", "megatron-deepspeed", "neox", "megatron-bridge")
@@ -33,16 +29,11 @@ class Unread:
 
     key: str
     span: Span
-    changes: Changes
-    """What it changes, by its words: memory, speed, nothing of both, or '' where they do not tell."""
-    decides: str = ""
-    """What of the verdict it decides; '' where it decides nothing, or that is not known."""
-    lessens: str = ""
-    """The memory that it saves and that is not counted; '' where it saves none, or that is not known."""
-    like: str = ""
-    """The key that it is most like, where the program lists no such key."""
-    used: bool = False
-    """Whether the answer would use that other key."""
+    changes: Changes  # what it changes, by its words: memory, speed, nothing of both, or '' where they do not tell
+    decides: str = ""  # what of the verdict it decides; '' where it decides nothing, or that is not known
+    lessens: str = ""  # the memory that it saves and that is not counted; '' where it saves none, or that is not known
+    like: str = ""  # the key that it is most like, where the program lists no such key
+    used: bool = False  # whether the answer would use that other key
 
     @property
     def withholds(self) -> str:

@@ -21,8 +21,7 @@ NEEDED = {
     "policy": "the model", "prompts": "the prompts of a step", "answers": "the answers of a prompt", "response": "the longest answer",
 }  # fmt: skip
 """Facts without which a file asks no question."""
-PROMPT_TOKENS = 512
-"""Tokens of a prompt where a file states none, as in every one of these programs."""
+PROMPT_TOKENS = 512  # tokens of a prompt where a file states none, as in every one of these programs
 
 
 def of_plan(plan: RolloutPlan, number: int = 1) -> Setup:
@@ -83,8 +82,7 @@ def one_objective(estimators: Mapping[str, str], said: object) -> str:
 
 
 def question_of(program: str, facts: Run, on: str, model: str, extra: Mapping[str, str]) -> TrainAsk:
-    """Return the question that a file asks on a cluster. UserError for what it does not state. `extra`: fields that no file states, such
-    as the mean length of answers."""
+    """Return the question that a file asks on a cluster, or raise UserError where it states too little; `extra`: fields of no file."""
     values: dict[str, Any] = {one.fact: one.value for one in facts if one.value is not None}
     if model:
         values["policy"] = model

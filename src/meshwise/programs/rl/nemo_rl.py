@@ -1,60 +1,18 @@
-"""NeMo RL: the YAML of examples/run_grpo.py over a configuration that it ships. Its keys are recalled: the package on PyPI is a
-placeholder, and no schema could be read."""
+"""NeMo RL: the YAML of examples/run_grpo.py over a configuration that it ships; its keys are recalled, since PyPI has no schema."""
 
 from collections.abc import Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT
-from meshwise.programs.program import Key, Program, Setup, Written
+from meshwise.programs.program import Program, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION, FILE = "NeMo RL", "0.5", "nemo_rl.yaml"
 BASE = "examples/configs/grpo_math_1B.yaml"
 ENGINE, MEGATRON, DTENSOR = "policy.generation.vllm_cfg", "policy.megatron_cfg", "policy.dtensor_cfg"
 RESOURCES = "policy.generation.colocated.resources"
-KEYS = (
-    Key("prompts", "grpo.num_prompts_per_step", INT, default=32, write="always"),
-    Key("answers", "grpo.num_generations_per_prompt", INT, default=16, write="always"),
-    Key("leaves_one_out", "grpo.use_leave_one_out_baseline", BOOL),
-    Key("filters", "grpo.use_dynamic_sampling", BOOL),
-    Key("asynchronous", "grpo.async_grpo.enabled", BOOL),
-    Key("age", "grpo.async_grpo.max_trajectory_age_steps", INT),
-    Key("kl", "loss_fn.reference_policy_kl_penalty", NUMBER),
-    Key("clip_high", "loss_fn.ratio_clip_max", NUMBER),
-    Key("policy", "policy.model_name", TEXT, write="always"),
-    Key("update_rows", "policy.train_global_batch_size", INT, default=512, write="always"),
-    Key("mbs", "policy.train_micro_batch_size", INT, default=4, write="always"),
-    Key("read_mbs", "policy.logprob_batch_size", INT, write="always"),
-    Key("total", "policy.max_total_sequence_length", INT, default=512, write="always"),
-    Key("prompt", "data.max_input_seq_length", INT, write="always"),
-    Key("packed", "policy.sequence_packing.enabled", BOOL, write="always"),
-    Key("on_dtensor", f"{DTENSOR}.enabled", BOOL, write="always"),
-    Key("dtensor_tp", f"{DTENSOR}.tensor_parallel_size", INT),
-    Key("dtensor_cp", f"{DTENSOR}.context_parallel_size", INT),
-    Key("dtensor_recomputes", f"{DTENSOR}.activation_checkpointing", BOOL),
-    Key("on_megatron", f"{MEGATRON}.enabled", BOOL, write="always"),
-    Key("tp", f"{MEGATRON}.tensor_model_parallel_size", INT),
-    Key("pp", f"{MEGATRON}.pipeline_model_parallel_size", INT),
-    Key("cp", f"{MEGATRON}.context_parallel_size", INT),
-    Key("ep", f"{MEGATRON}.expert_model_parallel_size", INT),
-    Key("etp", f"{MEGATRON}.expert_tensor_parallel_size", INT),
-    Key("sp", f"{MEGATRON}.sequence_parallel", BOOL),
-    Key("recomputes", f"{MEGATRON}.activation_checkpointing", BOOL),
-    Key("backend", "policy.generation.backend", TEXT, write="always"),
-    Key("response", "policy.generation.max_new_tokens", INT, write="always"),
-    Key("together", "policy.generation.colocated.enabled", BOOL, default=True, write="always"),
-    Key("rollout_nodes", f"{RESOURCES}.num_nodes", INT),
-    Key("rollout_per_node", f"{RESOURCES}.gpus_per_node", INT),
-    Key("engine_tp", f"{ENGINE}.tensor_parallel_size", INT, default=1, write="always"),
-    Key("engine_share", f"{ENGINE}.gpu_memory_utilization", NUMBER, default=0.6, write="always"),
-    Key("eager", f"{ENGINE}.enforce_eager", BOOL, default=False, write="always"),
-    Key("in_processes", f"{ENGINE}.async_engine", BOOL),
-    Key("rank", "policy.megatron_cfg.peft.dim", INT),
-    Key("alpha", "policy.megatron_cfg.peft.alpha", INT),
-    Key("devices_per_node", "cluster.gpus_per_node", INT, default=1, write="always"),
-    Key("nodes", "cluster.num_nodes", INT, default=1, write="always"),
-)  # fmt: skip
+KEYS = table("nemo-rl")
 
 
 def wording(setup: Setup) -> dict[str, Value]:

@@ -4,57 +4,15 @@ from collections.abc import Sequence
 
 from meshwise.catalogue.rl_programs import rl_programs
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, NUMBER, TEXT, flag
-from meshwise.programs.program import Key, Program, Setup, Written
+from meshwise.programs.program import Program, Setup, Written
 from meshwise.programs.rl.facts import one_objective, tokens_of
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "OpenRLHF", "0.11.2"
 MODULE = "openrlhf.cli.train_ppo_ray"
-KEYS = (
-    Key("policy", "--actor.model_name_or_path", TEXT, write="always"),
-    Key("estimator", "--algo.advantage.estimator", TEXT, default="gae", write="always"),
-    Key("prompts", "--rollout.batch_size", INT, default=1024, write="always"),
-    Key("answers", "--rollout.n_samples_per_prompt", INT, default=1, write="always"),
-    Key("total", "--data.max_len", INT, default=2048, write="always"),
-    Key("response", "--rollout.max_new_tokens", INT, write="always"),
-    Key("update_rows", "--train.batch_size", INT, default=128, write="always"),
-    Key("mbs", "--train.micro_batch_size", INT, default=1, write="always"),
-    Key("nodes", "--actor.num_nodes", INT, default=1, write="always"),
-    Key("devices_per_node", "--actor.num_gpus_per_node", INT, default=8, write="always"),
-    Key("reference_nodes", "--ref.num_nodes", INT),
-    Key("reference_per_node", "--ref.num_gpus_per_node", INT),
-    Key("engines", "--vllm.num_engines", INT, write="always"),
-    Key("engine_tp", "--vllm.tensor_parallel_size", INT, default=1, write="always"),
-    Key("engine_share", "--vllm.gpu_memory_utilization", NUMBER, default=0.95, write="always"),
-    Key("eager", "--vllm.enforce_eager", flag()),
-    Key("prefixes", "--vllm.enable_prefix_caching", flag()),
-    Key("engine_sleeps", "--vllm.enable_sleep", flag()),
-    Key("together", "--train.colocate_all", flag()),
-    Key("beside_reference", "--train.colocate_actor_ref", flag()),
-    Key("asynchronous", "--train.async_enable", flag()),
-    Key("partial", "--train.partial_rollout_enable", flag()),
-    Key("zero", "--ds.zero_stage", INT, default=2, write="always"),
-    Key("state_out", "--ds.enable_sleep", flag()),
-    Key("packed", "--ds.packing_samples", flag()),
-    Key("dynamic", "--train.dynamic_batch_enable", flag()),
-    Key("row_tokens", "--train.max_tokens_per_gpu", INT),
-    Key("cp", "--ds.ring_attn_size", INT, default=1),
-    Key("tp", "--ds.tensor_parallel_size", INT, default=1),
-    Key("recomputes", "--actor.gradient_checkpointing_enable", flag()),
-    Key("rank", "--ds.lora.rank", INT, default=0),
-    Key("alpha", "--ds.lora.alpha", INT),
-    Key("kl", "--algo.kl.init_coef", NUMBER, write="always"),
-    Key("filters", "--algo.dynamic_filtering_enable", flag()),
-    Key("critic_model", "--critic.model_name_or_path", TEXT),
-    Key("critic_nodes", "--critic.num_nodes", INT),
-    Key("critic_per_node", "--critic.num_gpus_per_node", INT),
-    Key("reward_model", "--reward.model_name_or_path", TEXT),
-    Key("reward_nodes", "--reward.num_nodes", INT),
-    Key("reward_per_node", "--reward.num_gpus_per_node", INT),
-    Key("scorer", "--reward.remote_url", TEXT),
-)  # fmt: skip
+KEYS = table("openrlhf")
 
 
 def wording(setup: Setup) -> dict[str, Value]:

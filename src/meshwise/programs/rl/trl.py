@@ -3,35 +3,15 @@
 from collections.abc import Iterable, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import word
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION, FILE = "TRL", "1.16.0", "trl.yaml"
 OWN = ("num_generations", "max_completion_length", "vllm_mode", "use_vllm", "num_iterations", "steps_per_generation")
-KEYS = (
-    Key("policy", "model_name_or_path", TEXT, write="always"),
-    Key("loss_type", "loss_type", TEXT),
-    Key("answers", "num_generations", INT, default=8, write="always"),
-    Key("response", "max_completion_length", INT, default=512, write="always"),
-    Key("mbs", "per_device_train_batch_size", INT, default=8, write="always"),
-    Key("accumulation", "gradient_accumulation_steps", INT, default=1, write="always"),
-    Key("generated_rows", "generation_batch_size", INT, write="always"),
-    Key("beta", "beta", NUMBER, default=0.0, write="always"),
-    Key("recomputes", "gradient_checkpointing", BOOL, default=True, write="always"),
-    Key("sixteen_bits", "bf16", BOOL, write="always"),
-    Key("engine", "use_vllm", BOOL, default=False, write="always"),
-    Key("mode", "vllm_mode", word({"colocated": "colocate", "split": "server"}), default="colocated", write="always"),
-    Key("engine_share", "vllm_gpu_memory_utilization", NUMBER, default=0.3, write="always"),
-    Key("engine_tp", "vllm_tensor_parallel_size", INT, default=1, write="always"),
-    Key("engine_length", "vllm_max_model_length", INT),
-    Key("engine_sleeps", "vllm_enable_sleep_mode", BOOL, default=False),
-    Key("use_peft", "use_peft", BOOL),
-    Key("rank", "lora_r", INT),
-    Key("alpha", "lora_alpha", INT),
-    Key("scorer", "reward_funcs", TEXT, write="never"),
-)  # fmt: skip
+KEYS = table("trl", mode=word({"colocated": "colocate", "split": "server"}))
 
 
 def wording(setup: Setup) -> dict[str, Value]:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from meshwise.catalogue.rl_programs import rl_programs
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, word
-from meshwise.programs.program import Key, Program, Setup, Written
+from meshwise.programs.kinds import word
+from meshwise.programs.program import Program, Setup, Written
 from meshwise.programs.rl.facts import one_objective, tokens_of
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "verl", "0.9.1"
@@ -18,52 +19,7 @@ TRAINERS = {
     "async": ("verl.experimental.fully_async_policy.fully_async_main", "fully_async_ppo"),
 }  # fmt: skip
 """Module and start of the name of its configuration, by mode."""
-KEYS = (
-    Key("estimator", "algorithm.adv_estimator", TEXT, default="gae", write="always"),
-    Key("prompts", "data.train_batch_size", INT, default=1024, write="always"),
-    Key("prompt", "data.max_prompt_length", INT, default=512, write="always"),
-    Key("response", "data.max_response_length", INT, default=512, write="always"),
-    Key("policy", f"{MODEL}.path", TEXT, write="always"),
-    Key("rank", f"{MODEL}.lora_rank", INT, default=0),
-    Key("alpha", f"{MODEL}.lora_alpha", INT),
-    Key("packed", f"{MODEL}.use_remove_padding", BOOL, default=True, write="always"),
-    Key("recomputes", f"{MODEL}.enable_gradient_checkpointing", BOOL, default=True, write="always"),
-    Key("strategy", f"{ACTOR}.strategy", STRATEGIES, default="fsdp", write="always"),
-    Key("update_prompts", f"{ACTOR}.ppo_mini_batch_size", INT, default=256, write="always"),
-    Key("dynamic", f"{ACTOR}.use_dynamic_bsz", BOOL, default=False, write="always"),
-    Key("row_tokens", f"{ACTOR}.ppo_max_token_len_per_gpu", INT),
-    Key("mbs", f"{ACTOR}.ppo_micro_batch_size_per_gpu", INT),
-    Key("reads_reference", f"{ACTOR}.use_kl_loss", BOOL, default=False, write="always"),
-    Key("clip_high", f"{ACTOR}.clip_ratio_high", NUMBER),
-    Key("cp", f"{ACTOR}.ulysses_sequence_parallel_size", INT),
-    Key("state_out", f"{ACTOR}.fsdp_config.param_offload", BOOL),
-    Key("optimizer_out", f"{ACTOR}.fsdp_config.optimizer_offload", BOOL),
-    Key("tp", f"{ACTOR}.megatron.tensor_model_parallel_size", INT),
-    Key("pp", f"{ACTOR}.megatron.pipeline_model_parallel_size", INT),
-    Key("megatron_cp", f"{ACTOR}.megatron.context_parallel_size", INT),
-    Key("ep", f"{ACTOR}.megatron.expert_model_parallel_size", INT),
-    Key("etp", f"{ACTOR}.megatron.expert_tensor_parallel_size", INT),
-    Key("megatron_out", f"{ACTOR}.megatron.param_offload", BOOL),
-    Key("engine", f"{ROLLOUT}.name", TEXT, write="always"),
-    Key("answers", f"{ROLLOUT}.n", INT, default=1, write="always"),
-    Key("engine_tp", f"{ROLLOUT}.tensor_model_parallel_size", INT, default=2, write="always"),
-    Key("engine_share", f"{ROLLOUT}.gpu_memory_utilization", NUMBER, default=0.5, write="always"),
-    Key("eager", f"{ROLLOUT}.enforce_eager", BOOL, default=False, write="always"),
-    Key("read_mbs", f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu", INT),
-    Key("reference_mbs", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu", INT),
-    Key("critic_model", "critic.model.path", TEXT),
-    Key("critic_mbs", "critic.ppo_micro_batch_size_per_gpu", INT),
-    Key("rewarded", "reward.reward_model.enable", BOOL),
-    Key("reward_model", "reward.reward_model.model_path", TEXT),
-    Key("distilled", "distillation.enabled", BOOL),
-    Key("teacher_model", "distillation.teacher_models.teacher_model.model_path", TEXT),
-    Key("rollout_nodes", "rollout.nnodes", INT),
-    Key("rollout_per_node", "rollout.n_gpus_per_node", INT),
-    Key("partial", "async_training.partial_rollout", BOOL),
-    Key("synced_every", "async_training.trigger_parameter_sync_step", INT),
-    Key("nodes", "trainer.nnodes", INT, default=1, write="always"),
-    Key("devices_per_node", "trainer.n_gpus_per_node", INT, default=8, write="always"),
-)  # fmt: skip
+KEYS = table("verl", strategies=STRATEGIES)
 
 
 def wording(setup: Setup) -> dict[str, Value]:

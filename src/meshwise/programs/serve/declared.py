@@ -11,8 +11,7 @@ SEVERAL_SERVERS = (
     "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them; --to dynamo writes "
     "them as one deployment"
 )
-CERTAINTY = 30
-"""How surely a command is of the program that it starts."""
+CERTAINTY = 30  # how surely a command is of the program that it starts
 
 
 def serving(

@@ -1,5 +1,4 @@
-"""NVIDIA Dynamo: a DynamoGraphDeployment with a frontend and workers of vLLM or SGLang. A worker's words are those of its engine, and
-`check` reads it as that engine."""
+"""NVIDIA Dynamo: a DynamoGraphDeployment with a frontend and workers of vLLM or SGLang, which `check` reads as that engine."""
 
 from meshwise.programs import forms
 from meshwise.programs.launch import manifests
@@ -13,8 +12,7 @@ TITLES = {"dynamo.vllm": "Vllm", "dynamo.sglang": "Sglang"}
 
 
 def _engine_words(given: Setup, framework: str, role: pools.Role | None) -> tuple[str, list[str]]:
-    """Return the module of a worker and its words: SGLang's for a plan that was made for it, else vLLM's. Dynamo itself makes replicas.
-    `role`: the pool that it belongs to, if prompts and outputs have pools of their own."""
+    """Return the module of a worker and its words, SGLang's for a plan made for it, else vLLM's; `role`: its pool, if any."""
     apart = bool(given.values.get("attention_dp"))
     if framework == "sglang":
         words = sglang.wording(given) | ({} if apart else {"copies": 1})

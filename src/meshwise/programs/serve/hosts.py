@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 
-VISIBLE = {"AMD": "ROCR_VISIBLE_DEVICES"}
-"""The variable that names the devices of a process, by vendor; NVIDIA's elsewhere."""
+VISIBLE = {"AMD": "ROCR_VISIBLE_DEVICES"}  # the variable that names the devices of a process, by vendor; NVIDIA's elsewhere
 
 
 def joined(words: Callable[[int], Sequence[str]], layout: ServeLayout) -> list[str]:
@@ -24,8 +23,7 @@ def repeated(words: Sequence[str], hosts: int) -> list[str]:
 def started(
     q: ServeQuestion, layout: ServeLayout, words: Sequence[str], joins: Callable[[int], Sequence[str]], copies: int, port: int
 ) -> list[str]:
-    """Return the lines that start every replica of a layout. `joins`: the words that one of several hosts adds, by its number from 0.
-    `copies`: how many one command starts. Where attention is apart, the ranks of a replica take their place, so that each has a command."""
+    """Return the lines that start every replica; `joins`: the words that a further host adds, by number; `copies`: of one command."""
     if layout.hosts > 1:
         return joined(lambda rank: [*words, *joins(rank)], layout)
     if layout.apart:

@@ -18,8 +18,7 @@ def _length(value: Any) -> int:
     return int(match[1]) if match[1] else int(float(match[2]) * _SIZES[match[3]])
 
 
-LENGTH = Kind(_length, int, "a length in tokens")
-"""vLLM takes 4k for 4,000 and 4K for 4,096, so plain numbers are written."""
+LENGTH = Kind(_length, int, "a length in tokens")  # vLLM takes 4k for 4,000 and 4K for 4,096, so plain numbers are written
 FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla")
 
 

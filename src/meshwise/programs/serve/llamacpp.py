@@ -9,17 +9,17 @@ from meshwise.cost.serve.memory.placement import layer_devices
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.models.formats import FORMATS
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, TEXT, Kind
-from meshwise.programs.program import Key, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Refusal, Setup, Written
 from meshwise.programs.serve import lengths, setup
 from meshwise.programs.serve.declared import serving
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "llama.cpp", "b9000"
 PORT, RPC_PORT = 8080, 50052
 PRESET = "models.ini"
-BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}
-"""The names of llama.cpp's backends, by vendor."""
+BACKENDS = {"NVIDIA": "CUDA", "AMD": "ROCm", "Intel": "SYCL"}  # the names of llama.cpp's backends, by vendor
 COMMANDS = ("llama-server", "llama-cli", "llama-bench", "server")
 OFF = ("off", "0", "false")
 SWITCH = Kind(lambda value: str(value).lower() not in OFF, lambda value: "on" if value else "off", "on, off or auto")
@@ -29,25 +29,7 @@ SHARES = Kind(
     "shares separated by commas",
 )
 
-KEYS = (
-    Key("model", "-m", TEXT, also=("--model",), write="always"),
-    Key("gpu_layers", "-ngl", INT, also=("--gpu-layers", "--n-gpu-layers"), write="always"),
-    Key("rpc", "--rpc", TEXT),
-    Key("cards_used", "-dev", TEXT, also=("--device",)),
-    Key("split", "-sm", TEXT, also=("--split-mode",), default="layer", write="always"),
-    Key("shares", "-ts", SHARES, also=("--tensor-split",)),
-    Key("override", "-ot", TEXT, also=("--override-tensor",)),
-    Key("expert_layers", "--n-cpu-moe", INT, also=("-ncmoe",)),
-    Key("all_slots", "-c", lengths.LENGTH, also=("--ctx-size",), write="always"),
-    Key("copy_users", "-np", INT, also=("--parallel",), default=1, write="always"),
-    Key("key_type", "-ctk", TEXT, also=("--cache-type-k",), default="f16"),
-    Key("value_type", "-ctv", TEXT, also=("--cache-type-v",), default="f16"),
-    Key("flash", "-fa", SWITCH, also=("--flash-attn",), write="always"),
-    Key("adapter_files", "--lora", TEXT),
-    Key("draft_model", "-md", TEXT, also=("--model-draft",)),
-    Key("draft", "--draft-max", INT, also=("--draft", "--draft-n")),
-    Key("port", "--port", INT, write="changed"),
-)
+KEYS = table("llamacpp", shares=SHARES, length=lengths.LENGTH, on_off=SWITCH)
 LONG_OF_SHORT = {
     "-m": "model", "-ngl": "n-gpu-layers", "--rpc": "rpc", "-dev": "device", "-sm": "split-mode", "-ts": "tensor-split",
     "-ot": "override-tensor",
@@ -71,8 +53,7 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
 
 
 def with_layers(q: ServeQuestion, layout: ServeLayout) -> ServeLayout:
-    """Return a layout whose shares are the layers of each card, the head counted as one, so that -ts fixes the split instead of the memory
-    that happens to be free when llama.cpp starts."""
+    """Return a layout whose shares are the layers of each card, so that -ts fixes the split and not the memory that is free."""
     if layout.split != "layer" or layout.shared or len(layout.cards) == 1:
         return layout
     owners = layer_devices(len(q.model.layers), layout.shares, layout.gpu_layers)
@@ -129,11 +110,9 @@ def _experts(q: ServeQuestion, layout: ServeLayout) -> dict[str, Value]:
 
 def _over_hosts(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     """Return the RPC servers of the other hosts, then the server. llama.cpp lists RPC devices before its own, so the last host runs the
-    server.
-
-    The server's own CPU is not in that list: it keeps the first layers, which -ngl does not move. So where all hosts are CPUs, the first
-    one runs the server. An RPC server is bound to the private address of its host, never to all addresses: llama.cpp's README calls RPC
-    insecure. Every RPC server has its own port, so that a layout over hosts can be tried on one machine."""
+    server. The server's own CPU is not in that list: it keeps the first layers, which -ngl does not move. So where all hosts are CPUs, the
+    first one runs the server. An RPC server is bound to the private address of its host, never to all addresses: llama.cpp's README calls
+    RPC insecure. Every RPC server has its own port, so that a layout over hosts can be tried on one machine."""
     layout = with_layers(q, layout) if _on_cpus(q, layout) else layout
     hosts = sorted({q.cards[i].host for i in layout.cards})
     own = q.cards[layout.cards[0 if _on_cpus(q, layout) else -1]].host

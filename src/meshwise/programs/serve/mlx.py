@@ -7,30 +7,19 @@ from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.models import find
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, TEXT
-from meshwise.programs.program import Key, Refusal, Setup, Written
+from meshwise.programs.program import Refusal, Setup, Written
 from meshwise.programs.serve import setup
 from meshwise.programs.serve.declared import serving
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "MLX", "0.32"
 COMMANDS = ("mlx_lm.server",)
-BITS = {"mlx-8bit": 8, "mlx-4bit": 4}
-"""Formats that `mlx_lm.convert` makes."""
+BITS = {"mlx-8bit": 8, "mlx-4bit": 4}  # formats that `mlx_lm.convert` makes
 CACHE_BITS = {"int8": 8, "int4": 4}
-MIN_RING_MACHINES = 2
-"""Machines from which a ring starts."""
+MIN_RING_MACHINES = 2  # machines from which a ring starts
 
-KEYS = (
-    Key("model", "--model", TEXT, write="always"),
-    Key("copy_users", "--decode-concurrency", INT, default=32, write="always"),
-    Key("batched_tokens", "--prefill-step-size", INT, default=2048),
-    Key("kv_bits", "--kv-bits", INT),
-    Key("kv_start", "--quantized-kv-start", INT),
-    Key("adapter_file", "--adapter-path", TEXT),
-    Key("draft_model", "--draft-model", TEXT),
-    Key("draft", "--num-draft-tokens", INT),
-)
+KEYS = table("mlx")
 
 
 def wording(given: Setup) -> dict[str, Value]:

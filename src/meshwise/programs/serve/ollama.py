@@ -15,14 +15,12 @@ from meshwise.programs.serve.llamacpp import file_of, flash_of, gpu_layers
 from meshwise.programs.source import Setting
 from meshwise.runs.run import Run, Stated
 
-RUNS_LAYOUTS_OF = "llama.cpp"
-"""Ollama is built on llama.cpp."""
+RUNS_LAYOUTS_OF = "llama.cpp"  # Ollama is built on llama.cpp
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 
 
 def can(q: ServeQuestion, layout: ServeLayout) -> bool:
-    """Return whether Ollama can run this layout: it has no flags for row splits, shares, experts on the host, RPC, replicas or
-    draft models."""
+    """Return whether Ollama can run this layout: no row splits, shares, experts on the host, RPC, replicas or draft models."""
     plain = layout.split == "layer" and not layout.shared and not layout.expert_layers
     return plain and layout.hosts == layout.replicas == 1 and q.work.kv in CACHE_TYPES and not q.load.draft
 

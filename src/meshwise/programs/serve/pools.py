@@ -17,13 +17,10 @@ class Server:
     """One replica of one pool."""
 
     role: Role
-    number: int
-    """Index among the servers of both pools, from 0."""
-    host: int
-    """Index of its host, from 0."""
+    number: int  # index among the servers of both pools, from 0
+    host: int  # index of its host, from 0
     given: Setup
-    devices: tuple[int, ...]
-    """Device numbers on its host."""
+    devices: tuple[int, ...]  # device numbers on its host
 
     @property
     def name(self) -> str:

@@ -62,8 +62,7 @@ class ServeSubject:
 
 
 def values(q: ServeQuestion, layout: ServeLayout) -> dict[str, Value]:
-    """Return a layout as facts. `copy_users` and `batched_tokens` are the limits of one replica that the prediction assumes; with attention
-    apart, of all its devices together."""
+    """Return a layout as facts; `copy_users` and `batched_tokens` are limits of one replica, with attention apart of all its devices."""
     per_host = sum(card.host == 0 for card in q.cards)
     limits = with_memory(q, layout).limits
     own = len(layout.cards)

@@ -5,10 +5,10 @@ import shlex
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, NUMBER, TEXT, flag
-from meshwise.programs.program import Key, Setup, Written
+from meshwise.programs.program import Setup, Written
 from meshwise.programs.serve import hosts, lengths, pools, setup
 from meshwise.programs.serve.declared import serving
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "SGLang", "0.5.23"
@@ -18,40 +18,11 @@ DTYPES = {"fp16": "half", "fp32": "float32"}
 PORT, SERVED, BOOTSTRAP = 20000, 30000, 8998
 """Ports: of the first host, where the others join; of the first server; and of the first one that hands caches over."""
 
-KEYS = (
-    Key("model", "--model-path", TEXT, also=("--model",), write="always"),
-    Key("tp", "--tensor-parallel-size", INT, also=("--tp-size", "--tp"), default=1, write="always"),
-    Key("pp", "--pipeline-parallel-size", INT, also=("--pp-size", "--pp"), default=1),
-    Key("copies", "--data-parallel-size", INT, also=("--dp-size", "--dp"), default=1),
-    Key("ep", "--expert-parallel-size", INT, also=("--ep-size", "--ep"), default=1),
-    Key("attention_dp", "--enable-dp-attention", flag(), default=False),
-    Key("context", "--context-length", lengths.LENGTH, write="always"),
-    Key("copy_users", "--max-running-requests", INT, write="always"),
-    Key("batched_tokens", "--chunked-prefill-size", INT, write="always"),
-    Key("chunked", "--enable-mixed-chunk", flag(), default=False),
-    Key("prefix_caching", "--disable-radix-cache", flag(False), default=True),
-    Key("algorithm", "--speculative-algorithm", TEXT),
-    Key("draft_model", "--speculative-draft-model-path", TEXT, also=("--speculative-draft-model",)),
-    Key("draft", "--speculative-num-steps", INT),
-    Key("draft_width", "--speculative-eagle-topk", INT),
-    Key("verified", "--speculative-num-draft-tokens", INT),
-    Key("lora", "--enable-lora", flag(), default=False),
-    Key("adapters", "--max-loras-per-batch", INT),
-    Key("adapter_rank", "--max-lora-rank", INT),
-    Key("dtype", "--dtype", TEXT),
-    Key("quantization", "--quantization", TEXT),
-    Key("kv_type", "--kv-cache-dtype", TEXT, default="auto"),
-    Key("memory_share", "--mem-fraction-static", NUMBER, write="always"),
-    Key("pool", "--disaggregation-mode", TEXT, default="null"),
-    Key("transfer", "--disaggregation-transfer-backend", TEXT),
-    Key("offload_bytes", "--cpu-offload-gb", NUMBER, write="never"),
-    Key("engine_nodes", "--nnodes", INT, default=1, write="never"),
-)
+KEYS = table("sglang", length=lengths.LENGTH)
 
 
 def wording(given: Setup) -> dict[str, Value]:
-    """Return the facts of a layout in SGLang's words. Its cache type has no plain 'fp8'. With data-parallel attention --dp is the number
-    of ranks of a replica, and the limits are of all of them together."""
+    """Return a layout in SGLang's words: no plain 'fp8' cache; with data-parallel attention --dp counts the ranks of a replica."""
     fmt = given.text("weights")
     words = dict(given.values) | {"model": given.model}
     if float(str(words["memory_share"])) >= 1:  # its own rule decides, which the plan follows
@@ -68,8 +39,7 @@ def wording(given: Setup) -> dict[str, Value]:
 
 
 def meaning(facts: Run) -> Run:
-    """Return the facts that SGLang's words mean: with data-parallel attention, --dp cuts the tensor-parallel group instead of copying
-    it."""
+    """Return what SGLang's words mean: with data-parallel attention, --dp cuts the tensor-parallel group instead of copying it."""
     inside = facts.value("attention_dp") is True
     copies = 1 if inside else facts.whole("copies", 1)
     more = [facts.meaning("replicas", copies, "copies")] if "copies" in facts else []

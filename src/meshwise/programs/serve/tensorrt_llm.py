@@ -6,51 +6,27 @@ from collections.abc import Iterable, Sequence
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT
-from meshwise.programs.program import Key, Refusal, Setup, Written
-from meshwise.programs.read.flags import POSITIONAL
+from meshwise.programs.program import Refusal, Setup, Written
 from meshwise.programs.serve import hosts, lengths, pools, setup
 from meshwise.programs.serve.declared import serving
 from meshwise.programs.source import Setting
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "TensorRT-LLM", "1.3"
 FILE, FRONT = "llm.yaml", "disaggregated.yaml"
 COMMANDS = ("trtllm-serve", "trtllm-bench", "dynamo.trtllm")
-FIRST_PORT = 8000
-"""Port of the first server."""
+FIRST_PORT = 8000  # port of the first server
 
 CACHE_SHARE = "kv_cache_config.free_gpu_memory_fraction"
 OTHER_OWN = {"moe_expert_parallel_size", "enable_attention_dp", "max_num_tokens", "cuda_graph_config.max_batch_size"}
 OWN_KEYS = {CACHE_SHARE, *OTHER_OWN}
 
-KEYS = (
-    Key("model", POSITIONAL, TEXT, also=("model", "--model", "--model-path"), write="never"),
-    Key("tp", "tensor_parallel_size", INT, also=("--tp_size", "--tp", "--tensor-parallel-size"), default=1, write="always"),
-    Key("pp", "pipeline_parallel_size", INT, also=("--pp_size", "--pp", "--pipeline-parallel-size"), default=1),
-    Key("ep", "moe_expert_parallel_size", INT, also=("--ep_size", "--ep", "--expert-parallel-size"), default=1),
-    Key("attention_dp", "enable_attention_dp", BOOL, default=False),
-    Key("context", "max_seq_len", lengths.LENGTH, also=("--max_seq_len",), write="always"),
-    Key("copy_users", "max_batch_size", INT, also=("--max_batch_size",), write="always"),
-    Key("batched_tokens", "max_num_tokens", INT, also=("--max_num_tokens",), write="always"),
-    Key("chunked", "enable_chunked_prefill", BOOL, also=("--enable_chunked_prefill",), default=False),
-    Key("prefix_caching", "kv_cache_config.enable_block_reuse", BOOL, default=True),
-    Key("transfer", "cache_transceiver_config.backend", TEXT),
-    Key("unmixed", "disable_overlap_scheduler", BOOL, default=False),
-    Key("adapters", "lora_config.max_loras", INT),
-    Key("adapter_rank", "lora_config.max_lora_rank", INT),
-    Key("algorithm", "speculative_config.decoding_type", TEXT),
-    Key("draft", "speculative_config.max_draft_len", INT),
-    Key("predicted", "speculative_config.num_nextn_predict_layers", INT),
-    Key("draft_model", "speculative_config.speculative_model", TEXT, also=("speculative_config.speculative_model_dir",)),
-    Key("kv_type", "kv_cache_config.dtype", TEXT, default="auto"),
-    Key("cache_share", CACHE_SHARE, NUMBER, also=("--kv_cache_free_gpu_memory_fraction",), default=0.9),
-)
+KEYS = table("tensorrt-llm", length=lengths.LENGTH)
 
 
 def wording(given: Setup) -> dict[str, Value]:
-    """Return the facts of a layout in TensorRT-LLM's words. It reads the format of the weights from the checkpoint. Limits are of one
-    device where attention is apart."""
+    """Return a layout in TensorRT-LLM's words; the checkpoint says the weights' format, and limits are per device if attention is apart."""
     words = dict(given.values)
     if given.values.get("attention_dp"):
         words |= {name: -(-given.whole(name) // given.whole("tp")) for name in ("copy_users", "batched_tokens")}

@@ -6,54 +6,23 @@ import shlex
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, NUMBER, TEXT, flag
-from meshwise.programs.program import Key, Setup, Written
-from meshwise.programs.read.flags import POSITIONAL
+from meshwise.programs.program import Setup, Written
 from meshwise.programs.serve import hosts, lengths, pools, setup
 from meshwise.programs.serve.declared import serving
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "vLLM", "0.32"
-NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}
-"""Formats passed to --quantization; vLLM reads others from the checkpoint."""
+NAMED = {"awq": "awq", "gptq": "gptq", "fp8": "fp8"}  # formats passed to --quantization; vLLM reads others from the checkpoint
 DTYPES = {"fp16": "half", "fp32": "float"}
-CACHE_TYPES = {"fp8": "fp8", "int8": "int8_per_token_head"}
-"""Types of the KV cache; 16 bits are its own choice."""
-PORT, SERVED = 29501, 8000
-"""Ports: of the first host, where the others join, and of the first server."""
-OTHER_HOSTS_FLAGS = ("--headless",)
-"""Flags of all hosts but the first: they serve no requests themselves."""
+CACHE_TYPES = {"fp8": "fp8", "int8": "int8_per_token_head"}  # types of the KV cache; 16 bits are its own choice
+PORT, SERVED = 29501, 8000  # ports: of the first host, where the others join, and of the first server
+OTHER_HOSTS_FLAGS = ("--headless",)  # flags of all hosts but the first: they serve no requests themselves
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 """The variable with the port at which a server tells others where its cache lies; every server of a host has its own."""
 COMMANDS = ("vllm", "vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main", "dynamo.vllm")
 
-KEYS = (
-    Key("model", POSITIONAL, TEXT, also=("--model",), write="never"),
-    Key("tensor", "--tensor-parallel-size", INT, also=("-tp",), default=1, write="always"),
-    Key("pp", "--pipeline-parallel-size", INT, also=("-pp",), default=1),
-    Key("copies", "--data-parallel-size", INT, also=("-dp",), default=1),
-    Key("local_copies", "--data-parallel-size-local", INT, also=("-dpl",), write="never"),
-    Key("context", "--max-model-len", lengths.LENGTH, write="always"),
-    Key("copy_users", "--max-num-seqs", INT, write="always"),
-    Key("batched_tokens", "--max-num-batched-tokens", lengths.LENGTH, write="always"),
-    Key("chunked", "--enable-chunked-prefill", flag(), default=True),
-    Key("chunked", "--no-enable-chunked-prefill", flag(False)),
-    Key("prefix_caching", "--enable-prefix-caching", flag(), write="always"),
-    Key("prefix_caching", "--no-enable-prefix-caching", flag(False), write="never"),
-    Key("speculation", "--speculative-config", TEXT, also=("-sc",)),
-    Key("lora", "--enable-lora", flag(), default=False),
-    Key("adapters", "--max-loras", INT),
-    Key("adapter_rank", "--max-lora-rank", INT),
-    Key("dtype", "--dtype", TEXT),
-    Key("quantization", "--quantization", TEXT, also=("-q",)),
-    Key("kv_type", "--kv-cache-dtype", TEXT, default="auto"),
-    Key("memory_share", "--gpu-memory-utilization", NUMBER, also=("--device-memory-utilization",), default=0.92, write="always"),
-    Key("transfer", "--kv-transfer-config", TEXT),
-    Key("expert_parallel", "--enable-expert-parallel", flag(), also=("-ep",), default=False),
-    Key("cp", "--decode-context-parallel-size", INT, also=("-dcp",), default=1),
-    Key("offload_bytes", "--cpu-offload-gb", NUMBER, write="never"),
-    Key("engine_nodes", "--nnodes", INT, write="never"),
-)
+KEYS = table("vllm", length=lengths.LENGTH)
 
 
 def wording(given: Setup) -> dict[str, Value]:

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import deepspeed, recipe, trainer
 from meshwise.programs.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
@@ -15,11 +16,6 @@ FILE = "accelerate.yaml"
 STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "HYBRID_SHARD_ZERO2": 2}
 NUMBERS = {"1": "FULL_SHARD", "2": "SHARD_GRAD_OP", "3": "NO_SHARD", "4": "HYBRID_SHARD", "5": "HYBRID_SHARD_ZERO2"}
 """Older files number the strategies."""
-TYPES = word(
-    {"fsdp": "FSDP", "deepspeed": "DEEPSPEED", "ddp": "MULTI_GPU", "no": "NO", "megatron": "MEGATRON_LM"},
-    {"tpu": None, "xla": None, "multi_cpu": None, "multi_xpu": "ddp", "multi_npu": "ddp", "tp": None},
-)
-PRECISIONS = word({"bf16": "bf16", "fp16": "fp16", "fp32": "no", "fp8": "fp8"})
 ANY_WORD = Kind(lambda value: str(value).lower(), str, "true, false or a strategy")
 OFF = ("no", "none", "false")
 BACKEND = Kind(lambda value: str(value).lower() not in OFF, lambda on: "INDUCTOR" if on else None, "a backend")
@@ -30,32 +26,7 @@ def _strategy(value: object) -> str:
     return NUMBERS.get(text, text)
 
 
-KEYS = (
-    Key("type", "distributed_type", TYPES, write="always"),
-    Key("precision", "mixed_precision", PRECISIONS, write="always"),
-    Key("nodes", "num_machines", INT, write="always"),
-    Key("devices", "num_processes", INT, write="always"),
-    Key("machine_rank", "machine_rank", INT, write="never"),
-    Key("fsdp_version", "fsdp_config.fsdp_version", INT, default=1),
-    Key(
-        "reshard", "fsdp_config.fsdp_reshard_after_forward", ANY_WORD, also=("fsdp_config.fsdp_sharding_strategy",), write="never"
-    ),
-    Key("reshard_on", "fsdp_config.fsdp_reshard_after_forward", BOOL, write="always"),
-    Key("wrap", "fsdp_config.fsdp_auto_wrap_policy", TEXT),
-    Key("fsdp_offload", "fsdp_config.fsdp_offload_params", BOOL),
-    Key("fsdp_recompute", "fsdp_config.fsdp_activation_checkpointing", BOOL),
-    Key("dp_replicate", "parallelism_config.parallelism_config_dp_replicate_size", INT),
-    Key("dp_shard", "parallelism_config.parallelism_config_dp_shard_size", INT),
-    Key("tp", "parallelism_config.parallelism_config_tp_size", INT),
-    Key("cp", "parallelism_config.parallelism_config_cp_size", INT),
-    Key("ulysses", "parallelism_config.parallelism_config_sp_size", INT, write="never"),
-    Key("stage", "deepspeed_config.zero_stage", INT),
-    Key("accumulation", "deepspeed_config.gradient_accumulation_steps", INT),
-    Key("optimizer_device", "deepspeed_config.offload_optimizer_device", deepspeed.DEVICES),
-    Key("parameter_device", "deepspeed_config.offload_param_device", deepspeed.DEVICES),
-    Key("deepspeed_file", "deepspeed_config.deepspeed_config_file", TEXT, write="never"),
-    Key("dynamo", "dynamo_config.dynamo_backend", BACKEND),
-)
+KEYS = table("accelerate", any_word=ANY_WORD, devices=deepspeed.DEVICES, backend=BACKEND)
 LIMITS: Limits = {**TRANSFORMERS, "sp": (0,)}
 
 
@@ -73,6 +44,8 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding(_fsdp(facts))
     elif kind in ("ddp", "no"):
         facts = facts.adding([facts.meaning("zero", 0, "type")])
+        if kind == "no" and facts.whole("devices", 1) > 1:
+            facts = facts.adding([facts.derived("devices", 1, "distributed_type NO starts one process", "type")])
     if "type" in facts:
         predicted = {"fsdp": "fsdp", "deepspeed": "deepspeed", "ddp": "ddp", "no": "ddp"}.get(str(kind), "fsdp")
         said = {"launched_by": "accelerate", "predicted_by": predicted}

@@ -8,15 +8,14 @@ from meshwise.cost.finetune import Finetune
 from meshwise.models.model import Model
 from meshwise.models.modules import is_pattern, modules, targeted
 from meshwise.models.op import ALL_LINEAR
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
-from meshwise.programs.program import Key, Refusal, Setup
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Refusal, Setup
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 from meshwise.units import GIB
 
-DEFAULT_TRAINED_LAYERS = 2
-"""LLaMA-Factory's default of freeze_trainable_layers."""
-DEFAULT_TARGETS = ("q_proj", "v_proj")
-"""PEFT's default target modules of most model types."""
+DEFAULT_TRAINED_LAYERS = 2  # LLaMA-Factory's default of freeze_trainable_layers
+DEFAULT_TARGETS = ("q_proj", "v_proj")  # PEFT's default target modules of most model types
 
 
 def _names(value: Any) -> tuple[str, ...] | None:
@@ -36,19 +35,7 @@ def _last_names(value: object) -> tuple[str, ...] | None:
 
 NAMES = Kind(_names, lambda value: list(value), "names of modules", takes=-1)
 LAST_NAMES = Kind(_last_names, list, "names of modules", takes=-1)
-TRL_KEYS = (
-    Key("use_peft", "use_peft", BOOL),
-    Key("rank", "lora_r", INT),
-    Key("alpha", "lora_alpha", INT),
-    Key("targets", "lora_target_modules", NAMES),
-    Key("dora", "use_dora", BOOL),
-    Key("four_bits", "load_in_4bit", BOOL),
-    Key("quantization", "bnb_4bit_quant_type", TEXT),
-    Key("nested", "use_bnb_nested_quant", BOOL),
-    Key("eight_bits", "load_in_8bit", BOOL),
-    Key("saved_modules", "lora_modules_to_save", NAMES, write="never"),
-)
-"""TRL's ModelConfig, 1.16."""
+TRL_KEYS = table("trl-model", names=NAMES)  # TRL's ModelConfig, 1.16
 
 
 def facts_of(model: Model, finetune: Finetune) -> dict[str, Value]:
@@ -93,8 +80,7 @@ def refuse_base(setup: Setup, title: str) -> Iterable[Refusal]:
 
 
 def base_of(facts: Run) -> str:
-    """Return the format of the frozen base, in the words of `--base`; '' where the method says it, or it has 16 bits. A checkpoint that
-    is quantized has its format in its name."""
+    """Return the format of the frozen base, in the words of `--base`; '' where the method says it, or it has 16 bits."""
     if not facts.value("adapter"):
         return ""
     if facts.value("eight_bits"):

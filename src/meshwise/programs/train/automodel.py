@@ -5,9 +5,10 @@ from typing import Any, cast
 
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, recipe
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited
 from meshwise.runs.run import Run, Stated, Value
@@ -30,36 +31,13 @@ def _word_of(table: dict[str, str]) -> Kind:
 
 
 ADAM = Kind(lambda value: True if str(value).endswith(("optim.Adam", "FusedAdam")) else None, lambda _: None, "a class")
-KEYS = (
-    Key("batch", "step_scheduler.global_batch_size", INT, write="always"),
-    Key("mbs", "step_scheduler.local_batch_size", INT, write="always", default=1),
-    Key("steps", "step_scheduler.max_steps", INT),
-    Key("model", "model.pretrained_model_name_or_path", TEXT, write="never"),
-    Key("dtype", "model.torch_dtype", TEXT, write="never"),
-    Key("peft_class", "peft._target_", TEXT),
-    Key("every", "peft.match_all_linear", BOOL),
-    Key("targets", "peft.target_modules", adapters.LAST_NAMES),
-    Key("rank", "peft.dim", INT),
-    Key("alpha", "peft.alpha", INT),
-    Key("dora", "peft.use_dora", BOOL),
-    Key("four_bits", "quantization.load_in_4bit", BOOL),
-    Key("eight_bits", "quantization.load_in_8bit", BOOL),
-    Key("quantization", "quantization.bnb_4bit_quant_type", TEXT),
-    Key("nested", "quantization.bnb_4bit_use_double_quant", BOOL),
-    Key("strategy", "distributed.strategy", TEXT, write="always", default="fsdp2"),
-    Key("tp", "distributed.tp_size", INT, default=1, write="always"),
-    Key("cp", "distributed.cp_size", INT, default=1, write="always"),
-    Key("pp", "distributed.pp_size", INT, default=1),
-    Key("dp_replicate", "distributed.dp_replicate_size", INT, default=1),
-    Key("sp_on", "distributed.sequence_parallel", BOOL, default=False, write="always"),
-    Key("recompute", "distributed.activation_checkpointing", switch("full", "none"), default="none", write="always"),
-    Key("reshard", "distributed.reshard_after_forward", BOOL),
-    Key("seq", "packed_sequence.packed_sequence_size", INT, write="always"),
-    Key("loss", "loss_fn._target_", _word_of(LOSSES)),
-    Key("optimizer", "optimizer._target_", _word_of(OPTIMIZERS | {"adamw": "torch.optim.AdamW"}), write="always"),
-    Key("adam", "optimizer._target_", ADAM, write="never"),
-    Key("compile", "compile.enabled", BOOL, default=False),
-)  # fmt: skip
+KEYS = table(
+    "automodel",
+    last_names=adapters.LAST_NAMES,
+    loss=_word_of(LOSSES),
+    optimizer=_word_of(OPTIMIZERS | {"adamw": "torch.optim.AdamW"}),
+    adam=ADAM,
+)
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "recompute": ("none", "full"), "precision": ("bf16",), "offload": ("none",),
     "optimizer": tuple(OPTIMIZERS), "loss": ("", *LOSSES), "zero": (2, 3),

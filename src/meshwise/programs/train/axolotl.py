@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch, word
-from meshwise.programs.program import KERNELS, Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import KERNELS, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, deepspeed, recipe, trainer
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, TRANSFORMERS, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
@@ -25,8 +26,6 @@ def _recompute(value: object) -> str | None:
 
 
 RECOMPUTE = Kind(_recompute, lambda how: how == "full", "true, false or offload")
-ADAPTERS = word({"lora": "lora", "qlora": "qlora"}, {"": None, "none": None, "null": None, "llama-adapter": "lora"})
-OBJECTIVES = word({name: name for name in ("dpo", "kto", "orpo", "simpo")}, {"ipo": "dpo"})
 CUT_PLUGIN = "CutCrossEntropyPlugin"
 
 
@@ -36,69 +35,16 @@ def _plugins(value: object) -> bool | None:
 
 
 PLUGINS = Kind(_plugins, lambda _: None, "a list of plugins", takes=-1)
-CHECKPOINTING = ("fsdp_config.fsdp_activation_checkpointing",)
-FSDP_KEYS = (
-    Key("fsdp_version", "fsdp_version", INT, also=("fsdp_config.fsdp_version",)),
-    Key("reshard", "fsdp_config.reshard_after_forward", BOOL, also=("fsdp_config.fsdp_reshard_after_forward",)),
-    Key("strategy", "fsdp_config.fsdp_sharding_strategy", TEXT, also=("fsdp_config.sharding_strategy",), write="never"),
-    Key("fsdp_offload", "fsdp_config.offload_params", BOOL, also=("fsdp_config.fsdp_offload_params",)),
-    Key("fsdp_recompute", "fsdp_config.activation_checkpointing", BOOL, also=CHECKPOINTING, write="never"),
-    Key("wrap", "fsdp_config.auto_wrap_policy", TEXT),
-)
+FSDP_FACTS = ("reshard", "strategy", "fsdp_version", "fsdp_offload", "fsdp_recompute", "wrap")
 LOSS_SWITCHES = {
-    "liger": ("liger_fused_linear_cross_entropy", "fused"), f"{KERNELS}cut": ("cut_cross_entropy", "fused"),
-    f"{KERNELS}chunked": ("chunked_cross_entropy", "chunked"), f"{KERNELS}flash": ("flash_attn_cross_entropy", "kernel"),
-    f"{KERNELS}liger": ("liger_cross_entropy", "kernel"),
+    "liger": "fused", f"{KERNELS}cut": "fused", f"{KERNELS}chunked": "chunked", f"{KERNELS}flash": "kernel", f"{KERNELS}liger": "kernel",
 }  # fmt: skip
-"""Own names of switches for the loss, each with its key and the loss that it turns on; those of plugins are recalled."""
+"""The loss that each switch turns on."""
 WRITTEN_LOSS = {"fused": "liger", "chunked": f"{KERNELS}chunked", "kernel": f"{KERNELS}flash"}
-RECIPE_KEYS = (
-    *(
-        Key(name, key, BOOL, write="changed" if name in WRITTEN_LOSS.values() else "never")
-        for name, (key, _) in LOSS_SWITCHES.items()
-    ),
-    Key("attention", "attn_implementation", recipe.ATTENTION),
-    *(
-        Key("attention", key, switch(kernel), write="never")
-        for key, kernel in (("flash_attention", "fa2"), ("xformers_attention", "fa2"), ("eager_attention", "unfused"))
-    ),
-)
-KEYS = (
-    Key("model", "base_model", TEXT, write="never"),
-    Key("seq", "sequence_len", INT, write="always", default=512),
-    Key("mbs", "micro_batch_size", INT, write="always", default=1),
-    Key("accumulation", "gradient_accumulation_steps", INT, write="always", default=1),
-    Key("steps", "max_steps", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
-    Key("tp", "tensor_parallel_size", INT, default=1),
-    Key("cp", "context_parallel_size", INT, also=("sequence_parallel_degree",), default=1),
-    Key("dp_shard", "dp_shard_size", INT),
-    Key("dp_replicate", "dp_replicate_size", INT),
-    Key("ep", "expert_parallel_size", INT, default=1),
-    Key("recompute", "gradient_checkpointing", RECOMPUTE, default="none", write="always"),
-    Key("bf16", "bf16", BOOL),
-    Key("fp16", "fp16", BOOL),
-    Key("fp8", "fp8", BOOL),
-    Key("optimizer", "optimizer", trainer.OPTIMIZERS, write="always"),
-    Key("adapter_word", "adapter", ADAPTERS),
-    Key("rank", "lora_r", INT),
-    Key("alpha", "lora_alpha", INT),
-    Key("every", "lora_target_linear", BOOL),
-    Key("targets", "lora_target_modules", adapters.NAMES),
-    Key("dora", "peft_use_dora", BOOL),
-    Key("saved_modules", "lora_modules_to_save", adapters.NAMES, write="never"),
-    Key("four_bits", "load_in_4bit", BOOL),
-    Key("eight_bits", "load_in_8bit", BOOL),
-    Key("objective", "rl", OBJECTIVES),
-    Key(f"{KERNELS}plugin", "plugins", PLUGINS, write="never"),
-    Key("deepspeed_file", "deepspeed", TEXT),
-    Key("old_fsdp", "fsdp", trainer.FSDP, write="never"),
-    *FSDP_KEYS,
-    Key("compile", "torch_compile", BOOL, default=False),
-    Key("frozen", "unfrozen_parameters", Kind(lambda value: bool(value), lambda _: None, "a list"), write="never"),
-    *RECIPE_KEYS,
-    Key("save_every", "save_steps", INT, write="never"),
-    Key("seed", "seed", INT, write="never"),
-)
+KEYS = table(
+    "axolotl", recompute=RECOMPUTE, optimizers=trainer.OPTIMIZERS, names=adapters.NAMES, plugins=PLUGINS, fsdp=trainer.FSDP,
+    frozen=Kind(lambda value: bool(value), lambda _: None, "a list"), attention=recipe.ATTENTION,
+)  # fmt: skip
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "sp": (0,), "zero": (2, 3), "recompute": ("none", "full"), "precision": ("bf16", "fp16", "fp8"),
     "offload": ("none", "parameters"), "optimizer": TRANSFORMERS["optimizer"], "loss": ("", *WRITTEN_LOSS),
@@ -118,7 +64,7 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([facts.meaning("offload", "parameters", "fsdp_offload")])
     for name, fact, value in (
         ("fsdp_recompute", "recompute", "full"),
-        *((name, "loss", loss) for name, (_, loss) in reversed(LOSS_SWITCHES.items())),
+        *((name, "loss", loss) for name, loss in reversed(LOSS_SWITCHES.items())),
         ("every", "targets", (ALL_LINEAR,)),
     ):
         facts = facts.adding([facts.meaning(fact, value, name)] if facts.value(name) else [])
@@ -138,8 +84,8 @@ def _sharding(facts: Run) -> Iterable[Stated]:
         yield Stated("zero", None, "unknown", file.span, file.key, f"in {file.value}, which was not given")
     elif facts.value("old_fsdp") is not None:
         yield facts.meaning("zero", facts.whole("old_fsdp"), "old_fsdp")
-    elif any(row.fact in facts for row in FSDP_KEYS):
-        name = next(name for name in ("reshard", "strategy", *(row.fact for row in FSDP_KEYS)) if name in facts)
+    elif any(name in facts for name in FSDP_FACTS):
+        name = next(name for name in FSDP_FACTS if name in facts)
         stage = trainer.SHARDING.get(str(facts.value("strategy") or "").lower(), 2 if facts.value("reshard") is False else 3)
         yield facts.meaning("zero", stage, name)
     else:

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, word
-from meshwise.programs.program import KERNELS, Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import word
+from meshwise.programs.program import KERNELS, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
@@ -13,38 +14,12 @@ from meshwise.runs.run import Run, Stated, Value
 TITLE, VERSION = "DeepSpeed", "0.19"
 FILE = "ds_config.json"
 DEVICES = word({"none": "none", "cpu": "cpu", "nvme": "nvme"}, {"null": "none", "": "none"})
-OPTIMIZERS = word(
-    {"adamw": "AdamW", "muon": "Muon"},
-    {"adam": "adamw", "fusedadam": "adamw", "deepspeedcpuadam": "adamw", "sgd": "sgd", "onebitadam": "adamw", "lamb": None},
-)
 CHECK = "import json; from deepspeed.runtime.config import DeepSpeedConfig; "
 AUTO = "auto: the program that reads this file fills it in (HF Trainer, accelerate)"
 
 REDUCED_IN = KERNELS + "reduced_in"
-RECIPE_KEYS = (
-    Key("overlap_reduce", "zero_optimization.overlap_comm", BOOL),
-    Key("gradients", "data_types.grad_accum_dtype", recipe.DTYPES),
-    Key(REDUCED_IN, "communication_data_type", recipe.DTYPES),
-)
-"""What is hidden, and the dtypes in which gradients are summed and reduced."""
 CAN = {"gradients": ("fp32", "bf16"), "overlap": ("overlaps_reduction",)}
-KEYS = (
-    Key("batch", "train_batch_size", INT, write="always"),
-    Key("mbs", "train_micro_batch_size_per_gpu", INT, write="always"),
-    Key("accumulation", "gradient_accumulation_steps", INT, write="always"),
-    Key("stage", "zero_optimization.stage", INT, default=0, write="always"),
-    Key("optimizer_device", "zero_optimization.offload_optimizer.device", DEVICES, default="none"),
-    Key("parameter_device", "zero_optimization.offload_param.device", DEVICES, default="none"),
-    Key("old_offload", "zero_optimization.cpu_offload", BOOL, write="never"),
-    Key("shard_group", "zero_optimization.zero_hpz_partition_size", INT, write="never"),
-    Key("bf16", "bf16.enabled", BOOL, also=("bfloat16.enabled",)),
-    Key("fp16", "fp16.enabled", BOOL),
-    Key("tp", "tensor_parallel.autotp_size", INT),
-    Key("cp", "sequence_parallel_size", INT),
-    Key("optimizer", "optimizer.type", OPTIMIZERS),
-    Key("optimizer_text", "optimizer.type", TEXT, write="never"),
-    *RECIPE_KEYS,
-)
+KEYS = table("deepspeed", devices=DEVICES, dtypes=recipe.DTYPES)
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "sp": (0,), "recompute": ("none",), "precision": ("bf16", "fp16"),
     "offload": ("none", "optimizer", "parameters"), "optimizer": ("adamw", "muon"), "loss": ("",), "compile": (False,),

@@ -2,46 +2,18 @@
 
 from collections.abc import Sequence
 
-from meshwise.programs.kinds import BOOL, INT, TEXT
-from meshwise.programs.program import Key, Program
+from meshwise.programs.program import Program
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated
 
 TITLE, VERSION = "LitGPT", "0.5"
 PRECISIONS = {"bf16-mixed": "bf16", "16-mixed": "fp16", "32-true": "fp32", "32": "fp32"}
-TRUE = ("bf16-true", "16-true")
-"""Weights, gradients and optimizer state all in 16 bits."""
+TRUE = ("bf16-true", "16-true")  # weights, gradients and optimizer state all in 16 bits
 
-KEYS = (
-    Key("positional_task", "positional", TEXT, write="never"),
-    Key("config_file", "--config", TEXT, write="never"),
-    Key("model", "model_name", TEXT, also=("checkpoint_dir", "model.name"), write="never"),
-    Key("precision_text", "precision", TEXT, write="never"),
-    Key("devices_text", "devices", TEXT, write="never"),
-    Key("nodes", "num_nodes", INT, default=1, write="never"),
-    Key("batch", "train.global_batch_size", INT, write="never"),
-    Key("mbs", "train.micro_batch_size", INT, write="never"),
-    Key("seq", "train.max_seq_length", INT, write="never"),
-    Key("steps", "train.max_steps", INT, write="never"),
-    Key("tokens", "train.max_tokens", INT, write="never"),
-    Key("save_every", "train.save_interval", INT, write="never"),
-    Key("rank", "lora_r", INT, write="never"),
-    Key("alpha", "lora_alpha", INT, write="never"),
-    Key("quantize", "quantize", TEXT, write="never"),
-    Key("optimizer_text", "optimizer", TEXT, also=("optimizer.class_path",), write="never"),
-    Key("seed", "seed", INT, write="never"),
-    Key("tied", "train.tie_embeddings", BOOL, write="never"),
-)
-OWN = {row.key for row in KEYS} - {
-    "--config",
-    "positional",
-    "precision",
-    "devices",
-    "optimizer",
-    "seed",
-    "num_nodes",
-    "model_name",
-}
+KEYS = table("litgpt")
+SHARED = {"--config", "positional", "precision", "devices", "optimizer", "seed", "num_nodes", "model_name"}
+OWN = {row.key for row in KEYS} - SHARED
 
 
 def meaning(facts: Run) -> Run:

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import BOOL, Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, deepspeed, megatron, megatron_rules, recipe, trainer
 from meshwise.programs.train.limits import limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
@@ -18,43 +19,21 @@ BITS = Kind(lambda value: True if int(value) in (2, 3, 4, 5, 6) else None, lambd
 EIGHT = Kind(lambda value: True if int(value) == 8 else None, lambda _: 8, "a number of bits")
 TARGETS = Kind(adapters.NAMES.read, lambda value: "all" if value == (ALL_LINEAR,) else ",".join(value), "names of modules")
 STAGES = {"sft": "sft", "dpo": "dpo", "orpo": "dpo", "simpo": "dpo", "kto": "kto", "reward": "rm", "ppo": "ppo"}
-OBJECTIVES = word({"dpo": "dpo", "kto": "kto", "reward": "rm"}, {"sft": None, "pt": None, "ppo": None})
 TRAINER = [row for row in trainer.TRAINING if row not in adapters.TRL_KEYS and row.fact != "attention"]
-ATTENTION = word({"fa2": "fa2", "fa3": "fa3", "unfused": "disabled"}, {"auto": None, "sdpa": None})
 
 MEGATRON = (
     "tp", "pp", "cp", "ep", "etp", "distributed_optimizer", "granularity", "recompute_method", "recompute_layers", "recompute_modules",
     "sequence_parallel",
 )  # fmt: skip
 """Facts of the Megatron backend (USE_MCA=1), whose keys are Megatron's with underscores."""
-KEYS = (
-    *(replace(row, default=None) if row.fact == "recompute_on" else row for row in TRAINER),
-    Key("seq", "cutoff_len", INT, default=2048, write="always"),
-    Key("no_recompute", "disable_gradient_checkpointing", BOOL, default=False, write="always"),
-    Key("use_peft", "finetuning_type", word({True: "lora"}, {"full": None, "freeze": None, "oft": True}), write="never"),
-    Key("frozen", "finetuning_type", word({True: "freeze"}, {"full": None, "lora": None, "oft": None}), write="never"),
-    Key("rank", "lora_rank", INT),
-    Key("alpha", "lora_alpha", INT),
-    Key("targets", "lora_target", TARGETS),
-    Key("dora", "use_dora", BOOL),
-    Key("saved_modules", "additional_target", adapters.NAMES, write="never"),
-    Key("four_bits", "quantization_bit", BITS),
-    Key("eight_bits", "quantization_bit", EIGHT),
-    Key("objective", "stage", OBJECTIVES, write="never"),
-    Key(
-        "preference",
-        "pref_loss",
-        word({"orpo": "orpo", "simpo": "simpo"}, {"sigmoid": None, "hinge": None, "ipo": None}),
-        write="never",
-    ),
-    Key("quantization", "quantization_type", TEXT),
-    Key("nested", "double_quantization", BOOL),
-    Key("trained_layers", "freeze_trainable_layers", INT),
-    Key("liger", "enable_liger_kernel", BOOL),
-    Key("attention", "flash_attn", ATTENTION),  # its value fa3 is recalled
-    Key("pure", "pure_bf16", BOOL, write="never"),
-    Key("galore", "use_galore", BOOL, write="never"),
-    *(
+KEYS = table(
+    "llamafactory",
+    trainer=(replace(row, default=None) if row.fact == "recompute_on" else row for row in TRAINER),
+    targets=TARGETS,
+    names=adapters.NAMES,
+    bits=BITS,
+    eight=EIGHT,
+    megatron=(
         replace(
             row,
             key=row.key.removeprefix("--").replace("-", "_"),

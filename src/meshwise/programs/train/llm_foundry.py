@@ -2,42 +2,18 @@
 
 from collections.abc import Sequence
 
-from meshwise.programs.kinds import BOOL, INT, TEXT
-from meshwise.programs.program import Key, Program
+from meshwise.programs.program import Program
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated
 
 TITLE, VERSION = "llm-foundry", "0.22"
 STRATEGIES = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3}
 PRECISIONS = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32", "amp_fp8": "fp8"}
-KEYS = (
-    Key("model", "model.pretrained_model_name_or_path", TEXT, write="never"),
-    Key("hidden", "model.d_model", INT, write="never"),
-    Key("heads", "model.n_heads", INT, write="never"),
-    Key("layers", "model.n_layers", INT, write="never"),
-    Key("expansion", "model.expansion_ratio", INT, default=4, write="never"),
-    Key("vocab", "model.vocab_size", INT, write="never"),
-    Key("positions", "model.max_seq_len", INT, write="never"),
-    Key("kv_heads", "model.attn_config.kv_n_heads", INT, write="never"),
-    Key("seq", "max_seq_len", INT, also=("variables.max_seq_len",), write="never"),
-    Key("batch", "global_train_batch_size", INT, also=("variables.global_batch_size",), write="never"),
-    Key("mbs", "device_train_microbatch_size", INT, write="never"),
-    Key("precision_text", "precision", TEXT, write="never"),
-    Key("strategy", "fsdp_config.sharding_strategy", TEXT, write="never"),
-    Key("recompute_on", "fsdp_config.activation_checkpointing", BOOL, write="never"),
-    Key("host", "fsdp_config.activation_cpu_offload", BOOL, write="never"),
-    Key("optimizer_text", "optimizer.name", TEXT, write="never"),
-    Key("duration", "max_duration", TEXT, write="never"),
-    Key("seed", "seed", INT, write="never"),
-    Key("devices", "compute.gpus", INT, write="never"),
-)
-OWN = (
-    "global_train_batch_size",
-    "device_train_microbatch_size",
-    "max_duration",
-    "fsdp_config.sharding_strategy",
-    "model.d_model",
-)
+KEYS = table("llm-foundry")
+OWN = {
+    "global_train_batch_size", "device_train_microbatch_size", "max_duration", "fsdp_config.sharding_strategy", "model.d_model",
+}  # fmt: skip
 OPTIMIZERS = {"decoupled_adamw": "adamw", "adamw": "adamw", "decoupled_lionw": "lion"}
 
 
@@ -86,7 +62,7 @@ def meaning(facts: Run) -> Run:
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many of its own keys a YAML has, or one with its keys under `parameters` for a platform."""
     names = {setting.key.removeprefix("parameters.") for setting in settings}
-    own = len(names & set(OWN))
+    own = len(names & OWN)
     return 0 if script else 3 * own if own > 1 else 0
 
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, Kind, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import names, table
 from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import Limits, limited
 from meshwise.runs.run import Run, Stated, Value
@@ -14,61 +15,11 @@ from meshwise.runs.run import Run, Stated, Value
 TITLE, VERSION = "MaxText", "0.2.5"
 AXES = {"tp": "tensor", "cp": "context", "ep": "expert", "fsdp": "fsdp", "data": "data", "pp": "pipeline"}
 """Mesh axes from the inside out: each has a part inside a slice (ici) and one between slices (dcn)."""
-POLICIES = word(
-    {"none": "none", "minimal": "minimal", "full": "full", "save_qkv_proj": "save_qkv_proj", "save_out_proj": "save_out_proj"},
-    {"minimal_flash": "minimal", "minimal_with_context": "minimal", "minimal_with_context_and_quantization": "minimal",
-     "save_dot_except_mlp": "minimal", "save_dot_except_mlpwi": "minimal", "qkv_proj_offloaded": "save_qkv_proj", "custom": None,
-     "minimal_offloaded": "minimal", "save_dot_with_context_except_mlp": "minimal"},
-)  # fmt: skip
-QUANTIZATION = word({"fp8": "fp8"}, {
-    "": None, "int8": None, "nanoo_fp8": "fp8", "fp8_full": "fp8", "aqt_fp8": "fp8", "intmp": None,
-    "te_fp8_currentscaling": "fp8", "te_mxfp8": "mxfp8",
-})  # fmt: skip
-DTYPES = word({"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"})
-ATTENTION = word(
-    {"xla": "flash", "cudnn": "cudnn_flash_te", "unfused": "dot_product"},
-    {"cudnn_flash_jax": "cudnn", "autoselected": None, "paged": None},
-)
-VOCABULARY_TILES = 4
-"""num_vocab_tiling of a chunked loss: it need not be larger for the logits to be small beside the layers."""
+VOCABULARY_TILES = 4  # num_vocab_tiling of a chunked loss: it need not be larger for the logits to be small beside the layers
 CAN = {"attention": ("xla", "cudnn", "unfused"), "gradients": ("bf16",)}
 SIZE = Kind(lambda value: int(value), int, "a whole number, or -1 for the rest")
 
-KEYS = (
-    Key("model", "model_name", TEXT, write="never"),
-    *(
-        Key(f"{part}_{axis}", f"{part}_{name}_parallelism", SIZE, write="always", default=-1 if axis == rest else 1)
-        for part, rest in (("ici", "fsdp"), ("dcn", "data"))
-        for axis, name in AXES.items()
-    ),
-    Key("per_device", "per_device_batch_size", NUMBER, write="always", default=12.0),
-    Key("accumulation_steps", "gradient_accumulation_steps", INT, default=1, write="always"),
-    Key("pipeline_microbatches", "num_pipeline_microbatches", SIZE),
-    Key("layers_per_chunk", "num_layers_per_pipeline_stage", INT),
-    Key("seq", "max_target_length", INT, write="always", default=2048),
-    Key("recompute", "remat_policy", POLICIES, default="full", write="always"),
-    Key("optimizer_offload", "optimizer_memory_host_offload", BOOL, default=False),
-    Key("parameter_offload", "parameter_memory_host_offload", BOOL, default=False),
-    Key("dtype", "dtype", DTYPES, default="bf16"),
-    Key("precision", "quantization", QUANTIZATION, write="never"),
-    Key("quantization", "quantization", TEXT),
-    Key("optimizer", "opt_type", word({"adamw": "adamw", "sgd": "sgd", "muon": "muon"}, {"adam_pax": "adamw"}), default="adamw"),
-    Key("steps", "steps", INT),
-    Key("hidden", "base_emb_dim", INT),
-    Key("layers", "base_num_decoder_layers", INT),
-    Key("ffn", "base_mlp_dim", INT),
-    Key("heads", "base_num_query_heads", INT),
-    Key("kv_heads", "base_num_kv_heads", INT),
-    Key("head_dim", "head_dim", INT),
-    Key("vocab", "vocab_size", INT),
-    Key("attention", "attention", ATTENTION),
-    Key("tiles", "num_vocab_tiling", INT, default=1),
-    Key("gradients", "grad_dtype", word({"bf16": "bfloat16"}, {"float32": None})),
-    Key("capacity", "capacity_factor", recipe.CAPACITY, write="never"),
-    Key("save_every", "checkpoint_period", INT, write="never"),
-    Key("seed", "data_shuffle_seed", INT, write="never"),
-    Key("hardware", "hardware", TEXT, write="never"),
-)
+KEYS = table("maxtext", size=SIZE, capacity=recipe.CAPACITY)
 SHAPE = ("hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "vocab")
 LIMITS: Limits = {
     "vpp": (1,), "schedule": ("1f1b",), "zero": (0, 3),
@@ -76,20 +27,7 @@ LIMITS: Limits = {
     "offload": ("none", "optimizer", "parameters"), "precision": ("bf16", "fp8"), "optimizer": ("adamw", "sgd", "muon"),
     "loss": ("", "chunked"), "compile": (False,),
 }  # fmt: skip
-NAMES = {
-    "llama-2-7b": "llama2-7b", "llama-2-13b": "llama2-13b", "llama-2-70b": "llama2-70b", "llama-3-8b": "llama3-8b",
-    "llama-3-70b": "llama3-70b",
-    "llama-3-405b": "llama3.1-405b", "llama-3.1-8b": "llama3.1-8b", "llama-3.1-70b": "llama3.1-70b", "llama-3.1-405b": "llama3.1-405b",
-    "llama-3.3-70b": "llama3.3-70b", "mistral-7b": "mistral-7b", "mixtral-8x7b": "mixtral-8x7b", "mixtral-8x22b": "mixtral-8x22b",
-    "gemma-2b": "gemma-2b", "gemma-7b": "gemma-7b", "gemma-2-2b": "gemma2-2b", "gemma-2-9b": "gemma2-9b", "gemma-2-27b": "gemma2-27b",
-    "gemma-3-4b": "gemma3-4b", "gemma-3-12b": "gemma3-12b", "gemma-3-27b": "gemma3-27b", "qwen3-0.6b": "qwen3-0.6b", "qwen3-4b": "qwen3-4b",
-    "qwen3-8b": "qwen3-8b", "qwen3-14b": "qwen3-14b", "qwen3-32b": "qwen3-32b", "qwen3-30b-a3b": "qwen3-30b-a3b",
-    "qwen3-235b-a22b": "qwen3-235b-a22b", "deepseek-v2-lite": "deepseek2-16b", "deepseek-v2": "deepseek2-236b",
-    "deepseek-v3": "deepseek3-671b",
-    "gpt-oss-20b": "gpt-oss-20b", "gpt-oss-120b": "gpt-oss-120b", "llama-4-scout": "llama4-17b-16e", "llama-4-maverick": "llama4-17b-128e",
-    "gpt3-175b": "gpt3-175b",
-}  # fmt: skip
-"""model_name by preset."""
+NAMES = names("maxtext")  # model_name by preset
 
 
 def meaning(facts: Run) -> Run:
@@ -179,6 +117,7 @@ def write(setup: Setup) -> Written:
     on_gpus = setup.plan.question().chip.kind == "gpu"
     if on_gpus:  # its default is a TPU
         pairs += [("hardware", "gpu")] + ([("attention", "cudnn_flash_te")] if "attention" not in dict(pairs) else [])
+        pairs += [("max_segments_per_seq", 32)] if dict(pairs)["attention"] == "cudnn_flash_te" else []  # it stops without one
     pairs += [("checkpoint_period", setup.whole("save_every", 1000)), ("enable_checkpointing", True)]
     todo = {"run_name": "RUN_NAME: a name", "base_output_directory": "OUTPUT: the folder of checkpoints"}
     todo |= {"dataset_path": "DATASET_PATH: the folder of the data"}
@@ -219,6 +158,8 @@ def refuse(setup: Setup) -> Iterable[Refusal]:
         yield Refusal(f"{TITLE}'s expert axis is a part of the sharded data ranks: ep must divide dp_shard", {"ep": 1})
     if setup.values.get("experts") and setup.whole("etp") != setup.whole("tp"):
         yield Refusal(f"{TITLE} cuts experts by tensor parallelism as it cuts other layers", {"etp": setup.whole("tp")})
+    if setup.text("precision") == "fp8" and setup.whole("accumulation") > 1:
+        yield Refusal(f"{TITLE} has no gradient accumulation with fp8", {})
     if setup.whole("cp") > 1 and setup.whole("zero", 0) == 0:
         yield Refusal(f"{TITLE} shards weights over context-parallel ranks", {"zero": 3})
     if setup.whole("pp") > 1 and setup.whole("layers") % setup.whole("pp"):

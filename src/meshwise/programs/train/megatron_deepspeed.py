@@ -1,14 +1,12 @@
-"""Megatron-DeepSpeed: Megatron's flags of 2022 and DeepSpeed's JSON.
-
-Written for BigScience's code, which trained BLOOM; Microsoft's newer one is read too.
-"""
+"""Megatron-DeepSpeed: Megatron's flags of 2022 and DeepSpeed's JSON, by BigScience's code (BLOOM) and Microsoft's newer one."""
 
 from collections.abc import Iterable, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, TEXT, WORDS, Kind, flag, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import megatron, megatron_rules, recipe
 from meshwise.programs.train.deepspeed import replicas
 from meshwise.programs.train.limits import Limits, limited
@@ -16,48 +14,17 @@ from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "Megatron-DeepSpeed", "of BigScience, 2022"
 FILE = "ds_config.json"
-POSITIONS = word({"learned": "absolute", "rope": "rotary", "alibi": "alibi"}, {"learned_absolute": "learned", "rope": "rope"})
-NORMS = word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"})
-MICROSOFT = ("--ds-sequence-parallel-size", "--use-flash-attn-v2", "--use-flash-attn-triton", "--normalization", "--create-moe-param-group",
-             "--disable-bias-linear", "--untie-embeddings-and-output-weights")  # fmt: skip
-"""Flags that BigScience's code does not have."""
 ANY = Kind(lambda _: True, lambda _: None, "anything")
 _OTHER = (
     "position_kind", "norm", "optimizer", "gated", "biased", "tied", "granularity", "fsdp", "instances", "vpp", "ep", "cp",
     "vocab",
 )  # fmt: skip
 
-KEYS = (
-    *(row for row in megatron.KEYS if row.fact not in _OTHER),
-    Key("vocab", "--pad-vocab-size-to", also=("--vocab-size", "--padded-vocab-size")),
-    Key("position_kind", "--position-embedding-type", POSITIONS, default="learned"),
-    Key("norm", "--normalization", NORMS, default="layernorm"),
-    Key("gated", "--swiglu", flag(), write="never", default=False),
-    Key("gated", "--glu-activation", word({True: "swiglu"}, {"geglu": True, "reglu": True, "liglu": True})),
-    Key("biased", "--disable-bias-linear", flag(False), write="never", default=True),
-    Key("tied", "--untie-embeddings-and-output-weights", flag(False), write="never", default=True),
-    Key("kv_heads", "--num-key-value-heads", write="never"),
-    Key("microsoft", "--num-key-value-heads", ANY, also=MICROSOFT, write="never"),
-    Key("embedding_norm", "--embed-layernorm", flag()),
-    Key("optimizer", "--optimizer", word({"adamw": "adam", "sgd-momentum": "sgd"}), default="adamw"),
-    Key("granularity", "--checkpoint-activations", flag("full"), default="none"),
-    Key("granularity", "--activations-checkpoint-method", word({"full": "uniform"}, {"block": "full"}), write="never"),
-    Key("granularity", "--recompute-granularity", megatron.GRANULARITY, write="never"),
-    Key("deepspeed_checkpointing", "--deepspeed-activation-checkpointing", flag()),
-    Key("vpp", "--num-virtual-stages-per-pipeline-rank", default=1),
-    Key("ep", "--moe-expert-parallel-size", default=1),
-    Key("cp", "--ds-sequence-parallel-size", also=("--context-parallel-size",), default=1),
-    Key("no_pipeline", "--no-pipeline-parallel", flag(), write="never"),
-    Key("partition", "--pp-partition-method", TEXT),
-    Key("deepspeed", "--deepspeed", flag(), default=False, write="always"),
-    Key("stage_flag", "--zero-stage", INT),
-    Key("config_file", "--deepspeed_config", TEXT),
-    Key("cpu_optimizer", "--cpu-optimizer", flag(), write="never"),
-    Key("tokens", "--train-tokens", INT, write="never"),
-    # Microsoft's (recalled)
-    Key("attention", "--use-flash-attn", flag("fa2"), also=("--use-flash-attn-v1", "--use-flash-attn-v2"), write="never"),
-    Key("attention", "--use-flash-attn-triton", flag("triton"), write="never"),
-    Key("ramp", "--rampup-batch-size", WORDS),
+KEYS = table(
+    "megatron-deepspeed",
+    megatron=(row for row in megatron.KEYS if row.fact not in _OTHER),
+    any=ANY,
+    granularity=megatron.GRANULARITY,
 )
 LIMITS: Limits = {
     "zero": (0, 1), "recompute": ("none", "full"), "offload": ("none",), "schedule": ("1f1b",), "vpp": (1,), "cp": (1,),

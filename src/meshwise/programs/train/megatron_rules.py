@@ -1,9 +1,4 @@
-"""Translate Megatron's arguments, which have a meaning only together, in both directions.
-
-Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and NeoX share it.
-
-Names of arguments here are those of Megatron-LM with underscores; `wording` returns values by these names or by names of FACTS.
-"""
+"""Translate Megatron's arguments, which have a meaning only together, for Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge and NeoX."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,18 +12,17 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 """--data-parallel-sharding-strategy of Megatron-FSDP, and the ZeRO stage that each is."""
 MODULES = {"core_attn": "selective", "layernorm": "layernorm", "moe_act": "moe_act", "mlp": "mlp"}
 """--recompute-modules, and the value of the axis `recompute` that each is alone."""
+EXPERT_MODULES = {"moe": "mlp"}  # the same of a model with experts, whose feed-forward layers are `moe`
+PRICED = ("core_attn", "layernorm", "moe_act", "mlp", "moe", "mla_up_proj")  # modules that the cost model has a policy for
 FP8 = {"delayed": "fp8", "tensorwise": "fp8", "blockwise": "fp8-block", "mxfp8": "mxfp8"}
-VOCABULARY_MULTIPLE = 128
-"""--make-vocab-size-divisible-by, times tp."""
-TOKENIZERS = {"GPT2BPETokenizer": 50257}
-"""Vocabularies that a tokenizer's type alone tells."""
+VOCABULARY_MULTIPLE = 128  # --make-vocab-size-divisible-by, times tp
+TOKENIZERS = {"GPT2BPETokenizer": 50257}  # vocabularies that a tokenizer's type alone tells
 OFFLOAD_FRACTION = 1.0
 FLASH_VERSION, LOSS_FUSION, LOSS_KERNEL = (KERNELS + name for name in ("flash_version", "loss_fusion", "loss_kernel"))
 GRAPH_KIND, GRAPH_STEP, GRAPH_NANS, DISPATCHER, FLEX = (
     KERNELS + name for name in ("graph_kind", "graph_step", "graph_nans", "dispatcher", "flex")
 )
-LATENT: dict[str, int] = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}
-"""MLATransformerConfig's defaults."""
+LATENT: dict[str, int] = {"kv_rank": 32, "nope_dim": 128, "rope_dim": 64, "v_dim": 128}  # MLATransformerConfig's defaults
 SWITCHES = {
     "overlaps_tp": "overlap_tp", "overlaps_experts": "overlap_ep", "overlaps_reduction": "overlap_reduce",
     "overlaps_gather": "overlap_gather",
@@ -41,7 +35,7 @@ SWITCHES = {
 
 def meaning(facts: Run) -> Run:
     """Add the axes that Megatron's arguments say together."""
-    facts = facts.adding([_zero(facts), _recompute(facts), _offload(facts), *_precision(facts)])
+    facts = facts.adding([_zero(facts), *_recompute(facts), _offload(facts), *_precision(facts)])
     facts = facts.adding([*_sequence_parallel(facts), *_chunks(facts), *_model(facts), *_vocabulary(facts)])
     facts = facts.adding([*_latent(facts), *_layer_kinds(facts), *_batches(facts)])
     if not facts.value("latent"):
@@ -67,20 +61,33 @@ def _zero(facts: Run) -> Stated:
     return facts.meaning("zero", 0, "distributed_optimizer")
 
 
-def _recompute(facts: Run) -> Stated:
+def _recompute(facts: Run) -> Iterator[Stated]:
     how = facts.value("granularity")
-    if how == "full":
-        return facts.meaning("recompute", "full", "granularity")
     if how is None and "granularity" in facts:
-        return Stated("recompute", None, "unknown", facts.values["granularity"].span, "", facts.values["granularity"].note)
-    if how != "selective":
-        return facts.meaning("recompute", "none", "granularity")
-    modules = facts.value("recompute_modules")
-    names: tuple[str, ...] = tuple(str(module) for module in modules) if isinstance(modules, tuple) else ("core_attn",)
-    if len(names) == 1 and names[0] in MODULES:
-        return facts.meaning("recompute", MODULES[names[0]], "granularity")
-    why = f"of the modules {', '.join(names)}" + (" together" if len(names) > 1 else "") + ", which is not predicted"
-    return facts.derived("recompute", None, why, "recompute_modules", "granularity")
+        yield Stated("recompute", None, "unknown", facts.values["granularity"].span, "", facts.values["granularity"].note)
+    elif how == "selective":
+        yield from _modules(facts)
+    else:
+        yield facts.meaning("recompute", "full" if how == "full" else "none", "granularity")
+
+
+def _modules(facts: Run) -> Iterator[Stated]:
+    """Yield what selective recompute repeats; `mlp` is of the few layers without experts, and not counted in a model with some."""
+    stated = facts.value("recompute_modules")
+    named = tuple(str(module) for module in stated) if isinstance(stated, tuple) else ("core_attn",)
+    absent = ("mlp",) if facts.whole("experts") else ("moe", "moe_act", "shared_experts") if facts.whole("hidden") else ()
+    absent += ("mla_up_proj",) if facts.whole("hidden") and not facts.value("latent") else ()
+    names = sorted({name for name in named if name not in absent})
+    if not names:
+        yield facts.meaning("recompute", "none", "recompute_modules", "granularity")
+    elif len(names) == 1 and names[0] in MODULES | EXPERT_MODULES:
+        yield facts.meaning("recompute", (MODULES | EXPERT_MODULES)[names[0]], "granularity")
+    elif set(names) <= set(PRICED):
+        yield facts.meaning("recompute", "selective", "granularity")
+        yield facts.meaning("modules", "+".join(names), "recompute_modules")
+    else:
+        why = f"of {', '.join(name for name in names if name not in PRICED)}, which is not predicted"
+        yield facts.derived("recompute", None, why, "recompute_modules", "granularity")
 
 
 def _offload(facts: Run) -> Stated:
@@ -184,7 +191,7 @@ def _batches(facts: Run) -> Iterator[Stated]:
 
 def _vocabulary(facts: Run) -> Iterator[Stated]:
     tokenizer = facts.value("tokenizer")
-    if facts.says("vocab_file"):
+    if "vocab_file" in facts:
         return  # another vocabulary than that of the tokenizer's type
     if facts.value("vocab") is None and isinstance(tokenizer, str) and tokenizer in TOKENIZERS:
         size = TOKENIZERS[tokenizer]
@@ -207,8 +214,7 @@ def _kernels(facts: Run) -> Iterator[Stated]:
 
 
 def _hidden(facts: Run) -> Iterator[Stated]:
-    """Yield the communication that is hidden. A switch that is off by default is not worth a word where its degree is 1, nor is that of
-    tensor parallelism, which no release turns on by itself."""
+    """Yield the communication that is hidden, without switches whose degree is 1 and tensor parallelism, off in every release."""
     known = dict(SWITCHES)
     if not facts.says("overlap_tp"):
         known.pop("overlaps_tp")
@@ -232,7 +238,7 @@ def wording(setup: Setup) -> dict[str, Value]:
     if zero and setup.whole("dp_replicate") > 1:
         values["instances"] = setup.whole("dp_replicate")
     values["sequence_parallel"] = bool(setup.whole("sp", 0))
-    values |= _recompute_words(setup.text("recompute", "none"))
+    values |= _recompute_words(setup.text("recompute", "none"), setup.whole("experts", 0) > 0)
     values |= _offload_words(setup)
     values |= _precision_words(setup.text("precision", "bf16"))
     values |= _stage_words(setup)
@@ -273,8 +279,7 @@ def switch_words(setup: Setup, *, assumed: bool = True) -> dict[str, Value]:
 
 
 def dispatcher_words(setup: Setup) -> dict[str, Value]:
-    """Return how tokens reach their experts: DeepEP's way where the plan counts on it, else all-to-all. The default, allgather, sends every
-    token to every rank."""
+    """Return how tokens reach experts: DeepEP's way where the plan counts on it, else all-to-all; the default sends all to every rank."""
     if not setup.values.get("experts") or setup.plan is None:
         return {}
     if setup.whole("ep") > 1 and setup.plan.question().work.framework.sends_once:
@@ -283,8 +288,7 @@ def dispatcher_words(setup: Setup) -> dict[str, Value]:
 
 
 def _impossible(setup: Setup) -> Iterator[tuple[str, str]]:
-    """Yield switches that do nothing or stop a layout, with the reason where someone who asks for it should know; conditions of
-    Megatron Core's TransformerConfig and arguments.py (recalled)."""
+    """Yield switches that do nothing or stop a layout, and why: Megatron Core's TransformerConfig and arguments.py (recalled)."""
     if setup.whole("tp") == 1 or not setup.whole("sp", 0):
         yield "overlap_tp", "" if setup.whole("tp") == 1 else "hides tensor-parallel communication only with sequence parallelism"
     if not setup.whole("zero", 0):
@@ -297,12 +301,13 @@ def _impossible(setup: Setup) -> Iterator[tuple[str, str]]:
         yield "overlap_ep", "hides expert communication in a pipeline only with interleaved stages"
 
 
-def _recompute_words(how: str) -> dict[str, Value]:
+def _recompute_words(how: str, experts: bool) -> dict[str, Value]:
     if how == "full":
         return {"granularity": "full", "recompute_method": "uniform", "recompute_layers": 1}
     if how == "none":
         return {}
-    module = {value: name for name, value in MODULES.items()}.get(how, "core_attn")
+    known = MODULES | EXPERT_MODULES if experts else MODULES
+    module = {value: name for name, value in known.items()}.get(how, "core_attn")
     words: dict[str, Value] = {"granularity": "selective"}
     return words | {"recompute_modules": (module,)} if how != "selective" else words
 
@@ -327,8 +332,7 @@ def _precision_words(precision: str) -> dict[str, Value]:
 
 
 def _stage_words(setup: Setup) -> dict[str, Value]:
-    """Return how layers are cut into stages where pp does not divide them: as the planner does, the embedding and the head count as a
-    layer each, and the last stage has the remainder."""
+    """Return the cut into stages where pp does not divide the layers: embedding and head count as one each, the last has the remainder."""
     layers, pp = setup.whole("layers", 0), setup.whole("pp")
     if pp == 1 or layers % pp == 0:
         return {}
@@ -383,9 +387,8 @@ def refused_model(setup: Setup, title: str, positions: tuple[str, ...]) -> Itera
         return  # the layout of a file, whose model is the file's own
     model = setup.plan.question().model
     blocks = {name for layer in model.layers for name in layer}
-    known = model.family in ("dense", "moe") or (
-        model.family == "mla" and "megatron" in title.lower() and "DeepSpeed" not in title
-    )
+    latent = ("mla",) if "megatron" in title.lower() and "DeepSpeed" not in title else ()
+    known = model.family in ("dense", "moe", *latent) and model.decoder.qk_norm != "all"  # over all heads, as in OLMo-2
     if not known or not blocks <= {"attention", "ffw", "moe"} or model.decoder.norms != 2:
         why = f"its arguments here do not describe the layers of {model.model_type}"
         yield Refusal(f"{why}; write them in {title}'s model code", {})

@@ -6,35 +6,16 @@ from dataclasses import replace
 from meshwise.cost.work import parse_batch
 from meshwise.errors import UserError
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, TEXT, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
-from meshwise.programs.read.flags import POSITIONAL
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import NO_EXPERTS, Limits, limited
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "meshwise", "0.1"
-SCHEDULES = word({"1f1b": "1f1b", "interleaved": "interleaved", "zero-bubble": "zero-bubble"}, {"zbv": "zero-bubble"})
-MODES = word({"none": "none", "selective": "selective", "full": "full"})
 
-KEYS = (
-    Key("model", POSITIONAL, TEXT, write="never"),
-    Key("batch_text", "--batch", TEXT, write="always"),
-    Key("seq_text", "--seq", TEXT, write="never"),
-    *(
-        Key(axis, f"--{axis.replace('_', '-')}", INT, default=1, write="always")
-        for axis in ("dp_replicate", "dp_shard", "tp", "pp", "cp", "mbs")
-    ),
-    Key("vpp", "--vpp", INT, default=1),
-    Key("zero", "--zero", INT, default=3),
-    Key("schedule", "--schedule", SCHEDULES, default="1f1b"),
-    Key("recompute", "--recompute", MODES, default="none", write="always"),
-    Key("precision", "--precision", word({"bf16": "bf16", "fp32": "fp32"}), default="bf16"),
-    Key("steps", "--steps", INT),
-    Key("save_every", "--checkpoint-every", INT, write="never"),
-    Key("seed", "--seed", INT, write="never"),
-)
+KEYS = table("meshwise")
 LIMITS: Limits = {
     "schedule": ("1f1b", "interleaved", "zero-bubble"), **NO_EXPERTS, "recompute": ("none", "selective", "full"),
     "offload": ("none",), "precision": ("bf16",), "optimizer": ("adamw",), "loss": ("", "chunked"), "zero": (0, 2, 3),

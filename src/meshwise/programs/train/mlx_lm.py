@@ -4,37 +4,18 @@ from collections.abc import Iterable, Sequence
 
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, TEXT, Kind, switch, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, recipe
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "mlx-lm", "0.32"
 FILE = "mlx_lora.yaml"
-EVERY_LAYER, DEFAULT_LAYERS = -1, 16
-"""num_layers: adapters of all layers, and of how many of the last ones by default."""
+EVERY_LAYER, DEFAULT_LAYERS = -1, 16  # num_layers: adapters of all layers, and of how many of the last ones by default
 SCRIPTS = ("mlx_lm.lora", "mlx_lm")
-OPTIMIZERS = word({"adamw": "adamw", "muon": "muon", "sgd": "sgd", "adafactor": "adafactor"}, {"adam": "adamw"})
-
-
-KEYS = (
-    Key("model", "model", TEXT, write="never"),
-    Key("method", "fine_tune_type", word({"lora": "lora", "dora": "dora", "full": "full"}), default="lora", write="always"),
-    Key("optimizer", "optimizer", OPTIMIZERS, default="adamw", write="always"),
-    Key("adapted_layers", "num_layers", INT, default=DEFAULT_LAYERS, write="always"),
-    Key("mbs", "batch_size", INT, default=4, write="always"),
-    Key("accumulation", "grad_accumulation_steps", INT, default=1, write="always"),
-    Key("iterations", "iters", INT),
-    Key("seq", "max_seq_length", INT, default=2048, write="always"),
-    Key("recompute", "grad_checkpoint", switch("full", "none"), default="none", write="always"),
-    Key("rank", "lora_parameters.rank", INT, default=8),
-    Key("scale", "lora_parameters.scale", Kind(float, float, "a number")),
-    Key("dropout", "lora_parameters.dropout", Kind(float, float, "a number")),
-    Key("targets", "lora_parameters.keys", adapters.LAST_NAMES),
-    Key("seed", "seed", INT, write="never"),
-)
+KEYS = table("mlx-lm", last_names=adapters.LAST_NAMES)
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "tp": (1,), "cp": (1,), "sp": (0,), "dp_shard": (1,), "zero": (0,), "recompute": ("none", "full"),
     "precision": ("bf16", "fp16"), "offload": ("none",), "optimizer": ("adamw", "muon", "sgd", "adafactor"), "loss": ("kernel", ""),
@@ -47,6 +28,9 @@ PARENTS = {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn", 
 def meaning(facts: Run) -> Run:
     """Add the method, the dtype of the checkpoint, and what is alone on its device."""
     more = [Stated("precision", "bf16", "default", None, "", "the dtype of the checkpoint"), facts.meaning("zero", 0, "mbs")]
+    if "iterations" in facts:
+        steps = facts.whole("iterations") // max(facts.whole("accumulation"), 1)
+        more.append(facts.meaning("steps", steps or None, "iterations"))
     method = str(facts.value("method"))
     if method == "full":
         return facts.without("rank", "targets").adding(more)
@@ -112,5 +96,5 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 PROGRAM = Program(
     name="mlx-lm", title=TITLE, version=VERSION, framework="mlx-lm", form="yaml", keys=KEYS, write=write, refuse=refuse,
-    wording=wording, meaning=meaning, recognises=recognises, refers={"--config": "mlx-lm", "-c": "mlx-lm"},
+    wording=wording, meaning=meaning, recognises=recognises, flag_words=True, refers={"--config": "mlx-lm", "-c": "mlx-lm"},
 )  # fmt: skip

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, deepspeed, recipe, trainer
 from meshwise.programs.train.limits import limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
@@ -21,28 +22,7 @@ TRAINER = [
     for row in trainer.TRAINING
     if row not in adapters.TRL_KEYS and row.fact not in ("attention", "deepspeed_file", "model", "bf16", "fp16", "recompute_on")
 ]
-KEYS = (
-    Key("model", "model", TEXT, write="never"),
-    *TRAINER,
-    Key("seq", "max_length", INT, write="always"),
-    Key("recompute_on", "gradient_checkpointing", BOOL, default=True, write="always"),
-    Key("precision", "torch_dtype", word({"bf16": "bfloat16", "fp16": "float16"}, {"float32": "fp32"}), write="always"),
-    Key("deepspeed_file", "deepspeed", TEXT),
-    Key("use_peft", "tuner_type", word({True: "lora"}, {"full": None}), also=("train_type",), write="never"),
-    Key("whole", "tuner_type", word({True: "full"}, {"lora": None}), also=("train_type",), write="never"),
-    Key("rank", "lora_rank", INT),
-    Key("alpha", "lora_alpha", INT),
-    Key("targets", "target_modules", adapters.NAMES),
-    Key("dora", "use_dora", BOOL),
-    Key("saved_modules", "modules_to_save", adapters.NAMES, write="never"),
-    Key("four_bits", "quant_bits", BITS),
-    Key("eight_bits", "quant_bits", EIGHT),
-    Key("nested", "bnb_4bit_use_double_quant", BOOL),
-    Key("attention", "attn_impl", word({"fa2": "flash_attention_2", "fa3": "flash_attention_3", "unfused": "eager"},
-                                       {"flash_attn": "fa2", "sdpa": None})),
-    Key("cp", "sequence_parallel_size", INT, default=1),
-    Key("objective", "rlhf_type", word({name: name for name in ("dpo", "kto", "orpo", "simpo", "cpo", "gkd")}, {"rm": "reward"})),
-)  # fmt: skip
+KEYS = table("ms-swift", trainer=TRAINER, names=adapters.NAMES, bits=BITS, eight=EIGHT)
 DEFAULT_RANK = 8
 
 

@@ -4,59 +4,16 @@ from collections.abc import Iterable, Sequence
 from typing import cast
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, NUMBER, TEXT, switch, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import Limits, limited
 from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "nanotron", "main of 2025"
 FILE = "nanotron.yaml"
-DTYPES = word({"bf16": "bfloat16", "fp16": "float16"}, {"float32": "fp32", "double": "fp32"})
-ENGINES = word({"1f1b": "1f1b"}, {"afab": None})
-
-KEYS = (
-    Key("dp", "parallelism.dp", INT, write="always"),
-    Key("tp", "parallelism.tp", INT, write="always"),
-    Key("pp", "parallelism.pp", INT, write="always"),
-    Key("ep", "parallelism.expert_parallel_size", INT, default=1, write="always"),
-    Key("cp", "parallelism.context_parallel_size", INT, default=1),
-    Key("schedule", "parallelism.pp_engine", ENGINES, default="1f1b", write="always"),
-    Key("mode", "parallelism.tp_mode", TEXT, default="REDUCE_SCATTER", write="always"),
-    Key("recompute", "parallelism.recompute_layer", switch("full", "none"), default="none", write="always"),
-    Key("mbs", "tokens.micro_batch_size", INT, write="always"),
-    Key("accumulation", "tokens.batch_accumulation_per_replica", INT, write="always"),
-    Key("seq", "tokens.sequence_length", INT, write="always"),
-    Key("steps", "tokens.train_steps", INT),
-    Key("zero", "optimizer.zero_stage", INT, default=0, write="always"),
-    Key("optimizer", "optimizer.optimizer_factory.name", word({"adamw": "adamW"}, {"sgd": "sgd"}), write="always"),
-    Key("precision", "model.dtype", DTYPES, default="bf16", write="always"),
-    Key("accumulates", "optimizer.accumulate_grad_in_fp32", BOOL, write="always"),
-    Key("hidden", "model.model_config.hidden_size", INT),
-    Key("layers", "model.model_config.num_hidden_layers", INT),
-    Key("heads", "model.model_config.num_attention_heads", INT),
-    Key("kv_heads", "model.model_config.num_key_value_heads", INT),
-    Key("ffn", "model.model_config.intermediate_size", INT),
-    Key("vocab", "model.model_config.vocab_size", INT),
-    Key("positions", "model.model_config.max_position_embeddings", INT),
-    Key("rope_theta", "model.model_config.rope_theta", NUMBER),
-    Key("norm_eps", "model.model_config.rms_norm_eps", NUMBER),
-    Key("tied", "model.model_config.tie_word_embeddings", BOOL),
-    Key("experts", "model.model_config.moe_config.num_experts", INT, also=("model.model_config.moe_num_experts",), write="never"),
-    Key("top_k", "model.model_config.moe_config.top_k", INT, also=("model.model_config.num_experts_per_tok",), write="never"),
-    Key(
-        "expert_ffn",
-        "model.model_config.moe_config.moe_intermediate_size",
-        INT,
-        also=("model.model_config.moe_intermediate_size",),
-        write="never",
-    ),
-    Key("shared_ffn", "model.model_config.moe_config.shared_expert_intermediate_size", INT, write="never"),
-    Key("shared_on", "model.model_config.moe_config.enable_shared_expert", BOOL, write="never"),
-    Key("save_every", "checkpoints.checkpoint_interval", INT),
-    Key("seed", "general.seed", INT, write="never"),
-)
+KEYS = table("nanotron")
 LIMITS: Limits = {
     "vpp": (1,), "schedule": ("1f1b",), "cp": (1,), "ep": (1,), "zero": (0, 1), "recompute": ("none", "full"),
     "offload": ("none",), "precision": ("bf16",), "optimizer": ("adamw",), "loss": ("",), "compile": (False,),

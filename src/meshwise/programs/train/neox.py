@@ -2,55 +2,22 @@
 
 from collections.abc import Sequence
 
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch, word
-from meshwise.programs.program import Key, Program
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import deepspeed, megatron_rules
 from meshwise.runs.run import Run
 
 TITLE, VERSION = "GPT-NeoX", "2.0"
 AT_LEAST_ONE = Kind(lambda value: max(1, int(value)), int, "a whole number")
-PRECISIONS = word({"bf16": "bfloat16", "fp16": "fp16", "fp32": "fp32"}, {"bf16": "bf16", "float16": "fp16"})
-POSITIONS = word({"learned": "learned", "rope": "rotary", "alibi": "alibi", "none": "none"}, {"sinusoidal": None, "rpe": None})
 
-OTHER_NORMS = {"scalenorm": None, "te_rmsnorm": "rmsnorm", "te_layernorm": "layernorm"}
-NORMS = word({"layernorm": "layernorm", "rmsnorm": "rmsnorm"}, OTHER_NORMS)
-OTHERS = {"onebitadam": "adamw", "cpu_adam": "adamw", "sm3": None, "madgrad_wd": None, "sgd": "sgd", "lion": None}
-OPTIMIZERS = word({"adamw": "Adam"}, OTHERS)
-
-
-def _row(fact: str, key: str, kind: Kind = INT, default: object = None) -> Key:
-    """Return a row whose key may have dashes or underscores, as NeoX allows."""
-    return Key(fact, key, kind, also=(key.replace("_", "-"),), default=default, write="never")  # pyright: ignore[reportArgumentType]
-
-
-KEYS = (
-    _row("tp", "model_parallel_size", default=1),
-    _row("pp", "pipe_parallel_size", AT_LEAST_ONE, default=1),
-    _row("cp", "context_parallel_size", default=1),
-    _row("ep", "moe_expert_parallel_size", default=1),
-    _row("sequence_parallel", "sequence_parallel", BOOL, default=False),
-    _row("layers", "num_layers"), _row("hidden", "hidden_size"), _row("heads", "num_attention_heads"),
-    _row("kv_heads", "num_kv_heads"), _row("ffn", "intermediate_size"),
-    _row("seq", "seq_length"), _row("positions", "max_position_embeddings"),
-    _row("position_kind", "pos_emb", POSITIONS, default="learned"),
-    _row("tied", "no_weight_tying", switch(False, True), default=True),
-    _row("gated_by", "activation", TEXT),
-    _row("norm", "norm", NORMS, default="layernorm"),
-    _row("experts", "moe_num_experts", Kind(lambda value: int(value) if int(value) > 1 else None, int, "a whole number")),
-    _row("batch", "train_batch_size"), _row("mbs", "train_micro_batch_size_per_gpu"),
-    _row("accumulation", "gradient_accumulation_steps"), _row("steps", "train_iters"),
-    _row("granularity", "checkpoint_activations", switch("full", "none"), default="none"),
-    _row("stage", "zero_optimization.stage", default=0),
-    _row("stage", "zero_stage"),
-    _row("optimizer_device", "zero_optimization.offload_optimizer.device", deepspeed.DEVICES),
-    _row("parameter_device", "zero_optimization.offload_param.device", deepspeed.DEVICES),
-    _row("old_offload", "zero_optimization.cpu_offload", BOOL),
-    _row("overlap_reduce", "zero_optimization.overlap_comm", BOOL),
-    _row("bf16", "bf16.enabled", BOOL), _row("fp16", "fp16.enabled", BOOL), _row("precision", "precision", PRECISIONS),
-    _row("optimizer", "optimizer.type", OPTIMIZERS),
-    _row("save_every", "checkpoint_factor"), _row("seed", "seed"),
-)  # fmt: skip
+KEYS = table(
+    "neox",
+    at_least_one=AT_LEAST_ONE,
+    experts=Kind(lambda value: int(value) if int(value) > 1 else None, int, "a whole number"),
+    devices=deepspeed.DEVICES,
+)
 
 
 def meaning(facts: Run) -> Run:

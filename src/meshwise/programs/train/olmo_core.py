@@ -2,35 +2,14 @@
 
 from collections.abc import Sequence
 
-from meshwise.programs.kinds import BOOL, INT, TEXT
-from meshwise.programs.program import Key, Program
+from meshwise.programs.program import Program
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated
 
 TITLE, VERSION = "OLMo-core", "2.3"
 SHARDED = {"fsdp": 3, "hsdp": 3, "ddp": 0}
-KEYS = (
-    Key("tokens_per_batch", "data_loader.global_batch_size", INT, write="never"),
-    Key("seq", "dataset.sequence_length", INT, also=("train_module.max_sequence_length",), write="never"),
-    Key("rank_tokens", "train_module.rank_microbatch_size", INT, write="never"),
-    Key("data", "train_module.dp_config.name", TEXT, write="never"),
-    Key("data_dtype", "train_module.dp_config.param_dtype", TEXT, write="never"),
-    Key("dp_replicate", "train_module.dp_config.num_replicas", INT, write="never"),
-    Key("dp_shard", "train_module.dp_config.shard_degree", INT, write="never"),
-    Key("tp", "train_module.tp_config.degree", INT, default=1, write="never"),
-    Key("cp", "train_module.cp_config.degree", INT, default=1, write="never"),
-    Key("pp", "train_module.pp_config.degree", INT, default=1, write="never"),
-    Key("ep", "train_module.ep_config.degree", INT, default=1, write="never"),
-    Key("compile", "train_module.compile_model", BOOL, write="never"),
-    Key("ac", "train_module.ac_config.mode", TEXT, write="never"),
-    Key("hidden", "model.d_model", INT, write="never"),
-    Key("layers", "model.n_layers", INT, write="never"),
-    Key("vocab", "model.vocab_size", INT, write="never"),
-    Key("heads", "model.block.attention.n_heads", INT, write="never"),
-    Key("kv_heads", "model.block.attention.n_kv_heads", INT, write="never"),
-    Key("ffn", "model.block.feed_forward.hidden_size", INT, write="never"),
-    Key("steps", "trainer.max_duration.value", INT, write="never"),
-)
+KEYS = table("olmo-core")
 
 
 def meaning(facts: Run) -> Run:

@@ -10,8 +10,7 @@ from meshwise.runs.run import Run, Stated, Value
 
 FACTS = ("attention", "loss", "overlap", "graphs", "gradients")
 """Facts of FIELDS that a plan may state of its program, and that a program may write."""
-OWN_SWITCHES = "overlap_"
-"""Start of a program's own facts that hide communication: 'overlap_reduce'."""
+OWN_SWITCHES = "overlap_"  # start of a program's own facts that hide communication: 'overlap_reduce'
 HIDDEN = tuple(dict.fromkeys(name for names in OVERLAP_FACTS.values() for name in names))
 OTHER_ATTENTION: dict[str, Value | None] = {
     "flash_attention": "fa2", "flash-attention-2": "fa2", "flash_attn": "fa2", "flash": "fa2", "fa2": "fa2", "fa3": "fa3", "fa4": "fa4",
@@ -74,8 +73,7 @@ def hidden(setup: Setup, *, assumed: bool = True) -> dict[str, bool]:
 
 
 def refuse(setup: Setup, title: str, can: Mapping[str, Iterable[str]]) -> Iterator[Refusal]:
-    """Yield a refusal for each fact that a plan states and a program cannot write. `can`: the values that it can, by fact; of `overlap`,
-    the facts of Framework that it has a switch for. A fact that is missing there cannot be written; `loss` has limits of its own."""
+    """Yield a refusal for each stated fact whose value is not in `can`, by fact; of `overlap`, the facts of Framework with a switch."""
     if setup.plan is None:
         return  # the facts of a file, which says them
     for name in ("attention", "graphs", "gradients"):

@@ -8,51 +8,19 @@ from typing import Any
 from meshwise.catalogue import files
 from meshwise.models import find
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, flag, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import names, table
 from meshwise.programs.train import recipe
 from meshwise.programs.train import torchtitan_rules as rules
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "torchtitan", "0.3"
 MODULE = "torchtitan.train"
-FLAVOURS = {
-    ("llama3", "8b"): "llama-3.1-8b", ("llama3", "70b"): "llama-3.1-70b", ("llama3", "405b"): "llama-3.1-405b",
-    ("llama3", "1b"): "llama-3.2-1b", ("llama3", "3b"): "llama-3.2-3b",
-    ("qwen3", "0.6b"): "qwen3-0.6b", ("qwen3", "1.7b"): "qwen3-1.7b", ("qwen3", "4b"): "qwen3-4b",
-    ("qwen3", "8b"): "qwen3-8b", ("qwen3", "14b"): "qwen3-14b", ("qwen3", "32b"): "qwen3-32b",
-    ("qwen3", "30b-a3b"): "qwen3-30b-a3b", ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
-    ("deepseek_v3", "16b"): "deepseek-v2-lite", ("deepseek_v3", "671b"): "deepseek-v3",
-    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b", ("llama4", "17bx16e"): "llama-4-scout",
-    ("llama4", "17bx128e"): "llama-4-maverick",
-}  # fmt: skip
+FLAVOURS = {tuple(name.split()): preset for name, preset in names("torchtitan").items()}
 """Models that torchtitan registers, by module and flavour, and the preset with the same sizes."""
-TWINS = {
-    "llama-3-8b": "llama-3.1-8b",
-    "llama-3-70b": "llama-3.1-70b",
-    "llama-3-405b": "llama-3.1-405b",
-    "llama-3.3-70b": "llama-3.1-70b",
-}
-
-MAIN = {
-    "seq": "training.max_context_length", "rank_tokens": "training.num_tokens_per_microbatch_per_dp_rank",
-    "step_tokens": "training.num_tokens_per_train_step", "pp_microbatches": "parallelism.num_pp_microbatches",
-}  # fmt: skip
-"""Flags of the main branch since 2026-08-20, which counts batches in tokens; they are read, and 0.3's are written."""
-MODES = word({"none": "none", "selective": "selective", "full": "full"}, {"memory-budget": None})
-KEYS = (
-    Key("module", "--module", TEXT, write="never"),
-    Key("config", "--config", TEXT, write="never"),
-    *rules.keys(dashes=True),
-    Key("sequence_parallel", "--parallelism.enable_sequence_parallel", BOOL, default=True),
-    Key("no_graphs", "--training.disable_cuda_graphs", flag()),
-    Key("recompute", "activation-checkpoint", MODES, write="never"),
-    Key("no_compile", "--compile.no_enable", flag(), also=("--compile.no-enable",), write="never"),
-    Key("chunks", "--loss.num_chunks", INT, write="never"),
-    Key("overlap_tp", "--compile.enable_async_tensor_parallel", flag()),
-    *(Key(fact, f"--{key}", INT, write="never") for fact, key in MAIN.items()),
-)
+TWINS = names("torchtitan-twins")
+KEYS = table("torchtitan", keys=rules.keys(dashes=True))
 
 
 @cache

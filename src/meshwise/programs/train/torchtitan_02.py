@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, TEXT, WORDS, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import recipe
 from meshwise.programs.train import torchtitan_rules as rules
 from meshwise.programs.train.torchtitan import FLAVOURS, TWINS, layers_of
@@ -13,32 +13,10 @@ from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "torchtitan", "0.2"
 FILE = "train.toml"
-MODES = word({"none": "none", "selective": "selective", "full": "full"}, {"memory_budget": None})
 CONVERTERS = {"float8": "fp8", "quantize.linear.float8": "fp8", "mx": "mxfp8", "quantize.linear.mx": "mxfp8"}
 
-KEYS = (
-    Key("family", "model.name", TEXT, write="always"),
-    Key("flavor", "model.flavor", TEXT, write="always"),
-    Key("converters", "model.converters", WORDS),
-    *rules.keys(dashes=False),
-    Key("etp", "parallelism.expert_tensor_parallel_degree", default=1),
-    Key("overlap_tp", "parallelism.enable_async_tensor_parallel", BOOL, also=("experimental.enable_async_tensor_parallel",)),
-    Key("overlap_ep", "parallelism.pipeline_parallel_expert_parallel_overlap", BOOL, write="never"),
-    Key("recompute", "activation_checkpoint.mode", MODES, default="selective", write="always"),
-    Key("selective", "activation_checkpoint.selective_ac_option", TEXT),
-    Key("float8_recipe", "quantize.linear.float8.recipe_name", TEXT, also=("float8.recipe_name",)),
-    Key("mx_recipe", "quantize.linear.mx.recipe_name", TEXT, also=("mx.recipe_name",)),
-    Key("optimizer", "optimizer.name", word({"adamw": "AdamW"}, {"adam": "adamw"}), default="adamw"),
-    Key("config_file", "job.config_file", TEXT, write="never"),
-    Key("local_batch", "training.batch_size", write="never"),
-    Key("dp_shard", "training.data_parallel_degree", rules.POSITIVE, write="never"),
-    Key("dp_shard", "training.data_parallel_shard_degree", rules.POSITIVE, write="never"),
-    Key("tp", "training.tensor_parallel_degree", write="never"),
-    Key("pp", "experimental.pipeline_parallel_degree", write="never"),
-    Key("cp", "experimental.context_parallel_degree", write="never"),
-)
-LOSS_COMPONENTS = {"compiled": ("model", "loss"), "materialised": ("model",)}
-"""compile.components by loss."""
+KEYS = table("torchtitan-02", keys=rules.keys(dashes=False), positive=rules.POSITIVE)
+LOSS_COMPONENTS = {"compiled": ("model", "loss"), "materialised": ("model",)}  # compile.components by loss
 CHECK = "from torchtitan.config import ConfigManager; ConfigManager().parse_args"
 DEFAULTS: dict[str, Value] = {"local_batch": 8, "seq": 2048, "steps": 10000}
 

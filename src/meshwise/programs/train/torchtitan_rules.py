@@ -1,10 +1,11 @@
 """Translate torchtitan's keys, which have a meaning only together, for 0.3 (flags) and 0.2 (TOML): their names are the same."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
-from meshwise.programs.kinds import BOOL, INT, TEXT, WORDS, Kind, word
+from meshwise.programs.kinds import Kind, word
 from meshwise.programs.program import KERNELS, Key, Refusal, Setup
+from meshwise.programs.table import table
 from meshwise.programs.train import recipe
 from meshwise.programs.train.limits import Limits, limited
 from meshwise.runs.run import Run, Stated, Value
@@ -23,42 +24,13 @@ LIMITS: Limits = {
 
 
 COMPONENTS, SCHEDULE = (KERNELS + name for name in ("components", "schedule"))
-CAN = {"gradients": ("fp32",), "overlap": ("overlaps_tp",)}
-"""What both versions can say of a recipe."""
+CAN = {"gradients": ("fp32",), "overlap": ("overlaps_tp",)}  # what both versions can say of a recipe
 
 
 def keys(*, dashes: bool) -> tuple[Key, ...]:
     """Return the rows that both versions share, as flags or as paths of TOML."""
-    start = "--" if dashes else ""
-
-    def row(fact: str, key: str, kind: Kind = INT, **more: Any) -> Key:
-        return Key(fact, start + key, kind, **more)
-
-    return (
-        row("dp_replicate", "parallelism.data_parallel_replicate_degree", default=1, write="always"),
-        row("dp_shard", "parallelism.data_parallel_shard_degree", POSITIVE, write="always"),
-        row("reshard", "parallelism.fsdp_reshard_after_forward", TEXT, default="default"),
-        row("tp", "parallelism.tensor_parallel_degree", default=1, write="always"),
-        row("pp", "parallelism.pipeline_parallel_degree", default=1, write="always"),
-        row("schedule", "parallelism.pipeline_parallel_schedule", word(SCHEDULES, OTHER_SCHEDULES), default="1f1b"),
-        row("layers_per_chunk", "parallelism.pipeline_parallel_layers_per_stage"),
-        row("first_less", "parallelism.pipeline_parallel_first_stage_less_layers", default=1),
-        row("last_less", "parallelism.pipeline_parallel_last_stage_less_layers", default=1),
-        row("microbatch", "parallelism.pipeline_parallel_microbatch_size", default=1),
-        row("cp", "parallelism.context_parallel_degree", default=1, write="always"),
-        row("ep", "parallelism.expert_parallel_degree", default=1, write="always"),
-        row("local_batch", "training.local_batch_size", write="always"),
-        row("batch", "training.global_batch_size", POSITIVE, write="always"),
-        row("seq", "training.seq_len", write="always"),
-        row("steps", "training.steps"),
-        row("cpu_offload", "training.enable_cpu_offload", BOOL, default=False),
-        row("compile", "compile.enable", BOOL, default=False, write="always"),
-        row(COMPONENTS, "compile.components", WORDS),
-        row(SCHEDULE, "parallelism.pipeline_parallel_schedule", TEXT, write="never"),
-        row("gradients", "training.mixed_precision_reduce", word({"fp32": "float32"}, {"bfloat16": "bf16"})),
-        row("save_every", "checkpoint.interval", write="never"),
-        row("seed", "debug.seed", write="never"),
-    )
+    rows = table("torchtitan-shared", positive=POSITIVE, schedules=word(SCHEDULES, OTHER_SCHEDULES))
+    return tuple(replace(row, key=f"--{row.key}") for row in rows) if dashes else rows
 
 
 def meaning(facts: Run) -> Run:
@@ -81,8 +53,7 @@ def _loss(facts: Run) -> Iterator[Stated]:
 
 
 def _hidden(facts: Run) -> Iterator[Stated]:
-    """Yield what is hidden: by async tensor parallelism, which only acts compiled, and by DualPipeV, which hides experts unless told not
-    to."""
+    """Yield what is hidden: by compiled async tensor parallelism, and experts by DualPipeV unless told not to."""
     if facts.value("overlap_tp") and not facts.value("compile"):
         facts = facts.without("overlap_tp")
     dual = str(facts.value(SCHEDULE) or "").lower() == "dualpipev" and facts.whole("ep", 1) > 1

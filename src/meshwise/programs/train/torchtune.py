@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind, switch, word
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, recipe, trainer
 from meshwise.programs.train import torchtune_builders as builders
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited, offload_needs_shards
@@ -16,8 +16,7 @@ TITLE, VERSION = "torchtune", "0.6.1"
 FILE = "torchtune.yaml"
 RECIPES = tuple(f"{what}_finetune_{where}" for what in ("full", "lora") for where in ("single_device", "distributed"))
 CHUNKED, WHOLE = "torchtune.modules.loss.CEWithChunkedOutputLoss", "torch.nn.CrossEntropyLoss"
-RANK, ALPHA = 8, 16
-"""Arguments of the lora_* functions where a file does not state them."""
+RANK, ALPHA = 8, 16  # arguments of the lora_* functions where a file does not state them
 OPTIMIZERS = {
     "adamw": "torch.optim.AdamW", "adamw-8bit": "bitsandbytes.optim.AdamW8bit",
     "adamw-paged": "bitsandbytes.optim.PagedAdamW", "adamw-paged-8bit": "bitsandbytes.optim.PagedAdamW8bit",
@@ -26,33 +25,7 @@ OPTIMIZERS = {
 SHARDED_OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim.AdamW8bit", "sgd": "torch.optim.SGD"}
 """Optimizers that update the sharded tensors of FSDP2; those of bitsandbytes do not."""
 
-KEYS = (
-    Key("builder", "model._component_", TEXT, write="always"),
-    Key("adapted", "model.lora_attn_modules", adapters.NAMES),
-    Key("mlp", "model.apply_lora_to_mlp", BOOL),
-    Key("rank", "model.lora_rank", INT),
-    Key("alpha", "model.lora_alpha", INT),
-    Key("dora", "model.use_dora", BOOL),
-    Key("quantized", "model.quantize_base", BOOL),
-    Key("seq", "tokenizer.max_seq_len", INT, write="always"),
-    Key("packed", "dataset.packed", BOOL, write="always"),
-    Key("mbs", "batch_size", INT, write="always"),
-    Key("accumulation", "gradient_accumulation_steps", INT, default=1, write="always"),
-    Key("steps", "max_steps_per_epoch", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
-    Key("optimizer_class", "optimizer._component_", TEXT, write="always"),
-    Key("fused_update", "optimizer.fused", BOOL),
-    Key("loss_class", "loss._component_", TEXT, write="always"),
-    Key("precision", "dtype", word({"bf16": "bf16", "fp32": "fp32"}, {"fp16": "fp16"}), write="always"),
-    Key("compile", "compile", BOOL, default=False, write="always"),
-    Key("recompute", "enable_activation_checkpointing", switch("full", "none"), default="none", write="always"),
-    Key("activations_out", "enable_activation_offloading", BOOL, default=False, write="always"),
-    Key("reshard", "fsdp_reshard_after_forward", BOOL, default=True, write="always"),
-    Key("state_out", "fsdp_cpu_offload", BOOL, default=False),
-    Key("tp", "tensor_parallel_dim", INT, default=1),
-    Key("tp_plan", "tensor_parallel_plan._component_", TEXT),
-    Key("in_backward", "optimizer_in_bwd", BOOL, default=False),
-    Key("seed", "seed", INT, write="never"),
-)
+KEYS = table("torchtune", names=adapters.NAMES)
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "cp": (1,), "sp": (0,), "recompute": ("none", "full"), "precision": ("bf16",),
     "offload": ("none", "parameters", "activations"), "optimizer": tuple(OPTIMIZERS), "loss": ("kernel", "materialised", ""),

@@ -4,27 +4,23 @@ from dataclasses import dataclass
 
 from meshwise.models import find
 from meshwise.models.op import ALL_LINEAR
+from meshwise.programs.table import names
 from meshwise.runs.run import Value
 
 MODELS = "torchtune.models."
 ATTENTION = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "output_proj"}
 """Attention's linear layers, by their names in transformers and in torchtune."""
-MLP = ("gate_proj", "up_proj", "down_proj")
-"""Linear layers of an MLP, which torchtune adapts together."""
+MLP = ("gate_proj", "up_proj", "down_proj")  # linear layers of an MLP, which torchtune adapts together
 
 
 @dataclass(frozen=True)
 class Family:
     """One module of torchtune.models: the tokenizer, checkpoint format and adapters that its models share."""
 
-    tokenizer: str
-    """Its function, below torchtune.models."""
-    model_type: str
-    """The format of the checkpoint."""
-    paths: tuple[str, ...] = ("path",)
-    """Arguments of the tokenizer that are files."""
-    qlora: bool = True
-    """Whether there are qlora_* functions; without them, lora_* with quantize_base."""
+    tokenizer: str  # its function, below torchtune.models
+    model_type: str  # the format of the checkpoint
+    paths: tuple[str, ...] = ("path",)  # arguments of the tokenizer that are files
+    qlora: bool = True  # whether there are qlora_* functions; without them, lora_* with quantize_base
     splits: bool = False
     """Whether base_llama_tp_plan splits it: its published configurations do so, and the output head is not tied."""
     unjoined: bool = False
@@ -46,27 +42,9 @@ FAMILIES = {
     "qwen2": Family("qwen2.qwen2_tokenizer", "QWEN2", _QWEN, qlora=False),
     "qwen2_5": Family("qwen2_5.qwen2_5_tokenizer", "QWEN2", _QWEN, qlora=False),
 }
-BUILDERS = {
-    "llama-2-7b": "llama2.llama2_7b", "llama-2-13b": "llama2.llama2_13b", "llama-2-70b": "llama2.llama2_70b",
-    "llama-3-8b": "llama3.llama3_8b", "llama-3-70b": "llama3.llama3_70b",
-    "llama-3.1-8b": "llama3_1.llama3_1_8b", "llama-3.1-70b": "llama3_1.llama3_1_70b",
-    "llama-3.1-405b": "llama3_1.llama3_1_405b",
-    "llama-3.2-1b": "llama3_2.llama3_2_1b", "llama-3.2-3b": "llama3_2.llama3_2_3b",
-    "llama-3.3-70b": "llama3_3.llama3_3_70b", "mistral-7b": "mistral.mistral_7b", "gemma-2b": "gemma.gemma_2b",
-    "gemma-7b": "gemma.gemma_7b", "gemma-2-2b": "gemma2.gemma2_2b", "gemma-2-9b": "gemma2.gemma2_9b",
-    "gemma-2-27b": "gemma2.gemma2_27b", "phi-3-mini": "phi3.phi3_mini", "phi-4": "phi4.phi4_14b",
-    "qwen2.5-0.5b": "qwen2_5.qwen2_5_0_5b", "qwen2.5-1.5b": "qwen2_5.qwen2_5_1_5b_base", "qwen2.5-3b": "qwen2_5.qwen2_5_3b",
-    "qwen2.5-7b": "qwen2_5.qwen2_5_7b_base", "qwen2.5-14b": "qwen2_5.qwen2_5_14b_base",
-    "qwen2.5-32b": "qwen2_5.qwen2_5_32b_base", "qwen2.5-72b": "qwen2_5.qwen2_5_72b_base",
-}  # fmt: skip
-"""Functions below torchtune.models that build a model of a preset's sizes."""
-NO_DORA = ("llama3_1.llama3_1_405b",)
-"""Functions whose lora_* variants lack use_dora."""
-_READ = {
-    "qwen2.qwen2_0_5b": "qwen2.5-0.5b",
-    "qwen2.qwen2_1_5b": "qwen2.5-1.5b",
-    "qwen2.qwen2_7b": "qwen2.5-7b",
-}
+BUILDERS = names("torchtune")  # functions below torchtune.models that build a model of a preset's sizes
+NO_DORA = ("llama3_1.llama3_1_405b",)  # functions whose lora_* variants lack use_dora
+_READ = {"qwen2.qwen2_0_5b": "qwen2.5-0.5b", "qwen2.qwen2_1_5b": "qwen2.5-1.5b", "qwen2.qwen2_7b": "qwen2.5-7b"}
 """Functions that are only read: their models have the sizes of these presets."""
 _PRESETS = {function: preset for preset, function in BUILDERS.items()} | _READ
 
@@ -86,8 +64,7 @@ def component(function: str, adapter: str) -> str:
 
 
 def parts(text: str) -> tuple[str, str, str]:
-    """Return the preset, the start of the function's name ('', 'lora' or 'qlora'), and the family of a model._component_; the preset is
-    '' where none has its sizes."""
+    """Return the preset ('' if none has its sizes), the start of the name ('', 'lora' or 'qlora') and the family of a model._component_."""
     family, _, name = text.removeprefix(MODELS).partition(".")
     start = next((start for start in ("qlora", "lora") if name.startswith(f"{start}_")), "")
     function = f"{family}.{name.removeprefix(f'{start}_') if start else name}".replace("_instruct", "_base")

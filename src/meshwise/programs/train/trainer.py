@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
+from meshwise.programs.read.flags import POSITIONAL
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, deepspeed, recipe
 from meshwise.programs.train.limits import TRANSFORMERS, Limits, limited, offload_needs_shards
 from meshwise.runs.run import Run, Stated, Value
@@ -44,28 +46,8 @@ def _sharding(value: object) -> int | None:
 STRATEGIES = {3: "full_shard", 2: "shard_grad_op"}
 FSDP = Kind(_sharding, STRATEGIES.get, "a sharding strategy", takes=-1)
 
-TRAINING = (
-    Key("model", "model_name_or_path", TEXT, write="never"),
-    Key("mbs", "per_device_train_batch_size", INT, write="always", default=8),
-    Key("accumulation", "gradient_accumulation_steps", INT, default=1, write="always"),
-    Key("recompute_on", "gradient_checkpointing", BOOL, default=False),
-    Key("bf16", "bf16", BOOL),
-    Key("fp16", "fp16", BOOL),
-    Key("deepspeed_file", "deepspeed", TEXT),
-    Key("zero", "fsdp", FSDP),
-    Key("optimizer", "optim", OPTIMIZERS, default="adamw"),
-    Key("compile", "torch_compile", BOOL, default=False),
-    Key("liger", "use_liger_kernel", BOOL),
-    Key("attention", "attn_implementation", recipe.ATTENTION),
-    *adapters.TRL_KEYS,
-    Key("steps", "max_steps", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
-    Key("save_every", "save_steps", INT, write="never"),
-    Key("seed", "seed", INT, write="never"),
-)
-KEYS = (
-    *TRAINING,
-    Key("seq", "max_length", INT, also=("max_seq_length", "model_max_length", "block_size", "cutoff_len", "max_seq_len")),
-)
+TRAINING = table("trainer", fsdp=FSDP, optimizers=OPTIMIZERS, attention=recipe.ATTENTION, trl_keys=adapters.TRL_KEYS)
+KEYS = table("trainer-command", training=TRAINING)
 LIMITS: Limits = {**TRANSFORMERS, "tp": (1,), "cp": (1,)}
 
 
@@ -87,12 +69,29 @@ def _tuner(facts: Run) -> Iterable[Stated]:
     """Yield TRL where arguments of its SFTConfig or ModelConfig are set; a script with the Trainer alone has none of them."""
     own = next((row.fact for row in adapters.TRL_KEYS if row.fact in facts), "")
     lengths = facts.get("seq")
-    if own or (lengths is not None and lengths.key.lstrip("-") in ("max_length", "max_seq_length")):
+    if facts.value("shipped"):
+        yield facts.meaning("tuner", "trl", "shipped")
+    elif own or (lengths is not None and lengths.key.lstrip("-") in ("max_length", "max_seq_length")):
         yield facts.meaning("tuner", "trl", own or "seq")
 
 
+SHIPPED = {"single_gpu": 0, "multi_gpu": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3}
+"""ZeRO stages of the configurations that TRL ships for accelerate (trl/accelerate_configs, 1.16), all for eight processes."""
+SHIPPED_PROCESSES = 8
+OBJECTIVES = ("sft", "dpo", "kto", "reward")  # verbs of `trl` whose arguments these are
+
+
 def _sharded(facts: Run) -> Iterable[Stated]:
-    """Yield the ZeRO stage where no file says it: unknown if DeepSpeed's file was not given, 0 without DeepSpeed and FSDP."""
+    """Yield the ZeRO stage where no file says it: TRL's by name, unknown without DeepSpeed's file, 0 without DeepSpeed and FSDP."""
+    shipped = facts.text("shipped")
+    if shipped in SHIPPED or "processes" in facts:
+        count = facts.value("processes") if "processes" in facts else 1 if shipped == "single_gpu" else SHIPPED_PROCESSES
+        yield facts.meaning("devices", count, "processes", "shipped")
+    if shipped in SHIPPED:
+        yield facts.meaning("zero", SHIPPED[shipped], "shipped")
+        by = "deepspeed" if shipped.startswith("zero") else "fsdp" if SHIPPED[shipped] else "ddp"
+        yield facts.meaning("predicted_by", by, "shipped")
+        return
     if "zero" in facts:
         if facts.values["zero"].key in ("fsdp", "--fsdp"):
             yield facts.meaning("predicted_by", "fsdp", "zero")
@@ -161,23 +160,21 @@ def can(setup: Setup) -> dict[str, tuple[str, ...]]:
 
 
 OWN_KEYS = {
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "num_train_epochs",
-    "gradient_checkpointing",
-    "max_steps",
-}
+    "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "gradient_checkpointing", "max_steps",
+}  # fmt: skip
 
 
 def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
     """Return how many TrainingArguments a command or a file has."""
     names = {setting.key.lstrip("-").replace("-", "_") for setting in settings}
+    if script == "trl" and any(one.key == POSITIONAL and one.value in OBJECTIVES for one in settings):
+        return 20
     return len(names & OWN_KEYS) if "per_device_train_batch_size" in names or len(names & OWN_KEYS) > 1 else 0
 
 
 PROGRAM = Program(
     name="trainer", title=TITLE, version=VERSION, framework="accelerate", form="flags", keys=KEYS, write=write,
     refuse=refuse, wording=values_of, meaning=meaning, recognises=recognises, flag_words=True,
-    refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed"}, auto="auto: filled in when it runs",
+    refers={"--deepspeed": "deepspeed", "deepspeed": "deepspeed", "--config": "trainer"}, auto="auto: filled in when it runs",
     check="python $TRAIN_SCRIPT ... --max_steps 1",
 )  # fmt: skip

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
-from meshwise.programs.kinds import BOOL, INT, TEXT, Kind
-from meshwise.programs.program import Key, Program, Refusal, Setup, Written
+from meshwise.programs.kinds import Kind
+from meshwise.programs.program import Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
+from meshwise.programs.table import table
 from meshwise.programs.train import adapters, recipe, trainer
 from meshwise.programs.train.limits import NO_EXPERTS, NO_PIPELINE, Limits, limited
 from meshwise.runs.run import Run, Stated, Value
@@ -14,8 +15,7 @@ from meshwise.runs.run import Run, Stated, Value
 TITLE, VERSION = "Unsloth", "2026.10"
 FILE = "unsloth_train.py"
 LOAD, ADAPT, TRAIN = "FastLanguageModel.from_pretrained", "FastLanguageModel.get_peft_model", "SFTConfig"
-RANK = 16
-"""get_peft_model's default of r."""
+RANK = 16  # get_peft_model's default of r
 
 
 def _recompute(value: object) -> str | None:
@@ -27,26 +27,14 @@ TARGETS = Kind(
     adapters.NAMES.read, lambda names: ALL_LINEAR if names == (ALL_LINEAR,) else list(names), "names of modules", takes=-1
 )
 RECOMPUTE = Kind(_recompute, lambda how: "unsloth" if how == "full" else False, "'unsloth' or False")
-KEYS = (
-    Key("model", f"{LOAD}.model_name", TEXT, write="never"),
-    Key("seq", f"{LOAD}.max_seq_length", INT, write="always", default=2048, also=(f"{TRAIN}.max_length", f"{TRAIN}.max_seq_length")),
-    Key("four_bits", f"{LOAD}.load_in_4bit", BOOL, write="always"),
-    Key("eight_bits", f"{LOAD}.load_in_8bit", BOOL),
-    Key("whole", f"{LOAD}.full_finetuning", BOOL),
-    Key("rank", f"{ADAPT}.r", INT),
-    Key("targets", f"{ADAPT}.target_modules", TARGETS),
-    Key("alpha", f"{ADAPT}.lora_alpha", INT),
-    Key("saved_modules", f"{ADAPT}.modules_to_save", adapters.NAMES, write="never"),
-    Key("recompute", f"{ADAPT}.use_gradient_checkpointing", RECOMPUTE,
-        also=(f"{LOAD}.use_gradient_checkpointing",), default="full"),
-    Key("mbs", f"{TRAIN}.per_device_train_batch_size", INT, write="always", default=8),
-    Key("accumulation", f"{TRAIN}.gradient_accumulation_steps", INT, write="always", default=1),
-    Key("optimizer", f"{TRAIN}.optim", trainer.OPTIMIZERS, write="always", default="adamw"),
-    Key("steps", f"{TRAIN}.max_steps", Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole number")),
-    Key("bf16", f"{TRAIN}.bf16", BOOL),
-    Key("fp16", f"{TRAIN}.fp16", BOOL),
-    Key("objective", "DPOConfig.beta", Kind(lambda _: "dpo", lambda _: None, "a number"), write="never"),
-)  # fmt: skip
+KEYS = table(
+    "unsloth",
+    targets=TARGETS,
+    names=adapters.NAMES,
+    recompute=RECOMPUTE,
+    optimizers=trainer.OPTIMIZERS,
+    objective=Kind(lambda _: "dpo", lambda _: None, "a number"),
+)
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "tp": (1,), "cp": (1,), "sp": (0,), "dp_shard": (1,), "zero": (0,), "recompute": ("none", "full"),
     "precision": ("bf16", "fp16"), "offload": ("none",), "optimizer": tuple(trainer.WORDS), "loss": ("fused", ""), "compile": (False,),

@@ -8,25 +8,20 @@ class Tiers(NamedTuple):
     """Where blocks go that the device has no room for. 0 blocks: there is no such tier."""
 
     host: int = 0
-    disk: int = 0
-    """Blocks that fit."""
+    disk: int = 0  # blocks that fit
     host_seconds: float = 0.0
-    disk_seconds: float = 0.0
-    """Seconds to load a block to the device."""
+    disk_seconds: float = 0.0  # seconds to load a block to the device
 
 
 NO_TIERS = Tiers()
 
 
 class Found(NamedTuple):
-    """What a request finds."""
+    """The part of a request that the cache holds."""
 
-    tokens: int
-    """Prompt tokens that need not be computed."""
-    shared: int
-    """Tokens in blocks that other running requests hold already."""
-    seconds: float
-    """Seconds to load blocks from other tiers."""
+    tokens: int  # prompt tokens that need not be computed
+    shared: int  # tokens in blocks that other running requests hold already
+    seconds: float  # seconds to load blocks from other tiers
 
 
 class PrefixCache:

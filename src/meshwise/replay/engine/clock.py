@@ -19,24 +19,20 @@ from meshwise.replay.engine.router import Router, router
 from meshwise.replay.engine.times import PassTimes
 from meshwise.replay.traces.request import Request
 
-SAMPLES = 10
-"""Looks at the copies in each window of the record."""
-CHECKED_EVERY = 4096
-"""Events after which it is asked whether anybody still waits for the answer."""
+SAMPLES = 10  # looks at the copies in each window of the record
+CHECKED_EVERY = 4096  # events after which it is asked whether anybody still waits for the answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What every copy of a pool is."""
+    """The setting that every copy of a pool shares."""
 
     times: PassTimes
     limits: Limits
     shape: Shape = field(default_factory=Shape)
-    block: int = 0
-    """Tokens of a block of cached prefixes; 0 where none are kept."""
+    block: int = 0  # tokens of a block of cached prefixes; 0 where none are kept
     tiers: Tiers = NO_TIERS
-    longest: int = 0
-    """Tokens of a request at most; 0: any."""
+    longest: int = 0  # tokens of a request at most; 0: any
 
     def copy(self) -> Copy:
         return Copy(
@@ -50,17 +46,13 @@ class Fleet:
 
     engine: Engine
     copies: int
-    prompts: Engine | None = None
-    """The engine of copies that compute prompts only."""
+    prompts: Engine | None = None  # the engine of copies that compute prompts only
     prompt_copies: int = 0
-    token_seconds: float = 0.0
-    """Seconds in which the cache of one prompt token moves to the other pool."""
+    token_seconds: float = 0.0  # seconds in which the cache of one prompt token moves to the other pool
     router: str = "least-loaded"
     policy: Policy | None = None
-    start_up: float = 0.0
-    """Seconds until a new copy serves."""
-    mtbf: float = 0.0
-    """Mean seconds between failures of one copy; 0: none."""
+    start_up: float = 0.0  # seconds until a new copy serves
+    mtbf: float = 0.0  # mean seconds between failures of one copy; 0: none
     seed: int = 0
 
 
@@ -81,13 +73,10 @@ class Pool:
     engine: Engine
     route: Router
     slots: list[Slot] = field(default_factory=list[Slot])
-    serving: list[Copy] = field(default_factory=list[Copy])
-    """Copies that take requests."""
-    backlog: deque[Job] = field(default_factory=deque[Job])
-    """Requests that no copy can take yet."""
+    serving: list[Copy] = field(default_factory=list[Copy])  # copies that take requests
+    backlog: deque[Job] = field(default_factory=deque[Job])  # requests that no copy can take yet
     starting: int = 0
-    paid: float = 0.0
-    """Seconds of copies that are gone."""
+    paid: float = 0.0  # seconds of copies that are gone
     gone: list[Copy] = field(default_factory=list[Copy])
 
     def settle(self) -> None:
@@ -101,7 +90,7 @@ class Clock:
         self.fleet, self.record, self.followed = fleet, record, followed
         self.now = 0.0
         self.heap: list[tuple[float, int, Callable[[float], None]]] = []
-        """What is due: when, in which order, and what to call with the time."""
+        """The events that are due: when, in which order, and what to call with the time."""
         self.events = 0
         self.rng = random.Random(fleet.seed)
         self.outputs = Pool(fleet.engine, router(fleet.router))

@@ -20,15 +20,12 @@ IDLE, STEPS, MIXED = 0, 1, 2
 
 @dataclass(frozen=True)
 class Shape:
-    """What all requests have in common."""
+    """The setting that all requests have in common."""
 
-    gained: float = 1.0
-    """Mean tokens of a decode step."""
+    gained: float = 1.0  # mean tokens of a decode step
     draft: int = 0
-    depth: int = 0
-    """Cached tokens before each prompt."""
-    prefix: float = 0.0
-    """Share of each prompt that is in the cache, where requests state no blocks."""
+    depth: int = 0  # cached tokens before each prompt
+    prefix: float = 0.0  # share of each prompt that is in the cache, where requests state no blocks
 
 
 class Copy:
@@ -61,6 +58,8 @@ class Copy:
         self.preemptions = 0
         self.stepping = self.mixing = self.stalled = self.loading = 0.0
         """Seconds of passes without and with prompts; seconds that requests waited for the prompts of others; seconds of loading."""
+        self.stepped = self.decoded = 0
+        """Passes without prompts, and the requests in all of them."""
 
     @property
     def load(self) -> int:
@@ -210,6 +209,8 @@ class Copy:
         finished: list[Job] = []
         if self.action == STEPS:
             self.stepping += now - self.since
+            self.stepped += self.number
+            self.decoded += self.number * self.count
         if self.number:
             self.step += self.number
             grown = self.count * self.number * self.shape.gained

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from meshwise import units
 from meshwise.errors import UserError, quoted
 
-TOLERANCE = 0.1
-"""Relative distance from the target within which nothing changes, as in Kubernetes' HorizontalPodAutoscaler."""
+TOLERANCE = 0.1  # relative distance from the target within which nothing changes, as in Kubernetes' HorizontalPodAutoscaler
 KINDS = {
     "static": "a constant number of copies: static:4",
     "rate": "requests per second of a copy: rate:2",
@@ -27,14 +26,11 @@ class Policy:
 
     kind: str = "static"
     target: float = 1.0
-    hours: tuple[tuple[float, int], ...] = ()
-    """Of a schedule: the hour from which there are so many copies."""
+    hours: tuple[tuple[float, int], ...] = ()  # of a schedule: the hour from which there are so many copies
     least: int = 1
     most: int = 1
-    interval: float = 15.0
-    """Seconds between two looks: HPA's."""
-    cooldown: float = 300.0
-    """Seconds for which the most copies that were wanted stay: HPA's stabilization window."""
+    interval: float = 15.0  # seconds between two looks: HPA's
+    cooldown: float = 300.0  # seconds for which the most copies that were wanted stay: HPA's stabilization window
 
     @property
     def words(self) -> str:
@@ -57,17 +53,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a policy sees of all copies that are up."""
+    """The state of all copies that are up, as a policy sees it."""
 
     copies: int
-    arrived: int
-    """Requests since the last look."""
+    arrived: int  # requests since the last look
     waiting: int
     running: int
-    filled: float
-    """Mean share of the cache in use."""
-    ttft: float
-    """95th percentile since the last look; 0 without requests."""
+    filled: float  # mean share of the cache in use
+    ttft: float  # 95th percentile since the last look; 0 without requests
 
 
 class Scaler:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from meshwise.replay.engine.job import Job
 
-WINDOWS = 60
-"""Windows over the time of a trace."""
+WINDOWS = 60  # windows over the time of a trace
 NO_TOKENS = -1.0
 
 

@@ -40,8 +40,7 @@ class PassTimes:
         return found
 
     def mixed(self, count: int, context: float, pieces: list[tuple[int, int]], ends: int, others: int) -> float:
-        """Return seconds of a pass of `count` decoding requests and of pieces of prompts (tokens before each, its tokens), of which `ends`
-        end. `others`: requests whose prompts go on after it."""
+        """Return seconds of a pass of `count` decoding requests and pieces of prompts, of which `ends` end; `others` go on after it."""
         d = self.cost.d
         contexts = tuple(count * reached for reached in d.reached(context / count)) if count else self.none
         tokens = 0

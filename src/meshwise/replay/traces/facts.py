@@ -1,4 +1,4 @@
-"""What a trace is: rates, bursts, lengths, reuse of prefixes, and how much cache is worth having."""
+"""Facts of a trace: rates, bursts, lengths, reuse of prefixes, and how much cache is worth having."""
 
 import math
 from array import array
@@ -12,10 +12,8 @@ from meshwise.errors import UserError
 from meshwise.replay.traces.request import Request
 from meshwise.replay.traces.trace import Trace
 
-CACHE_SIZES = (1_000, 5_000, 20_000, 0)
-"""Blocks of the caches whose hits are counted; 0 is an endless one."""
-WORTH_SHARE = 0.9
-"""Share of the hits of an endless cache above which more cache is hardly worth having. A choice."""
+CACHE_SIZES = (1_000, 5_000, 20_000, 0)  # blocks of the caches whose hits are counted; 0 is an endless one
+WORTH_SHARE = 0.9  # share of the hits of an endless cache above which more cache is hardly worth having. A choice.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +24,7 @@ class Spread:
     p50: float
     p95: float
     most: float
-    spread: float
-    """Standard deviation over the mean."""
+    spread: float  # standard deviation over the mean
 
     @classmethod
     def of(cls, values: "array[int]") -> "Spread":
@@ -44,40 +41,32 @@ class Spread:
 class Reuse:
     """Blocks found again in one cache of a size that forgets the least recently used."""
 
-    blocks: int
-    """0: endless."""
+    blocks: int  # 0: endless
     tokens: int
-    hits: float
-    """Share of the blocks of all prompts that the cache holds when they arrive, from the first on without a gap."""
+    hits: float  # share of the blocks of all prompts that the cache holds when they arrive, from the first on without a gap
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraceFacts:
-    """What a trace is."""
+    """The figures that describe a trace."""
 
     name: str
     kind: str
     changed: str
     requests: int
     seconds: float
-    rate: float
-    """Requests per second."""
+    rate: float  # requests per second
     busiest: float
-    quietest: float
-    """Requests per second of the busiest and of the quietest minute."""
-    burst: float
-    """Standard deviation of the time between requests over its mean; 1 is a Poisson process."""
+    quietest: float  # requests per second of the busiest and of the quietest minute
+    burst: float  # standard deviation of the time between requests over its mean; 1 is a Poisson process
     prompt: Spread
     output: Spread
-    longest: int
-    """Tokens of the longest request, prompt and output."""
+    longest: int  # tokens of the longest request, prompt and output
     block: int
-    reuse: tuple[Reuse, ...] = ()
-    """Empty where requests state no blocks."""
+    reuse: tuple[Reuse, ...] = ()  # empty where requests state no blocks
     worth: Reuse | None = None
     """The smallest of these caches, each twice the one before, with WORTH_SHARE of the hits of an endless one."""
-    minutes: tuple[int, ...] = field(default=(), repr=False)
-    """Requests of each minute."""
+    minutes: tuple[int, ...] = field(default=(), repr=False)  # requests of each minute
 
     def to_json(self) -> dict[str, Any]:
         return records.printable(records.plain(self))
@@ -130,8 +119,7 @@ def _worth(trace: Trace, reuse: Sequence[Reuse], distinct: int) -> Reuse | None:
 
 
 def hits(requests: Iterable[Request], sizes: Sequence[int], block: int) -> list[Reuse]:
-    """Return the share of blocks that caches of these sizes have when a request arrives: its first blocks up to the first that is missing.
-    A request's blocks are then the most recently used ones."""
+    """Return the share of blocks that caches of these sizes have when a request arrives: its first blocks up to the first missing one."""
     caches = [OrderedDict[int, None]() for _ in sizes]
     found = [0] * len(sizes)
     asked = 0

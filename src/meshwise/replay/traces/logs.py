@@ -35,8 +35,7 @@ def pattern_of(words: str) -> "re.Pattern[str]":
 
 
 def rows(path: Path, pattern: "re.Pattern[str]") -> list[Row]:
-    """Return the requests of a log in the order of their start: the time of a line is that of its end where `took` says how long it took.
-    Lines that do not match are other requests; a log without any match is refused."""
+    """Return the requests of a log by their start (the end less what `took` says); a log without any match is refused."""
     found = sorted(_rows(path, pattern), key=lambda row: row.seconds)
     if not found:
         first = next(text.lines(path), (0, ""))[1]

@@ -16,19 +16,14 @@ DAY = 86400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What people send: lengths are log-normal with these medians and spreads (of the logarithm)."""
+    """A kind of requests that people send: lengths are log-normal with these medians and spreads (of the logarithm)."""
 
-    first: tuple[float, float]
-    """Tokens of the first prompt of a session after the system's, and their spread."""
-    more: tuple[float, float]
-    """Tokens that each further turn adds to what was said."""
+    first: tuple[float, float]  # tokens of the first prompt of a session after the system's, and their spread
+    more: tuple[float, float]  # tokens that each further turn adds to what was said
     output: tuple[float, float]
-    turns: float
-    """Mean turns of a session, geometric."""
-    pause: tuple[float, float]
-    """Seconds between an answer's request and the next turn, and their spread."""
-    system: int
-    """Tokens that all prompts begin with."""
+    turns: float  # mean turns of a session, geometric
+    pause: tuple[float, float]  # seconds between an answer's request and the next turn, and their spread
+    system: int  # tokens that all prompts begin with
     words: str
 
 
@@ -46,8 +41,7 @@ KINDS = {
 
 
 def make(kind: str, rate: float, seconds: float, *, day: float = 0.0, burst: float = 1.0, seed: int = 0) -> Trace:
-    """Return a trace of a kind at a mean rate of requests. `day`: the rate swings by this share over 24 hours, lowest at its start.
-    `burst`: deviation of the time between sessions over its mean."""
+    """Return a trace of a kind at a mean rate; `day`: its swing over 24 hours; `burst`: deviation over mean of times between sessions."""
     if kind not in KINDS:
         raise UserError(f"--make {quoted(kind)}: expected one of {', '.join(KINDS)}")
     if not rate or not seconds:

@@ -8,21 +8,17 @@ from typing import NamedTuple
 from meshwise.errors import UserError, quoted
 
 MAX_REQUESTS = 20_000_000
-MAX_REQUEST_TOKENS = 2**24
-"""Tokens of a prompt or an output, at most: 16 times the longest context of any model in use."""
-MAX_GAP_SECONDS = 7 * 86400.0
-"""Seconds between two requests, at most: a longer gap is a wrong unit or a damaged row."""
+MAX_REQUEST_TOKENS = 2**24  # tokens of a prompt or an output, at most: 16 times the longest context of any model in use
+MAX_GAP_SECONDS = 7 * 86400.0  # seconds between two requests, at most: a longer gap is a wrong unit or a damaged row
 
 
 class Request(NamedTuple):
     """One request of a trace."""
 
-    at: float
-    """Seconds since the first request."""
+    at: float  # seconds since the first request
     prompt: int
     output: int
-    blocks: tuple[int, ...] = ()
-    """Ids of the blocks of its prompt; requests with equal first ids have equal first tokens."""
+    blocks: tuple[int, ...] = ()  # ids of the blocks of its prompt; requests with equal first ids have equal first tokens
 
 
 class Row(NamedTuple):
@@ -37,14 +33,13 @@ class Row(NamedTuple):
 
 def seconds_of(cell: object, where: str, scale: float = 1.0) -> float:
     """Return the time of a cell: a number times `scale`, or a date and time."""
-    if isinstance(cell, int | float) and not isinstance(cell, bool):
-        value = float(cell) * scale
-    else:
-        text = str(cell).strip()
-        try:
-            value = float(text) * scale
-        except ValueError:
-            value = _moment(text, where)
+    number = isinstance(cell, int | float) and not isinstance(cell, bool)
+    try:
+        value = float(cell if number else str(cell).strip()) * scale  # pyright: ignore[reportArgumentType]
+    except OverflowError:
+        value = math.inf
+    except ValueError:
+        value = _moment(str(cell).strip(), where)
     if not math.isfinite(value):
         raise UserError(f"{where}: time {quoted(cell)}; expected seconds or a date and time")
     return value
@@ -78,8 +73,7 @@ def tokens_of(cell: object, what: str, where: str) -> int:
 
 
 def checked(rows: Iterable[Row], name: str) -> Iterator[Request]:
-    """Yield the rows of a trace as requests whose times begin with 0. UserError, with the number of the row, for times that are not in
-    order, gaps, and too many rows."""
+    """Yield the rows of a trace as requests from time 0; UserError, with the row, for disorder, gaps and too many rows."""
     first, before = None, 0.0
     for count, (number, seconds, prompt, output, blocks) in enumerate(rows, 1):
         if first is None:

@@ -18,14 +18,13 @@ OUTPUT_COLUMNS = (
     "num_decode_tokens", "generated_tokens", "gen_len", "osl",
 )  # fmt: skip
 BLOCK_COLUMNS = ("blocks", "hash_ids", "block_hash_ids")
-MAX_BLOCKS = 2**20
-"""Blocks of a range, at most."""
+MAX_BLOCKS = 2**20  # blocks of a range, at most
 MILLISECONDS = ("timestamp_ms", "arrival_ms", "milliseconds", "ms")
 
 
 def looks_like(head: str) -> bool:
     """Return whether the first line of a file is the header of such a table."""
-    names = [name.strip().lower() for name in next(csv.reader([head]), list[str]())]
+    names = [name.strip().lower() for name in next(csv.reader([head[:100_000].replace("\r", " ")]), list[str]())]
     return _index(names, PROMPT_COLUMNS) is not None and _index(names, OUTPUT_COLUMNS) is not None
 
 

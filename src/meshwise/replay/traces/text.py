@@ -12,11 +12,9 @@ from typing import IO, cast
 from meshwise.catalogue import files
 from meshwise.errors import UserError
 
-MAX_TRACE_BYTES = 4 * 2**30
-"""Bytes of a trace, decompressed: 20 million rows of Mooncake's kind have 3 GiB."""
+MAX_TRACE_BYTES = 4 * 2**30  # bytes of a trace, decompressed: 20 million rows of Mooncake's kind have 3 GiB
 MAX_TRACE_LINE_BYTES = 4 * 2**20
-MAX_DOCUMENT_BYTES = 512 * 2**20
-"""Bytes of a file that is one JSON document, which must be held whole."""
+MAX_DOCUMENT_BYTES = 512 * 2**20  # bytes of a file that is one JSON document, which must be held whole
 GZIP = b"\x1f\x8b"
 
 

@@ -12,14 +12,11 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.replay.traces import documents, events, logs, tables, text
 from meshwise.replay.traces.request import Request, Row, checked, seconds_of, tokens_of
 
-BLOCK_TOKENS = 512
-"""Tokens of a block of a trace that does not state them: Mooncake's."""
+BLOCK_TOKENS = 512  # tokens of a block of a trace that does not state them: Mooncake's
 OFFSET_SECONDS = 61.0
 """Seconds by which the requests of further users follow those of the first. A choice: a minute keeps the course of a day."""
-SUFFIX = ".csv.gz"
-"""Of traces that are found by name."""
-DOCUMENT_WORDS = ('"input_lens"', '"benchmarks"')
-"""Keys that only whole documents have, although they may stand on one line."""
+SUFFIX = ".csv.gz"  # of traces that are found by name
+DOCUMENT_WORDS = ('"input_lens"', '"benchmarks"')  # keys that only whole documents have, although they may stand on one line
 
 
 @dataclass(frozen=True)
@@ -27,16 +24,12 @@ class Trace:
     """Timed requests. Iterating reads them anew, so that a trace may be larger than the memory."""
 
     name: str
-    kind: str
-    """The format, in words."""
+    kind: str  # the format, in words
     source: Callable[[], Iterable[Request]]
-    block: int = BLOCK_TOKENS
-    """Tokens of a block of its prompts, where requests state blocks."""
+    block: int = BLOCK_TOKENS  # tokens of a block of its prompts, where requests state blocks
     speed: float = 1.0
-    users: float = 1.0
-    """Users for each one of the trace."""
-    window: tuple[float, float] = (0.0, float("inf"))
-    """Seconds of the trace that are replayed."""
+    users: float = 1.0  # users for each one of the trace
+    window: tuple[float, float] = (0.0, float("inf"))  # seconds of the trace that are replayed
 
     def __iter__(self) -> Iterator[Request]:
         begin, end = self.window
@@ -48,7 +41,7 @@ class Trace:
 
     @property
     def words(self) -> str:
-        """What was changed, in words; '' where nothing was."""
+        """The changes in words; '' where nothing was."""
         begin, end = self.window
         cut = (
             f"from {begin:g} s" + (f" to {end:g} s" if end != float("inf") else "") if self.window != (0.0, float("inf")) else ""
@@ -59,8 +52,7 @@ class Trace:
 
 
 def _scaled(source: Callable[[], Iterable[Request]], users: float) -> Iterator[Request]:
-    """Yield the requests of `users` times as many users in order: each further one a little later, with blocks of its own after the
-    first, which is the system's; a fraction of a user sends that share of the requests, evenly spread."""
+    """Yield the requests of `users` times as many users in order: each further one a little later, with own blocks after the first."""
     whole = int(users)
     numbers = [*range(whole), *([whole] if users > whole else [])]
     streams = [_of_user(source(), i, len(numbers), users - whole if i == whole else 1.0) for i in numbers]

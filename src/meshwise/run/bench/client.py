@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 ENDS = (b"[DONE]\n\n", b"[DONE]\r\n\r\n", b"\r\n0\r\n\r\n")
 """The last bytes of a stream, whether or not the endpoint then closes the connection."""
-LAST_BYTES = (b"\n\n", b"\n\r\n")
-"""The last bytes of every entry of ENDS: a quick test that most arrivals fail."""
+LAST_BYTES = (b"\n\n", b"\n\r\n")  # the last bytes of every entry of ENDS: a quick test that most arrivals fail
 
 
 BASE, PER_TOKEN = 1 << 23, 1 << 12
 """Bytes that a reply may have at most, and more for each token that was asked for: an event of a token has 200 to 400."""
-ARRIVAL_BYTES = 160
-"""Bytes that an arrival takes beside its data."""
+ARRIVAL_BYTES = 160  # bytes that an arrival takes beside its data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +36,7 @@ class Address:
 
     host: str
     port: int
-    base: str = ""
-    """The path before /v1."""
+    base: str = ""  # the path before /v1
     secure: bool = False
     key: str = field(default="", repr=False)
 
@@ -56,8 +53,7 @@ class Address:
         return text
 
 
-PIECE_CHARS = 4
-"""Letters and digits in a row that count as part of a key."""
+PIECE_CHARS = 4  # letters and digits in a row that count as part of a key
 
 
 def _letters(text: str) -> str:
@@ -102,18 +98,14 @@ def address(url: str, key: str = "") -> Address:
     return Address(host=parts.hostname, port=port or (443 if secure else 80), base=base, secure=secure, key=key)
 
 
-SO_TIMESTAMPNS = 35
-"""Linux, asm-generic/socket.h; Python does not define it."""
+SO_TIMESTAMPNS = 35  # Linux, asm-generic/socket.h; Python does not define it
 READ_BYTES = 16384
 """Bytes per read, enough for many events. asyncio asks for 256 KiB, and allocating that for each token takes longer than reading it."""
 _WHEN = struct.Struct("qq")
 
 
 class _Stamped(socket.socket):
-    """A socket that records when its last bytes arrived, by the kernel's timestamp where there is one (socket(7)).
-
-    Times then do not depend on how long this process waited for a core, or on how many streams it read before this one.
-    """
+    """A socket that records when its last bytes arrived, by the kernel's timestamp (socket(7)), however long this process waited."""
 
     arrived = 0.0
 

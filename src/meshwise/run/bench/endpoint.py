@@ -18,8 +18,7 @@ Result = TypeVar("Result")
 EXTRAS: dict[str, Any] = {"ignore_eos": True, "cache_prompt": False}
 """Fields of llama.cpp, vLLM and SGLang beyond OpenAI's protocol: generate to the requested length, use no cached prompt."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-PROBES = (8, 40)
-"""Words in two prompts, to find the number of tokens per word."""
+PROBES = (8, 40)  # words in two prompts, to find the number of tokens per word
 FAULTS = {
     "dropped": "dropped the connection", "malformed": "sent an invalid event stream", "status": "refused",
     "silent": "did not answer in time", "refused": "could not be reached", "empty": "sent no text",
@@ -35,8 +34,7 @@ class Endpoint:
     model: str
     path: str = "/v1/completions"
     extras: bool = True
-    words: tuple[float, float] = (1.0, 0.0)
-    """Tokens per random word, and tokens that every prompt has in addition."""
+    words: tuple[float, float] = (1.0, 0.0)  # tokens per random word, and tokens that every prompt has in addition
     patience: float = 120.0
 
     def request(self, words: int, output: int, rng: random.Random, prefix: str = "") -> dict[str, Any]:
@@ -114,10 +112,8 @@ def describe_fault(where: Address, reply: Reply) -> str:
     return f"the endpoint {FAULTS.get(reply.fault, reply.fault)}{status}{words}"
 
 
-AfterRepeat = Callable[[Setting, int], None]
-"""Called after every repeat; repeat 0 is the warm-up."""
-AfterSetting = Callable[[Endpoint, list[Measured]], None]
-"""Called after every setting with all that is measured so far."""
+AfterRepeat = Callable[[Setting, int], None]  # called after every repeat; repeat 0 is the warm-up
+AfterSetting = Callable[[Endpoint, list[Measured]], None]  # called after every setting with all that is measured so far
 
 
 async def measure(

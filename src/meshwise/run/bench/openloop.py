@@ -13,10 +13,8 @@ from meshwise.run.bench.endpoint import LETTERS, Endpoint, describe_fault, probe
 from meshwise.run.bench.speeds import MIN_SECONDS, Measured, Setting, run_of, tokens_of
 from meshwise.run.bench.stream import Reply
 
-SATURATED_SHARE = 0.9
-"""Share of the offered requests below which the goodput shows that an endpoint is saturated."""
-MAX_RAMP_STEPS = 12
-"""Rates of a ramp, each twice the one before."""
+SATURATED_SHARE = 0.9  # share of the offered requests below which the goodput shows that an endpoint is saturated
+MAX_RAMP_STEPS = 12  # rates of a ramp, each twice the one before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +23,7 @@ class Outcome:
 
     offered: float
     finished: float
-    goodput: float
-    """Requests per second that met all targets; all finished ones where there are none."""
+    goodput: float  # requests per second that met all targets; all finished ones where there are none
     output_rate: float
     ttft: Percentiles
     tpot: Percentiles
@@ -113,8 +110,7 @@ def _times(reply: Reply, tokens: int) -> dict[str, float]:
 def bench(
     where: client.Address, load: Load, targets: Targets, *, model: str, requests: int, patience: float, seed: int, ramp: bool
 ) -> tuple[Endpoint, list[Outcome]]:
-    """Probe an endpoint and drive it at the load's rate; with `ramp`, at twice the rate again and again until it is saturated.
-    Stopped, with what was measured, where a signal ends it."""
+    """Probe an endpoint and drive it at the load's rate until a signal; `ramp`: at twice the rate again and again until saturated."""
     rng, up, found = random.Random(seed), list[Endpoint](), list[Outcome]()
 
     async def probe_and_drive() -> None:

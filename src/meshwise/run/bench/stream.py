@@ -1,7 +1,4 @@
-"""Parse a recorded stream: bytes with arrival times -> HTTP -> server-sent events, after it has ended.
-
-Nothing is parsed while tokens arrive, so that reading one does not delay the timestamp of the next.
-"""
+"""Parse a recorded stream after its end, so that no timestamp waits: bytes with arrival times -> HTTP -> server-sent events."""
 
 import json
 import re
@@ -9,18 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard, cast
 
-Arrival = tuple[float, bytes]
-"""Seconds of a monotonic clock, and the bytes that arrived then."""
+Arrival = tuple[float, bytes]  # seconds of a monotonic clock, and the bytes that arrived then
 Fault = Literal["", "dropped", "malformed", "status", "silent", "refused", "empty", "flooded"]
 DONE_EVENT = "[DONE]"
 MOST_LINE, MOST_HEAD, MOST_SIZE_LINE = 1 << 20, 1 << 16, 1 << 10
 """Bytes of an event, of headers, and of the line before a chunk, at most."""
-MAX_INTERIM_REPLIES = 20
-"""Replies such as 100 Continue before the reply itself, at most."""
-MAX_BODY_BYTES = 1 << 22
-"""Bytes of a reply that is not a stream, at most."""
-MAX_TOKEN_COUNT = 2**53
-"""Counts from here on are no counts of tokens."""
+MAX_INTERIM_REPLIES = 20  # replies such as 100 Continue before the reply itself, at most
+MAX_BODY_BYTES = 1 << 22  # bytes of a reply that is not a stream, at most
+MAX_TOKEN_COUNT = 2**53  # counts from here on are no counts of tokens
 STATUS = re.compile(rb"HTTP/1\.[0-9] ([1-5][0-9][0-9])(?: |\r|$)")
 CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,15}")
 SIZE = re.compile(r"[0-9]{1,15}", re.ASCII)
@@ -38,21 +31,14 @@ class Reply:
     ended: float
     status: int = 0
     fault: Fault = ""
-    message: str = ""
-    """The endpoint's error message, or the reason of a fault."""
-    arrivals: tuple[float, ...] = ()
-    """Arrival times of events with text."""
-    text_bytes: int = 0
-    """Bytes of text in all events."""
-    claimed: int | None = None
-    """Generated tokens by the endpoint's count."""
+    message: str = ""  # the endpoint's error message, or the reason of a fault
+    arrivals: tuple[float, ...] = ()  # arrival times of events with text
+    text_bytes: int = 0  # bytes of text in all events
+    claimed: int | None = None  # generated tokens by the endpoint's count
     prompt: int | None = None
-    cached: int = 0
-    """Prompt tokens that came from a cache."""
-    timings: dict[str, float] | None = None
-    """Timings that llama.cpp reports."""
-    body: dict[str, Any] | None = None
-    """The JSON of a reply that is not a stream."""
+    cached: int = 0  # prompt tokens that came from a cache
+    timings: dict[str, float] | None = None  # timings that llama.cpp reports
+    body: dict[str, Any] | None = None  # the JSON of a reply that is not a stream
 
     @property
     def complete(self) -> bool:
@@ -69,8 +55,7 @@ class Head:
 
     status: int
     headers: dict[str, str]
-    end: int
-    """Bytes before the body, those of interim replies included."""
+    end: int  # bytes before the body, those of interim replies included
 
     @property
     def length(self) -> int | None:
@@ -118,8 +103,7 @@ class Content:
     status: int
     headers: dict[str, str]
     pieces: tuple[Arrival, ...]
-    whole: bool
-    """Whether all bytes that its headers announce arrived."""
+    whole: bool  # whether all bytes that its headers announce arrived
 
 
 def content(arrivals: Sequence[Arrival], closed: bool) -> Content:

@@ -14,8 +14,7 @@ from meshwise.run.bench.openloop import Outcome
 from meshwise.run.bench.speeds import tokens_of
 from meshwise.run.bench.stream import Reply
 
-WORD = 4
-"""Letters of a word."""
+WORD = 4  # letters of a word
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,7 @@ class Bounds:
 
     requests: int
     seconds: float
-    at_once: int
-    """Requests that are open at once; further ones are not sent, and counted."""
+    at_once: int  # requests that are open at once; further ones are not sent, and counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +46,8 @@ class Traced:
     outcome: Outcome
     answered: tuple[Answered, ...]
     sent: int
-    skipped: int
-    """Requests that were not sent because too many were open."""
-    late: float
-    """Longest delay in seconds of a request behind its time, by this client."""
+    skipped: int  # requests that were not sent because too many were open
+    late: float  # longest delay in seconds of a request behind its time, by this client
 
 
 class Prompts:

@@ -11,13 +11,8 @@ class ProbeAsk(Ask):
 
     verb: ClassVar[str] = "probe"
 
-    seconds: float = asked(default=60.0, converter=number(2, 3600), help="Time to take, approximately, in seconds.")
-    device: str = asked(default="", converter=choice("cpu", "cuda"), help="Device.", shown="cuda if there is a GPU")
-    ranks: int | None = asked(
-        default=None, converter=optional(whole(1, 1024)), help="GPUs, or processes on a CPU.", shown="all GPUs; 2 processes"
-    )
-    show: bool = asked(default=False, converter=FLAG, help="Draw the curves of the last probe; measure nothing.")
-    read: str = asked(
-        default="", converter=TEXT,
-        help="Install rows that were measured elsewhere: torchrun ... -m meshwise.workers.probe rows.jsonl 60",
-    )  # fmt: skip
+    seconds: float = asked(default=60.0, converter=number(2, 3600))
+    device: str = asked(default="", converter=choice("cpu", "cuda"))
+    ranks: int | None = asked(default=None, converter=optional(whole(1, 1024)))
+    show: bool = asked(default=False, converter=FLAG)
+    read: str = asked(default="", converter=TEXT)

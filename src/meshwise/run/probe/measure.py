@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from threading import Timer
@@ -15,24 +16,24 @@ from meshwise.catalogue.chips import PROBED_CHIP, part_of_here
 from meshwise.errors import DoesNotFit, UserError
 from meshwise.run.callbacks import Progress
 from meshwise.run.children import end_tree, interrupt_on_stop, with_parent
+from meshwise.run.meter import Meter
 from meshwise.run.packages import require_torch
+from meshwise.run.probe import power
 from meshwise.run.probe.ask import ProbeAsk
+from meshwise.run.probe.power import Phases
 from meshwise.run.scratch import ScratchFile
 
 TOGETHER_TIME_SHARE = 0.35
 """Share of the time for several processes on a CPU, which share its cores; before them, one process is measured alone."""
-HANG_TIME_FACTOR = 4.0
-"""A worker that takes this many times its planned time is assumed to hang."""
-GRACE_SECONDS = 1.0
-"""Seconds that an interrupted worker has to end."""
+HANG_TIME_FACTOR = 4.0  # a worker that takes this many times its planned time is assumed to hang
+GRACE_SECONDS = 1.0  # seconds that an interrupted worker has to end
 
 
 @dataclass(frozen=True)
 class Session:
     """One start of the probe's program."""
 
-    key: str
-    """Name of the chip that it measures."""
+    key: str  # name of the chip that it measures
     ranks: int
     seconds: float
 
@@ -73,16 +74,23 @@ def usual_ranks(device: str, gpus: int) -> int:
 
 
 def measure(session: Session, device: str, update: Callable[[str, int], None]) -> list[Row]:
-    """Run the program and read its rows. `update` gets the name of the current measurement and the percentage that is done."""
-    with ScratchFile() as file:
-        words = ["-m", "meshwise.workers.probe", str(file.path), f"{session.seconds:g}", device]
-        if session.ranks > 1:
-            words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(session.ranks), *words]
+    """Run the program and read its rows, with the power of each phase. `update` gets the name of the current measurement and the percentage
+    that is done."""
+    phases = Phases()
+    with ScratchFile() as file, Meter(devices=session.ranks) as meter:
+        if meter.source:
+            phases.begin(power.IDLE)
+            update(power.IDLE, 0)
+            time.sleep(min(power.MAX_IDLE_SECONDS, power.IDLE_TIME_SHARE * session.seconds))
+            phases.begin("start")
+        several = ["meshwise.workers.local", str(session.ranks)] if session.ranks > 1 else []
+        words = ["-m", *several, "meshwise.workers.probe", str(file.path), f"{session.seconds:g}", device]
         lines: list[str] = []
         with _start([sys.executable, *words], session, device) as worker:
             for line in _lines(worker):
                 done, _, what = line.strip().partition("%  ")
                 if what and done.isdecimal():
+                    phases.begin(what)
                     update(what, int(done))
                 else:
                     lines.append(line.rstrip())
@@ -90,7 +98,8 @@ def measure(session: Session, device: str, update: Callable[[str, int], None]) -
         if code or not file.path.stat().st_size:
             reason = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no reason given")
             raise DoesNotFit(f"the probe stopped with exit code {code}: {reason.strip()}")
-        return probe.read(file.path)
+        rows = probe.read(file.path)
+    return [*rows, *phases.rows(meter, session.ranks)]
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Fit the rows of a probe and keep them in the user's folder, so that `--on here` plans for this machine."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwise.calibrate import probe_rows
@@ -12,11 +12,10 @@ from meshwise.catalogue.calibrations import COEFFICIENTS
 from meshwise.catalogue.chips import PROBED_CHIP
 from meshwise.errors import UserError
 from meshwise.run.callbacks import Progress, ignore
-from meshwise.run.probe import measure
+from meshwise.run.probe import measure, power
 from meshwise.run.probe.ask import ProbeAsk
 
-FOLDER = "probes"
-"""Sub-folder of the user's folder that keeps the rows."""
+FOLDER = "probes"  # sub-folder of the user's folder that keeps the rows
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,7 @@ class Probed:
 
     rows_by_chip: dict[str, list[Row]]
     machines: dict[str, Machine]
-    folder: Path
-    """The user's folder, which holds chips/here.toml, calibration/probe.toml and probes/here.jsonl."""
+    folder: Path  # the user's folder, which holds chips/here.toml, calibration/probe.toml and probes/here.jsonl
 
     def to_json(self) -> dict[str, list[Row]]:
         return self.rows_by_chip
@@ -53,19 +51,25 @@ def probe_machine(ask: ProbeAsk, *, progress: Progress = ignore) -> Probed:
 def install(rows: list[Row], key: str) -> Machine:
     """Fit the rows, and write the chip, its calibration and the rows to the user's folder."""
     home = files.user_folder()
-    for old in (*home.glob(f"chips/{PROBED_CHIP}*.toml"), *home.glob("calibration/probe*.toml")) if key == PROBED_CHIP else ():
+    made = (f"chips/{PROBED_CHIP}*.toml", "calibration/probe*.toml", f"power/{PROBED_CHIP}*.toml")
+    for old in (path for pattern in made for path in home.glob(pattern)) if key == PROBED_CHIP else ():
         old.unlink(missing_ok=True)  # may be from another version or another machine
     machine = probe.machine(rows, key)
-    for kind in ("chips", "calibration", FOLDER):
-        try:
-            (home / kind).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot create the folder {home / kind}: {error.strerror}; MESHWISE_HOME names another") from None
-    head = f"# Written by 'meshwise probe' on {rows[0]['date']}."
-    files.write(home / FOLDER / f"{key}.jsonl", jsonl(rows))
-    files.write(home / "chips" / f"{key}.toml", records.toml(machine.chip, head))
-    files.write(home / "calibration" / f"{calibration_key(key)}.toml", records.toml(machine.calibration, head, COEFFICIENTS[0]))
+    drawn = power.shares(rows, machine.chip)
+    machine = replace(machine, chip=drawn[0]) if drawn else machine
+    files.write_own(FOLDER, f"{key}.jsonl", jsonl(rows))
+    head = write_machine(machine, key, calibration_key(key), f"meshwise probe' on {rows[0]['date']}")
+    if drawn:
+        files.write_own("power", f"{key}.toml", records.toml(drawn[1], head))
     return machine
+
+
+def write_machine(machine: Machine, key: str, calibration: str, by: str) -> str:
+    """Write chip and calibration to the user's folder; return the comment at their head."""
+    head = f"# Written by '{by}."
+    files.write_own("chips", f"{key}.toml", records.toml(machine.chip, head))
+    files.write_own("calibration", f"{calibration}.toml", records.toml(machine.calibration, head, COEFFICIENTS[0]))
+    return head
 
 
 def jsonl(rows: list[Row]) -> str:

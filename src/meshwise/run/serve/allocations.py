@@ -27,13 +27,11 @@ class Allocation:
     weights: float = 0.0
     cache: float = 0.0
     compute: float = 0.0
-    repacked: float = 0.0
-    """Weights that a CPU holds in addition to the mapped file."""
+    repacked: float = 0.0  # weights that a CPU holds in addition to the mapped file
 
 
 def from_log(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Allocation]:
-    """Read the log of llama-server (-lv 4). `remote`: the addresses of --rpc, in order. Empty if the log has no buffers, or if one spans
-    several devices (-sm row)."""
+    """Read the log of llama-server (-lv 4); `remote`: addresses of --rpc in order; empty without buffers, or if one spans devices."""
     allocations = {HOST: Allocation(device=HOST)}
     for line in lines:
         match = _BUFFER.search(line)
@@ -57,8 +55,7 @@ def from_log(lines: Iterable[str], remote: Sequence[str] = ()) -> list[Allocatio
 
 
 def _device(name: str, remote: Sequence[str]) -> str:
-    """Return the device of a buffer: 'RPC0' for 'RPC0[10.0.0.5:50053]', numbered by its place in --rpc; 'host' for CUDA_Host, CPU_Mapped
-    and the like; other names unchanged."""
+    """Return the device of a buffer: 'RPC0' for 'RPC0[10.0.0.5:50053]' by its place in --rpc, 'host' for CUDA_Host and CPU_Mapped."""
     rpc = _REMOTE.fullmatch(name)
     if rpc:
         return f"RPC{remote.index(rpc[1])}" if rpc[1] in remote else name
@@ -83,7 +80,7 @@ def from_dry_run(text: str) -> list[Allocation]:
 def dry_run(command: Sequence[str], patience: float) -> list[Allocation]:
     """Run llama-fit-params to its end; raise its error message if it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, errors="replace", timeout=patience, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise DoesNotFit(f"{quoted(command[0], 200)} cannot be started: {error.strerror or error}") from None
     except subprocess.TimeoutExpired:

@@ -5,12 +5,14 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import time
 from typing import Any, TypeVar
 
 from meshwise.catalogue import files, here
 from meshwise.cost.serve.load.requests import Lengths, Load, Targets
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.models.count import flat
+from meshwise.output import Drawn
 from meshwise.plan.serve.lookup import read_lengths, target_of
 from meshwise.plan.serve.plan import ServePlan, read
 from meshwise.replay.traces.trace import open_trace
@@ -31,20 +33,17 @@ from meshwise.run.serve.process import OutOfMemory, started
 Result = TypeVar("Result")
 About = dict[str, Any]
 Points = list[report.Report]
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Hosts whose engine draws the power of this machine."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # hosts whose engine draws the power of this machine
 
 
 @dataclass(frozen=True)
-class Bench:
+class Bench(Drawn):
     """Measured speeds: `data` is the whole report."""
 
     data: report.Report
     planned: Deployment | None = None
-    lines: tuple[str, ...] = ()
-    """Causes of a gap between prediction and measurement."""
-    changes: list[report.Change] | None = None
-    """Against an earlier report; None without one."""
+    lines: tuple[str, ...] = ()  # causes of a gap between prediction and measurement
+    changes: list[report.Change] | None = None  # against an earlier report; None without one
 
     @property
     def stopped(self) -> bool:
@@ -95,8 +94,7 @@ def bench(
     ask: BenchAsk, plan: ServePlan | None = None, *, say: Say = ignore, progress: Progress = ignore,
     keep: Callable[[Bench], None] = ignore,
 ) -> Bench:  # fmt: skip
-    """Measure every setting of `ask`. `plan` stands for a plan.json. `say` gets warnings of an engine that is started; `keep` what is
-    measured so far, after every setting. Ended by a signal, it returns what was measured until then, if anything was."""
+    """Measure every setting of `ask` until a signal; `say` gets warnings of an engine, `keep` what is measured after every setting."""
     url = ask.what.startswith(("http://", "https://"))
     _check_flags(ask, url)
     _check_open_loop(ask, url)
@@ -110,9 +108,9 @@ def bench(
         keep(Bench(report.report(points, about | more | {"stopped": True}), planned))
 
     work = _Work(ask, settings, say, progress, len(settings) * (ask.repeats + 1) * (len(counts) or 1), kept)
-    with interrupt_on_stop():
-        if url:
-            where = client.address(ask.what, _key(ask.key_env))
+    where = client.address(ask.what, _key(ask.key_env)) if url else None
+    with interrupt_on_stop(), Meter(devices=planned.layout.devices if planned else 0) as meter:
+        if where:
             measure = work.traced if ask.trace else work.open_loop if ask.rate else work.endpoint
             about, points = measure(where, planned)
         else:
@@ -121,6 +119,8 @@ def bench(
     causes = tuple(about.pop("explained", ()))
     data = report.report(points, about | more | ({"stopped": True} if work.stopped else {}))
     data |= {"facts": report.facts_of(data, planned)} if planned else {}
+    drawn = meter.between(*work.span) or meter.metered
+    data |= {"power": report.power(drawn, points)} if drawn and (where is None or where.host in LOOPBACK) else {}
     return Bench(data, planned, causes, report.against(earlier, data) if earlier else None)
 
 
@@ -233,13 +233,15 @@ class _Work:
     total: int
     keep: Callable[[About, Points], None]
     done: int = field(default=0, init=False)
-    earlier: Points = field(default_factory=Points, init=False)
-    """Points of other numbers of GPUs."""
-    stopped: bool = field(default=False, init=False)
-    """Whether a signal ended it."""
+    earlier: Points = field(default_factory=Points, init=False)  # points of other numbers of GPUs
+    stopped: bool = field(default=False, init=False)  # whether a signal ended it
+
+    span: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    """When the first and the last repeat ended, in seconds since 1970."""
 
     def tick(self, what: str) -> None:
         self.done += 1
+        self.span = self.span[0] or time(), time()
         self.progress(what, self.done, self.total)
 
     def points(self, measured: list[Measured], planned: Deployment | None) -> Points:
@@ -276,17 +278,13 @@ class _Work:
             self.tick(f"{setting.users} concurrent, {f'repeat {number}' if number else 'warm-up'}")
 
         ask = self.ask
-        with Meter() as meter:
-            up, measured = self.until_stopped(
-                lambda: endpoint.bench(
-                    where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed,
-                    progress=done, kept=kept,
-                )
-            )  # fmt: skip
-        points = self.points(measured, planned)
-        if meter.metered and where.host in LOOPBACK:
-            return about(up) | {"power": report.power(meter.metered, points)}, _noted(up, points)
-        return about(up), _noted(up, points)
+        up, measured = self.until_stopped(
+            lambda: endpoint.bench(
+                where, self.settings, model=ask.model, repeats=ask.repeats, patience=ask.patience, seed=ask.seed, progress=done,
+                kept=kept,
+            )
+        )  # fmt: skip
+        return about(up), _noted(up, self.points(measured, planned))
 
     def open_loop(self, where: client.Address, planned: Deployment | None) -> tuple[About, Points]:
         """Drive an endpoint that is up with requests that arrive at random."""

@@ -24,11 +24,14 @@ class Deployment:
     question: ServeQuestion
     layout: ServeLayout
 
+    def at(self, setting: Setting) -> ServeQuestion:
+        """Return the question at another load."""
+        context = max(self.question.work.context, setting.prompt + setting.output)
+        return lookup.question(at_users(self.ask, setting.prompt, setting.output, setting.users, context), self.question.model)
+
     def predict(self, setting: Setting | None = None) -> Option | None:
         """Predict this layout at another load (None: one request at the planned lengths); None if it does not fit."""
-        setting = setting or Setting(prompt=self.ask.prompt, output=self.ask.output, users=1)
-        context = max(self.question.work.context, setting.prompt + setting.output)
-        q = lookup.question(at_users(self.ask, setting.prompt, setting.output, setting.users, context), self.question.model)
+        q = self.at(setting or Setting(prompt=self.ask.prompt, output=self.ask.output, users=1))
         option = with_memory(q, self.layout)
         return with_speed(q, option) if option.fits else None
 

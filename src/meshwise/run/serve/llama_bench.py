@@ -36,8 +36,7 @@ def runs(settings: Sequence[Setting]) -> list[list[str]]:
 
 
 def timed(command: Sequence[str], settings: Sequence[Setting], repeats: int, done: Callable[[], None]) -> list[Measured]:
-    """Measure every setting. `command` is llama-bench with the flags of the layout; it warms up before each test by itself. `done` is
-    called after each test."""
+    """Measure every setting with `command`, llama-bench with the flags of the layout, which warms up itself; `done`: after each test."""
     rows = [row for words in runs(settings) for row in _rows([*command, *words, "-r", str(repeats), "-o", "jsonl"], done)]
     prompts = {row["n_prompt"]: row["samples_ts"] for row in rows if not row["n_gen"]}
     steps = {(row.get("n_depth", 0), row["n_gen"]): row["samples_ts"] for row in rows if row["n_gen"]}

@@ -17,8 +17,7 @@ from meshwise.run.serve.programs import dry_run_command
 from meshwise.units import MIB
 
 KINDS = ("weights", "cache", "compute")
-SIZE_TOLERANCE_BYTES = MIB
-"""Bytes by which sizes may differ: llama.cpp prints MiB, its dry run whole MiB."""
+SIZE_TOLERANCE_BYTES = MIB  # bytes by which sizes may differ: llama.cpp prints MiB, its dry run whole MiB
 
 Row = dict[str, Any]
 
@@ -83,8 +82,7 @@ def differences(rows: Sequence[Row]) -> list[str]:
 def started_and_checked(
     deployment: Deployment, run: ServeRun, programs: Sequence[Program], say: Say, warn: Say
 ) -> Generator[list[Running]]:
-    """Start all programs of a plan. Before its server starts, llama.cpp's dry run is compared with the planned memory; `warn`
-    gets each difference."""
+    """Start all programs of a plan after comparing llama.cpp's dry run with the planned memory; `warn` gets each difference."""
     with started(programs[:-1], say, run.start_within) as helpers:
         for line in _expected_differences(deployment, run):
             warn(line)

@@ -18,10 +18,8 @@ from meshwise.run.bench import client
 from meshwise.run.callbacks import Say
 from meshwise.run.children import interrupt_on_stop, with_parent
 
-KEPT_LINES = 1000
-"""Lines of a log that are kept, to find the reason when a program ends."""
-GRACE_SECONDS = 10.0
-"""Seconds that a program has to end before it is killed."""
+KEPT_LINES = 1000  # lines of a log that are kept, to find the reason when a program ends
+GRACE_SECONDS = 10.0  # seconds that a program has to end before it is killed
 INSECURE = "llama.cpp calls its RPC experimental and insecure: never open it to a network that others can reach"
 
 
@@ -34,8 +32,7 @@ class Program:
     environment: dict[str, str] = field(default_factory=dict[str, str])
     host: str = "127.0.0.1"
     port: int = 0
-    health: str = "/health"
-    """HTTP path that answers once the program is ready; empty: it is ready when it listens."""
+    health: str = "/health"  # HTTP path that answers once the program is ready; empty: it is ready when it listens
 
 
 class Running:
@@ -133,7 +130,7 @@ def run_to_end(program: Program, say: Say) -> Running:
 def output_of(command: Sequence[str]) -> str:
     """Return everything that a short program prints; '' if it fails to run."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, errors="replace", timeout=20, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout + done.stderr

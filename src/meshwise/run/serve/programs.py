@@ -16,14 +16,11 @@ from meshwise.run.serve.ask import ServeRun
 from meshwise.run.serve.deployment import Deployment
 from meshwise.run.serve.process import Program, free_port, output_of, private_address
 
-RPC_NAMES = ("ggml-rpc-server", "rpc-server")
-"""llama.cpp's RPC server: its name, and its former name."""
+RPC_NAMES = ("ggml-rpc-server", "rpc-server")  # llama.cpp's RPC server: its name, and its former name
 EMBEDDED = "xllamacpp"
 LOOPBACK = ("loopback", "localhost", "127.0.0.1")
-SERVER_ONLY = ("-dev", "-ot", "--n-cpu-moe", "--rpc")
-"""Flags of llama-server that xllamacpp does not accept."""
-FIRST_HOST = ("--master-addr", "--data-parallel-address", "--dist-init-addr")
-"""Flags of vLLM and SGLang that name the first host."""
+SERVER_ONLY = ("-dev", "-ot", "--n-cpu-moe", "--rpc")  # flags of llama-server that xllamacpp does not accept
+FIRST_HOST = ("--master-addr", "--data-parallel-address", "--dist-init-addr")  # flags of vLLM and SGLang that name the first host
 OPTIONAL = {"-lv": "4", "--cache-ram": "0"}
 """Given to a llama-server that knows them: log the allocations on each device; keep no prompts of other requests, which would use memory
 that no plan counts and delay first tokens."""
@@ -133,8 +130,7 @@ def llama_bench_command(deployment: Deployment, run: ServeRun) -> tuple[str, ...
 
 
 def _commands(deployment: Deployment) -> list[list[str]]:
-    """Return the words of every command of a plan, the server's last. llama.cpp gets the layers of each device explicitly: by default
-    it divides them by free memory, which may differ from the plan's."""
+    """Return the words of every command of a plan, the server's last; llama.cpp gets the layers of each device as the plan has them."""
     q = deployment.question
     layout = llamacpp.with_layers(q, deployment.layout) if q.engine.name == "llama.cpp" else deployment.layout
     lines = (shlex.split(line, comments=True) for line in commands(q, layout)[q.engine.name])

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from meshwise.run.meter import Metered
 from meshwise.run.serve.deployment import Deployment
 from meshwise.runs import table as tables
 from meshwise.runs.run import Run, Value
+from meshwise.workers import tool
 from meshwise.workers.decoder.rows import COLUMNS
 
 FORMAT, KIND = 1, "bench"
@@ -54,7 +54,7 @@ def predicted(planned: Deployment, setting: Setting) -> Report | None:
         "decode": option.speed.decode_tokens_per_second * option.layout.replicas, "with_prompts": option.throughput,
         "per_user": option.speed.per_user, "low": low, "high": high, "prefill": option.speed.prefill_tokens_per_second,
         "ttft": option.ttft, "parts": {name: float(value) for name, value in option.speed.decode.items()},
-        "watts": energy.watts if (energy := served(EnergyAsk(), planned.question, option)) else None,
+        "watts": energy.watts if (energy := served(EnergyAsk(), planned.at(setting), option)) else None,
     }  # fmt: skip
 
 
@@ -112,11 +112,9 @@ class Change:
     """A rate of one setting, against the same in an earlier report."""
 
     point: Report
-    rate: str
-    """decode or prefill."""
+    rate: str  # decode or prefill
     change: float
-    noise: float
-    """95% of chance differences are within this; infinite with one repeat each."""
+    noise: float  # 95% of chance differences are within this; infinite with one repeat each
     significant: bool
 
 
@@ -221,12 +219,10 @@ GPU_FACTS = ("power.limit", "power.default_limit", "pcie.link.width.current", "p
 
 def gpu_facts() -> list[str]:
     """Return power caps and narrow PCIe links that nvidia-smi reports."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.SubprocessError):
+        return from_nvidia(tool.output("nvidia-smi", f"--query-gpu={','.join(GPU_FACTS)}", "--format=csv,noheader,nounits"))
+    except tool.ToolError:
         return []
-    return from_nvidia(done.stdout) if not done.returncode else []
 
 
 def from_nvidia(text: str) -> list[str]:

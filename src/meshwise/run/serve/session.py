@@ -22,8 +22,7 @@ class ServeDryRun:
     """The commands that a run would start, and the bytes that each device would hold."""
 
     commands: tuple[str, ...]
-    memory: tuple[memory.Row, ...]
-    """Planned and reported bytes per device; empty where llama.cpp's dry run is not installed."""
+    memory: tuple[memory.Row, ...]  # planned and reported bytes per device; empty where llama.cpp's dry run is not installed
     source: str = DRY_RUN_PROGRAM
 
 

@@ -30,8 +30,7 @@ def measured(answered: Sequence[Answered]) -> dict[str, Any]:
 
 
 def compare(planned: Deployment, traced: Traced, block: int) -> list[Row]:
-    """Return measured and simulated percentiles, with the interval of the simulation. The simulation gets the requests that were answered,
-    when they were sent, with the tokens that the endpoint counted."""
+    """Return percentiles, measured and simulated with the interval, for the answered requests as sent, with the endpoint's counts."""
     rows = sorted(traced.answered, key=lambda one: one.at)
     requests = [Request(one.at, max(1, one.prompt), max(1, one.output), one.blocks) for one in rows]
     trace = of_requests(requests, "what was sent", block=block)

@@ -1,5 +1,4 @@
-"""transformers: run the worker `meshwise.workers.decoder`, which times prompts and decode steps on one GPU, or on several that share each
-layer. It does not serve requests."""
+"""transformers: run the worker `meshwise.workers.decoder`, which times prompts and decode steps on GPUs; it serves nothing."""
 
 import json
 import sys
@@ -49,8 +48,8 @@ def timed(job: Job, done: Callable[[], None]) -> Timed:
             done()
 
     with ScratchFile(job.to_json()) as file:
-        several = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(job.tp)) if job.tp > 1 else ()
-        command = (sys.executable, *several, "-m", "meshwise.workers.decoder", str(file.path))
+        several = ("meshwise.workers.local", str(job.tp)) if job.tp > 1 else ()
+        command = (sys.executable, "-m", *several, "meshwise.workers.decoder", str(file.path))
         running = run_to_end(Program(name="transformers", command=command), read)
     error = next((str(line["error"]) for line in lines if "error" in line), "")
     if error.endswith("is not installed"):

@@ -16,8 +16,7 @@ class TooLong(Exception):
 
 @contextmanager
 def bounded(seconds: float, more: int) -> Generator[None]:
-    """Raise TooLong after this much CPU time of the block, and MemoryError where this process would grow by more bytes than that. Time is
-    bounded in the main thread, where commands run; memory on Linux."""
+    """Raise TooLong after this much CPU time of the block (in the main thread), and MemoryError after so much growth (on Linux)."""
     timed, limits = threading.current_thread() is threading.main_thread(), resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGVTALRM, _late) if timed else None
     try:

@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
     Tokens = np.ndarray[Any, Any]
 
-CHECKED_CONVERSATIONS = 200
-"""Conversations that are read before a run starts; mistakes usually show in the first."""
-CONVERSATIONS_AT_ONCE = 1000
-"""Conversations that a tokenizer gets at once, to divide over the cores."""
+CHECKED_CONVERSATIONS = 200  # conversations that are read before a run starts; mistakes usually show in the first
+CONVERSATIONS_AT_ONCE = 1000  # conversations that a tokenizer gets at once, to divide over the cores
 
 
 @dataclass(frozen=True)
@@ -38,15 +36,12 @@ class ChatCorpus:
     files: tuple[Path, ...]
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    answers: bool
-    """Whether only answers have a loss."""
+    answers: bool  # whether only answers have a loss
     pack: bool
     seq: int
     chats: ClassVar[bool] = True
-    hides: ClassVar[bool] = True
-    """Whether some tokens have no loss."""
-    document_end: ClassVar[int] = -1
-    """Not known before it is tokenized."""
+    hides: ClassVar[bool] = True  # whether some tokens have no loss
+    document_end: ClassVar[int] = -1  # not known before it is tokenized
 
     @property
     def size(self) -> int:

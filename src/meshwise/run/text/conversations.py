@@ -18,8 +18,7 @@ class Conversation:
 
     text: str
     answers: tuple[Span, ...]
-    ends: bool
-    """Whether the token that ends a document follows the text, as part of the last answer; a template writes its own."""
+    ends: bool  # whether the token that ends a document follows the text, as part of the last answer; a template writes its own
 
 
 def is_conversation(record: dict[str, Any]) -> bool:
@@ -28,10 +27,7 @@ def is_conversation(record: dict[str, Any]) -> bool:
 
 
 def read(record: dict[str, Any], template: ChatTemplate | None, answers: bool, where: str) -> Conversation:
-    """Return a record as text, with its answers if asked for; `where` names its line.
-
-    UserError for one without an answer, or one that the template cannot write.
-    """
+    """Return a record as text, with its answers if asked for. UserError, which names `where`, for one without an answer."""
     if not is_conversation(record):
         raise UserError(f"{where}: expected {EXPECTED_KEYS}; it has {', '.join(map(str, record))[:200] or 'no keys'}")
     if MESSAGES in record:

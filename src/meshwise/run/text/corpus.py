@@ -20,17 +20,12 @@ from meshwise.workers.trainer.contract.files.grammar import sentence
 from meshwise.workers.trainer.contract.settings import TokenFile
 
 SUFFIXES = (*documents.TEXT, *documents.LINES, *documents.TABLES, *tokens.SUFFIXES)
-CACHE = ".meshwise"
-"""Folder next to a text that holds its tokens."""
-EMBEDDED_BYTES = 4 << 20
-"""Bytes of the embedded text that are read with a tokenizer."""
-SENTENCES_PER_DOCUMENT = 64
-"""Sentences per document of the embedded text."""
-CHARS_AT_ONCE = 1 << 23
-"""Approximate number of characters that a tokenizer gets at once, to divide over the cores."""
+CACHE = ".meshwise"  # folder next to a text that holds its tokens
+EMBEDDED_BYTES = 4 << 20  # bytes of the embedded text that are read with a tokenizer
+SENTENCES_PER_DOCUMENT = 64  # sentences per document of the embedded text
+CHARS_AT_ONCE = 1 << 23  # approximate number of characters that a tokenizer gets at once, to divide over the cores
 
-PROGRESS_SECONDS = 20.0
-"""Seconds between progress lines."""
+PROGRESS_SECONDS = 20.0  # seconds between progress lines
 
 
 class Checked(Protocol):
@@ -58,8 +53,7 @@ class Corpus:
     key: str
     seed: int
     ready: tuple[tokens.TokenFileInfo, ...] = ()
-    chats: ClassVar[bool] = False
-    """Whether it holds conversations."""
+    chats: ClassVar[bool] = False  # whether it holds conversations
 
     @property
     def hides(self) -> bool:

@@ -16,12 +16,9 @@ from meshwise.run import packages
 
 TEXT, LINES, TABLES = (".txt",), (".jsonl", ".json", ".ndjson"), (".parquet",)
 KEYED = LINES + TABLES
-READ_BYTES = 1 << 20
-"""Bytes of a text file per read, extended to the end of a line."""
-MAX_LINE_BYTES = 1 << 26
-"""Bytes of a line of JSON, at most."""
-Piece = tuple[str, bool]
-"""Text, and whether its document ends there."""
+READ_BYTES = 1 << 20  # bytes of a text file per read, extended to the end of a line
+MAX_LINE_BYTES = 1 << 26  # bytes of a line of JSON, at most
+Piece = tuple[str, bool]  # text, and whether its document ends there
 
 
 def files(given: str, suffixes: tuple[str, ...]) -> list[Path]:

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
     Tokens = np.ndarray[Any, Any]
 
-MAX_OPEN_ROWS = 256
-"""Rows with room for another conversation, at most; the fullest are closed first."""
+MAX_OPEN_ROWS = 256  # rows with room for another conversation, at most; the fullest are closed first
 
 
 @dataclass
@@ -21,14 +20,10 @@ class Counts:
 
     conversations: int = 0
     rows: int = 0
-    real: int = 0
-    """Tokens of conversations."""
-    trained: int = 0
-    """Tokens with a loss."""
-    cut: int = 0
-    """Conversations longer than a row, which were cut off."""
-    dropped: int = 0
-    """Conversations whose answers are all beyond the end of a row."""
+    real: int = 0  # tokens of conversations
+    trained: int = 0  # tokens with a loss
+    cut: int = 0  # conversations longer than a row, which were cut off
+    dropped: int = 0  # conversations whose answers are all beyond the end of a row
 
     def text(self, length: int) -> str:
         """Return the counts in a line."""
@@ -51,10 +46,7 @@ class _Row:
 
 
 def lay_out(conversations: Iterable["Tokens"], length: int, pack: bool, filler: int, counts: Counts) -> Iterator["Tokens"]:
-    """Yield rows of `length` tokens. Hidden tokens have that bit; the first token of a conversation is always hidden.
-
-    If `pack`, conversations share rows where they fit, each followed by the filler, which ends its document.
-    """
+    """Yield rows of `length` tokens, hidden ones with that bit; if `pack`, conversations share rows, each followed by the filler."""
     import numpy as np
 
     hidden_filler = np.uint32(filler + HIDDEN_TOKEN_BIT)

@@ -16,18 +16,13 @@ from meshwise.run.text.bounds import TooLong, bounded
 if TYPE_CHECKING:
     from jinja2 import Template as Compiled
 
-MAX_TEMPLATE_CHARS = 1 << 20
-"""Characters of a template, at most."""
-MAX_SECONDS, MAX_BYTES = 5.0, 1 << 30
-"""CPU time and new memory of a template that writes one conversation, at most."""
-MAX_EXPONENT = 1000
-"""Exponents of a template, at most: a larger power is computed in one step that no limit on time can end."""
-BEGIN, END = "\ue000", "\ue001"
-"""Mark an answer in what a template with generation blocks writes; private characters of Unicode."""
+MAX_TEMPLATE_CHARS = 1 << 20  # characters of a template, at most
+MAX_SECONDS, MAX_BYTES = 5.0, 1 << 30  # CPU time and new memory of a template that writes one conversation, at most
+MAX_EXPONENT = 1000  # exponents of a template, at most: a larger power is computed in one step that no limit on time can end
+BEGIN, END = "\ue000", "\ue001"  # mark an answer in what a template with generation blocks writes; private characters of Unicode
 SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 Message = dict[str, Any]
-Span = tuple[int, int]
-"""First character of an answer and the one after it."""
+Span = tuple[int, int]  # first character of an answer and the one after it
 
 
 class TemplateError(Exception):
@@ -39,8 +34,7 @@ class ChatTemplate:
     """A chat template, and the special tokens that it names."""
 
     source: str
-    where: str
-    """Its file."""
+    where: str  # its file
     tokens: dict[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
@@ -96,10 +90,7 @@ class ChatTemplate:
             raise TemplateError(f"the chat template of {self.where} fails: {_first_line(error)}") from None
 
     def written(self, messages: Sequence[Message], more: dict[str, Any], answers: bool) -> tuple[str, list[Span]]:
-        """Return a conversation as text, and if asked for its answers: generation blocks, or else the messages of the assistant.
-
-        `more` holds other variables of the template, such as tools.
-        """
+        """Return a conversation as text and, if asked for, its answers; `more` holds other variables of the template, such as tools."""
         whole = self._text(messages, False, more)
         if BEGIN in whole:
             return _unmarked(whole)

@@ -14,13 +14,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 BYTE_TOKENS = 256
-MAX_TOKENIZER_BYTES = 1 << 28
-"""Bytes of a tokenizer.json, at most."""
+MAX_TOKENIZER_BYTES = 1 << 28  # bytes of a tokenizer.json, at most
 END = "<|endoftext|>"
 ENDS = (END, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Names of the end-of-document token in well-known tokenizers, tried where no file names it."""
-MAX_LEARNED_CHARS = 1 << 26
-"""Most characters that a byte-pair encoding is learned from."""
+MAX_LEARNED_CHARS = 1 << 26  # most characters that a byte-pair encoding is learned from
 Encode = Callable[[list[tuple[str, bool]]], "np.ndarray[Any, Any]"]
 
 
@@ -28,14 +26,10 @@ Encode = Callable[[list[tuple[str, bool]]], "np.ndarray[Any, Any]"]
 class Tokenizer:
     """A tokenizer by name, before the library loads it."""
 
-    name: str
-    """Its name in messages."""
-    size: int
-    """Its vocabulary size."""
-    end: int | None
-    """The token after each document."""
-    source: str = ""
-    """HF's tokenizer.json; '' for bytes, and for an encoding that is not learned yet."""
+    name: str  # its name in messages
+    size: int  # its vocabulary size
+    end: int | None  # the token after each document
+    source: str = ""  # HF's tokenizer.json; '' for bytes, and for an encoding that is not learned yet
 
     @property
     def unlearned(self) -> bool:
@@ -48,8 +42,7 @@ class Tokenizer:
         return hashlib.sha256(f"{self.source or self.name}:{self.end}".encode()).hexdigest()
 
 
-BYTE_TOKENIZER = Tokenizer("bytes", BYTE_TOKENS, 0)
-"""One token per byte; byte 0, which does not occur in text, ends a document."""
+BYTE_TOKENIZER = Tokenizer("bytes", BYTE_TOKENS, 0)  # one token per byte; byte 0, which does not occur in text, ends a document
 
 
 def find(given: str) -> Tokenizer:

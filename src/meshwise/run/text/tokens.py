@@ -26,8 +26,7 @@ LLM_C = {20240520: 2, 20240801: 4}
 """First number of llm.c's files -> bytes per token: GPT-2's and Llama 3's (its dev/data/data_common.py, from memory)."""
 LLM_C_HEADER_BYTES = 1024
 MEGATRON = b"MMIDIDX\0\0"
-MEGATRON_WIDTHS = {4: 4, 8: 2}
-"""Megatron's codes for int32 and uint16 -> bytes per token (its indexed_dataset.py, from memory)."""
+MEGATRON_WIDTHS = {4: 4, 8: 2}  # megatron's codes for int32 and uint16 -> bytes per token (its indexed_dataset.py, from memory)
 CHUNK_TOKENS = 1 << 24
 
 
@@ -38,10 +37,8 @@ class TokenFileInfo:
     file: TokenFile
     size: int
     digest: bytes = b""
-    end: int = -1
-    """The token that ends a document; -1 if the file does not state it."""
-    hides: bool = False
-    """Whether tokens may be hidden from the loss."""
+    end: int = -1  # the token that ends a document; -1 if the file does not state it
+    hides: bool = False  # whether tokens may be hidden from the loss
 
 
 def width_of(size: int) -> int:

@@ -22,18 +22,8 @@ from meshwise.workers.trainer.contract.settings import (
     TRACKERS,
 )
 
-LAYOUT = "Layout"
-TRAINING = "Training"
-FINETUNE = "Fine-tuning"
-DATA = "Data"
-FAILURES = "Failures"
-MACHINES = "Several machines (detected under Slurm, Kubernetes and torchrun)"
-MONITORING = "Monitoring"
-
-DEFAULT = "llama-debug"
-"""Model of a run that names none."""
-STEPS, SHORT = 40, 8
-"""Steps of a run, and of each short run of --sweep and --report."""
+DEFAULT = "llama-debug"  # model of a run that names none
+STEPS, SHORT = 40, 8  # steps of a run, and of each short run of --sweep and --report
 AXES = ("dp_replicate", "dp_shard", "tp", "pp", "cp", "ep", "mbs", "vpp", "zero", "schedule", "recompute")
 """Fields that set an axis of the layout."""
 _SINGLE = (
@@ -106,116 +96,76 @@ class TrainRun(Ask):
     verb: ClassVar[str] = "run"
 
     # fmt: off
-    what: str = asked(default="", converter=TEXT, kw_only=False, complete="models", shown=DEFAULT,
-        help="To train: a plan.json of 'meshwise plan', or a model as for plan. To serve: a plan.json of 'meshwise serve', or a .gguf.")
-    batch: str | int = asked(default=0, converter=_BATCH,
-                             help="Sequences per step (8), sequences x length (8x2048) or tokens (4M).", shown="the plan's, 8")
-    seq: int = asked(default=0, converter=LENGTH, help="Sequence length.", shown="the plan's, 64")
-    steps: int = asked(default=0, converter=whole(1, 10**9), help="Steps to train.",
-                       shown=f"{STEPS}; {SHORT} in each run of a sweep")
-    device: str = asked(default="", converter=choice(*DEVICES), help="Device.", shown="cuda if there is a GPU")
-    on: str = asked(default="", converter=TEXT, help="This machine as a cluster, to predict with: 1x8xh200.",
-                    shown="the plan's, or detected", complete="clusters")
-    checkpoint_every: int = asked(default=0, converter=whole(0, 10**9),
-        help="Steps between checkpoints. A run resumes from the newest one in its folder, in any layout.")
-    save: bool = asked(default=False, converter=FLAG, help="Write the weights as HF safetensors at the end.")
-    sweep: str | None = asked(default=None, converter=_SWEEP,
-                              help="Measure combinations of axes, batch, seq and compile: 'mbs=1,2 tp=1,2'.")
-    out: str = asked(default="run", converter=TEXT, help="Folder of the run.")
-    dry_run: bool = asked(default=False, converter=FLAG,
-                          help="Print the command, and the shards or memory per device; start nothing.")
+    what: str = asked(default="", converter=TEXT, kw_only=False)
+    batch: str | int = asked(default=0, converter=_BATCH)
+    seq: int = asked(default=0, converter=LENGTH)
+    steps: int = asked(default=0, converter=whole(1, 10**9), shown=f"{STEPS}; {SHORT} in each run of a sweep")
+    device: str = asked(default="", converter=choice(*DEVICES))
+    on: str = asked(default="", converter=TEXT)
+    checkpoint_every: int = asked(default=0, converter=whole(0, 10**9))
+    save: bool = asked(default=False, converter=FLAG)
+    sweep: str | None = asked(default=None, converter=_SWEEP)
+    out: str = asked(default="run", converter=TEXT)
+    dry_run: bool = asked(default=False, converter=FLAG)
 
-    dp_replicate: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["dp_replicate"].help, group=LAYOUT)
-    dp_shard: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["dp_shard"].help, group=LAYOUT)
-    tp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["tp"].help, group=LAYOUT)
-    pp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["pp"].help, group=LAYOUT)
-    cp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["cp"].help, group=LAYOUT)
-    ep: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["ep"].help, group=LAYOUT)
-    mbs: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["mbs"].help, group=LAYOUT)
-    vpp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["vpp"].help, group=LAYOUT)
-    zero: int | None = asked(default=None, converter=optional(whole(2, 3)), shown="3", group=LAYOUT,
+    dp_replicate: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["dp_replicate"].help)
+    dp_shard: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["dp_shard"].help)
+    tp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["tp"].help)
+    pp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["pp"].help)
+    cp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["cp"].help)
+    ep: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["ep"].help)
+    mbs: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["mbs"].help)
+    vpp: int | None = asked(default=None, converter=_AXIS, help=BY_NAME["vpp"].help)
+    zero: int | None = asked(default=None, converter=optional(whole(2, 3)),
                              help=f"{BY_NAME['zero'].help} 2 keeps gathered weights until the backward pass.")
-    schedule: str = asked(default="", converter=choice(*SCHEDULES), help=BY_NAME["schedule"].help, shown="1f1b", group=LAYOUT)
-    recompute: str = asked(default="", converter=choice(*RECOMPUTE), help=BY_NAME["recompute"].help, shown="none", group=LAYOUT)
+    schedule: str = asked(default="", converter=choice(*SCHEDULES), help=BY_NAME["schedule"].help)
+    recompute: str = asked(default="", converter=choice(*RECOMPUTE), help=BY_NAME["recompute"].help)
 
-    lr: float | None = asked(default=None, converter=optional(number(0, 1e6)), help="Peak learning rate.",
-                             shown="by model size: 3e-4 at 7B", group=TRAINING)
-    warmup: int | None = asked(default=None, converter=optional(whole(0, 10**9)), help="Steps of the linear warm-up.",
-                               shown="by model size and steps", group=TRAINING)
-    lr_schedule: str = asked(default="cosine", converter=choice(*LR_SCHEDULES), group=TRAINING,
-        help="After the warm-up: a cosine down to a tenth, constant until a last fifth that falls to zero (wsd), or linear to zero.")
-    clip: float = asked(default=1.0, converter=number(1e-9, 1e9), help="Largest norm of the gradient.", group=TRAINING)
-    weight_decay: float = asked(default=0.1, converter=number(0, 1e3),
-                                help="Weight decay of matrices; norms and biases have none.", group=TRAINING)
-    seed: int = asked(default=0, converter=whole(0, 10**10), help="Seed of the weights and of the data order.", group=TRAINING)
-    precision: str = asked(default="", converter=choice(*PRECISIONS), help="Precision of matrix products.",
-                           shown="bf16 on GPUs, fp32 on CPUs", group=TRAINING)
-    moments: str = asked(default="", converter=choice(*MOMENTS), shown="fp32", group=TRAINING,
-                         help="Format of AdamW's two moments; bf16 takes 4 bytes less per parameter, on one GPU.")
-    compile: bool | None = asked(default=None, converter=optional(FLAG), help="Compile blocks with torch.compile.",
-                                 shown="on GPUs", group=TRAINING)
-    graph: bool = asked(default=True, converter=FLAG, help="Replay a step on one GPU as a CUDA graph.", shown="yes",
-                        group=TRAINING)
-    weights: str = asked(default="", converter=TEXT, help="HF safetensors to start from, a file or a folder.", shown="random",
-                         group=TRAINING)
+    lr: float | None = asked(default=None, converter=optional(number(0, 1e6)))
+    warmup: int | None = asked(default=None, converter=optional(whole(0, 10**9)))
+    lr_schedule: str = asked(default="cosine", converter=choice(*LR_SCHEDULES))
+    clip: float = asked(default=1.0, converter=number(1e-9, 1e9))
+    weight_decay: float = asked(default=0.1, converter=number(0, 1e3))
+    seed: int = asked(default=0, converter=whole(0, 10**10))
+    precision: str = asked(default="", converter=choice(*PRECISIONS))
+    moments: str = asked(default="", converter=choice(*MOMENTS))
+    compile: bool | None = asked(default=None, converter=optional(FLAG))
+    graph: bool = asked(default=True, converter=FLAG)
+    weights: str = asked(default="", converter=TEXT)
 
-    finetune: str = asked(default="", converter=_FINETUNE, shown="every weight is trained", group=FINETUNE,
-                          help="lora:16, dora:16, qlora:16, each with targets such as :q_proj,v_proj; freeze:LAYERS; or full.")
-    lora_alpha: float | None = asked(default=None, converter=optional(number(1e-6, 1e6)),
-                                     help="Adapters are scaled by alpha / rank.", shown="twice the rank", group=FINETUNE)
-    lora_dropout: float = asked(default=0.0, converter=number(0, 0.99),
-                                help="Dropout of the adapters' inputs; their products are then not joined.", group=FINETUNE)
-    adapter: str = asked(default="", converter=TEXT, help="Folder with an adapter in PEFT's format to start from.",
-                         shown="a new one", group=FINETUNE)
-    merge: bool = asked(default=False, converter=FLAG, help="Write the weights with the adapters added to them at the end.",
-                        group=FINETUNE)
+    finetune: str = asked(default="", converter=_FINETUNE)
+    lora_alpha: float | None = asked(default=None, converter=optional(number(1e-6, 1e6)))
+    lora_dropout: float = asked(default=0.0, converter=number(0, 0.99))
+    adapter: str = asked(default="", converter=TEXT)
+    merge: bool = asked(default=False, converter=FLAG)
 
-    data: str = asked(default="", converter=TEXT, shown="embedded text", group=DATA,
-        help="Text or conversations (.txt, .jsonl, .parquet) or token files (.tokens, .bin): a file, a folder or a quoted pattern.")
-    train_on: str = asked(default="", converter=choice("", "answers", "all"), help="Tokens of conversations that have a loss.",
-                          shown="answers", group=DATA)
-    tokenizer: str = asked(default="", converter=TEXT,
-                           help="bytes, HF's tokenizer.json or its folder, or bpe:N to learn N tokens.",
-                           shown="bytes; with --finetune, the one beside the weights", group=DATA)
-    text_key: str = asked(default="", converter=TEXT, help="Key or column of the text in .jsonl and .parquet.", shown="text",
-                          group=DATA)
+    data: str = asked(default="", converter=TEXT)
+    train_on: str = asked(default="", converter=choice("", "answers", "all"))
+    tokenizer: str = asked(default="", converter=TEXT)
+    text_key: str = asked(default="", converter=TEXT)
 
-    pack: bool = asked(default=False, converter=FLAG,
-        help="Keep documents apart: no token attends across the end of its document. Conversations then share sequences.", group=DATA)
-    eval_data: str = asked(default="", converter=TEXT, help="Text or token files of the validation loss, read like --data.",
-                           group=DATA)
-    eval_every: int = asked(default=0, converter=whole(0, 10**9), help="Steps between validation losses.",
-                            shown="after the last step", group=DATA)
+    pack: bool = asked(default=False, converter=FLAG)
+    eval_data: str = asked(default="", converter=TEXT)
+    eval_every: int = asked(default=0, converter=whole(0, 10**9))
 
-    keep: int = asked(default=3, converter=whole(1), help="Checkpoints to keep.", group=FAILURES)
-    max_restarts: int | None = asked(default=None, converter=optional(whole(0)), help="Restarts after a lost rank.",
-                                     shown="3 with checkpoints, else 0", group=FAILURES)
-    timeout: float = asked(default="10min", converter=TIME,
-                           help="End the run after this long without progress, and name the slowest rank.", group=FAILURES)
-    on_nan: str = asked(default="stop", converter=choice(*ON_NAN),
-                        help="When loss or gradient is NaN or infinite: stop, or skip the step.", group=FAILURES)
+    keep: int = asked(default=3, converter=whole(1))
+    max_restarts: int | None = asked(default=None, converter=optional(whole(0)))
+    timeout: float = asked(default="10min", converter=TIME)
+    on_nan: str = asked(default="stop", converter=choice(*ON_NAN))
 
-    launcher: str = asked(default="", converter=choice("", "slurm"), flag="--with", group=MACHINES, shown="start here",
-                          help="slurm: submit the plan with sbatch, follow its log, and end with the measured row.")
-    nodes: str | int = asked(default="", converter=_NODES, flag="--nodes,--nnodes", group=MACHINES,
-        help="Number of machines; MIN:MAX goes on with fewer when some are lost, in a layout planned for them.")
-    node_rank: int | None = asked(default=None, converter=optional(whole(0)), help="Rank of this machine, from 0.",
-                                  group=MACHINES)
-    rendezvous: str = asked(default="", converter=TEXT, flag="--rendezvous,--rdzv-endpoint", help="HOST:PORT of node 0.",
-                            group=MACHINES)
+    launcher: str = asked(default="", converter=choice("", "slurm"))
+    nodes: str | int = asked(default="", converter=_NODES)
+    node_rank: int | None = asked(default=None, converter=optional(whole(0)))
+    preflight: bool = asked(default=False, converter=FLAG)
+    rendezvous: str = asked(default="", converter=TEXT)
 
-    report: bool = asked(default=False, converter=FLAG, help="Report every rank, and short runs at several sequence lengths.",
-                         group=MONITORING)
-    report_lengths: str = asked(default="", converter=TEXT, help="Sequence lengths of --report.", shown="128,512,1024,2048",
-                                group=MONITORING)
-    tensorboard: bool = asked(default=False, converter=FLAG, help="Write curves for TensorBoard.", group=MONITORING)
-    track: str = asked(default="", converter=_TRACK, help="Send curves to wandb or trackio, if installed; both: wandb,trackio.",
-                       group=MONITORING)
-    metrics_file: str = asked(default="", converter=TEXT, help="File with the latest values for Prometheus' textfile collector.",
-                              group=MONITORING)
-    profile: str = asked(default="", converter=_PROFILE, help="Trace these steps of rank 0 with torch's profiler.",
-                         group=MONITORING)
-    memory_snapshot: bool = asked(default=False, converter=FLAG, help="Record the history of GPU memory.", group=MONITORING)
+    report: bool = asked(default=False, converter=FLAG)
+    report_lengths: str = asked(default="", converter=TEXT)
+    tensorboard: bool = asked(default=False, converter=FLAG)
+    track: str = asked(default="", converter=_TRACK)
+    metrics_file: str = asked(default="", converter=TEXT)
+    profile: str = asked(default="", converter=_PROFILE)
+    memory_snapshot: bool = asked(default=False, converter=FLAG)
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -277,17 +227,14 @@ class GenerateAsk(Ask):
     verb: ClassVar[str] = "generate"
 
     # fmt: off
-    model: str = asked(default="", converter=TEXT, help="The trained model, as for run.", complete="models", kw_only=False)
-    weights: str = asked(default="", converter=TEXT,
-                         help="HF safetensors, a file or a folder, such as weights/ of a run with --save.")
-    prompt: str = asked(default="", converter=TEXT, help="Text to continue.")
-    tokenizer: str = asked(default="", converter=TEXT, help="bytes, or HF's tokenizer.json or its folder.",
-                           shown="next to the weights, or bytes")
-    tokens: int = asked(default=64, converter=whole(), help="Tokens to generate.")
-    temperature: float = asked(default=0.0, converter=number(0, 1e6),
-                               help="0 takes the most likely token, 1 samples by probability.", shown="0")
-    seed: int = asked(default=0, converter=whole(0, 10**10), help="Seed of the samples.")
-    device: str = asked(default="", converter=choice(*DEVICES), help="Device.", shown="cuda if there is a GPU")
-    text: str = asked(default="", converter=TEXT, flag="--eval", help="Compute the loss of this text file instead.")
-    seq: int = asked(default=2048, converter=LENGTH, help="With --eval: tokens per piece.")
+    model: str = asked(default="", converter=TEXT, kw_only=False)
+    weights: str = asked(default="", converter=TEXT)
+    prompt: str = asked(default="", converter=TEXT)
+    tokenizer: str = asked(default="", converter=TEXT)
+    tokens: int = asked(default=64, converter=whole())
+    temperature: float = asked(default=0.0, converter=number(0, 1e6))
+    seed: int = asked(default=0, converter=whole(0, 10**10))
+    device: str = asked(default="", converter=choice(*DEVICES))
+    text: str = asked(default="", converter=TEXT)
+    seq: int = asked(default=2048, converter=LENGTH)
     # fmt: on

@@ -4,9 +4,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwise.plan.ask import EnergyAsk
 from meshwise.plan.train.choice import Choice
-from meshwise.plan.train.energy import PRODUCTS, trained
 from meshwise.run.callbacks import Progress, Say
 from meshwise.run.meter import Meter, Metered
 from meshwise.run.train import hosts, launch, processes
@@ -24,12 +22,9 @@ from meshwise.workers.trainer.contract.settings import Settings
 class Attempt:
     """How the workers of this node ended."""
 
-    code: int
-    """Exit code."""
-    stopped: bool
-    """Whether a signal to this launcher stopped them."""
-    measured: Measured | None
-    """Their measurements; None on nodes that do not report, or if no step was done."""
+    code: int  # exit code
+    stopped: bool  # whether a signal to this launcher stopped them
+    measured: Measured | None  # their measurements; None on nodes that do not report, or if no step was done
 
 
 def with_prediction(ready: Launch) -> tuple[Launch, Choice | None]:
@@ -53,38 +48,30 @@ def write(ready: Launch, out: Path, say: Say) -> Launch:
 
 
 def run(ready: Launch, out: Path, say: Say, progress: Progress | None, watch: Watch | None = None) -> Attempt:
-    """Start the workers of this node with the settings in `out`, and wait for their end. They start again when a cut link to node 0
-    is back."""
+    """Start the workers of this node with the settings in `out`, again when a cut link to node 0 is back, and wait for their end."""
     hosts.wait_for_node_0(ready.hosts, say)
     started, before = time.time(), len(read_rows(out / "measurement.jsonl"))
     (out / "failure.json").unlink(missing_ok=True)
     command, environment = launch.command(ready, out / "config.json"), processes.environment(ready)
     left = ready.max_restarts
-    with Meter() as meter:
+    with Meter(devices=ready.processes_here) as meter:
         while True:
             code, stopped = processes.follow(command, environment, ready.settings.steps, say, progress, watch)
             if code != CUT_OFF or stopped or not left or not hosts.comes_back(ready.hosts, say):
                 break
             left -= 1
     if meter.metered and code == 0:
-        say(power_line(ready, meter.metered))
-    return Attempt(code, stopped, comparison.read(ready.settings, out, started, before) if ready.hosts.rank == 0 else None)
+        say(power_line(meter.metered))
+    measured = comparison.read(ready.settings, out, started, before) if ready.hosts.rank == 0 else None
+    return Attempt(code, stopped, comparison.with_power(measured, meter) if measured else None)
 
 
-def power_line(ready: Launch, metered: Metered) -> str:
-    """Return what the devices of this node drew from start to end, beside the prediction for a step."""
-    line = (
-        f"power of this node's devices: {metered.watts:,.0f} W on average over {metered.seconds:.0f} s, start included, "
-        f"{metered.joules / 3.6e6:.3g} kWh by {metered.meter}"
+def power_line(metered: Metered) -> str:
+    """Return what the devices of this node drew from start to end; the report has their power in a step."""
+    return (
+        f"energy of this node's devices: {metered.joules / 3.6e6:.3g} kWh by {metered.meter}, {metered.watts:,.0f} W on average over "
+        f"{metered.seconds:.0f} s, start included"
     )
-    best = ready.predicted() if ready.on and ready.settings.device != "cpu" else None
-    if best is None:
-        return line
-    products = sum(best.time.get(name, 0.0) for name in PRODUCTS)
-    rate = min(1.0, best.mfu * best.step / products) if products else 0.0
-    chip, own = ready.question().chip, ready.processes_here
-    found = trained(EnergyAsk(), chip, own, own, best.time, rate, None)
-    return f"{line}; {found.watts:,.0f} W predicted in a step" if found else line
 
 
 def _announcement(ready: Launch) -> list[str]:

@@ -1,14 +1,9 @@
-"""A dry run: the command, the layout, and the shapes and memory of the weights on each rank, without torch and without processes.
-
-The shards are computed from the shapes in HF's config.json, by the rules that the trainer applies with torch: tensor parallelism cuts a
-weight along its outputs or its inputs (arXiv:1909.08053), then FSDP cuts dimension 0 over the shards. A test compares both.
-"""
+"""A dry run, without torch: the command, layout, and each rank's weights, cut by tp (arXiv:1909.08053), then dimension 0 by FSDP."""
 
 import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from meshwise.cost.axes import layout_name
@@ -27,10 +22,8 @@ OUTPUTS = (
     "lm_head",
 )  # fmt: skip
 """Modules that tensor parallelism cuts along dimension 0: outputs of a linear layer, rows of an embedding."""
-INPUTS = ("o_proj", "down_proj")
-"""Modules that tensor parallelism cuts along dimension 1, their inputs."""
-HEAD_GAINS = ("q_norm", "k_norm")
-"""Norms that it cuts like the heads, if they are over all heads together."""
+INPUTS = ("o_proj", "down_proj")  # modules that tensor parallelism cuts along dimension 1, their inputs
+HEAD_GAINS = ("q_norm", "k_norm")  # norms that it cuts like the heads, if they are over all heads together
 
 
 @dataclass(frozen=True)
@@ -61,14 +54,12 @@ class Stage:
 class DryRun:
     """A run that was not started."""
 
-    commands: tuple[str, ...]
-    """The command to type on each machine, and the command that it starts."""
+    commands: tuple[str, ...]  # the command to type on each machine, and the command that it starts
     nodes: int
     layout: str
     settings: Settings
     stages: tuple[Stage, ...]
-    memory: dict[str, float]
-    """Predicted bytes of the fullest device by kind; empty if the chip is not in the catalogue."""
+    memory: dict[str, float]  # predicted bytes of the fullest device by kind; empty if the chip is not in the catalogue
     capacity: float
 
 
@@ -91,12 +82,8 @@ def _commands(run: TrainRun, ready: Launch) -> Iterator[str]:
     nodes = ready.hosts.nodes
     again = replace(run, dry_run=False, nodes=nodes, node_rank=None, rendezvous=ready.hosts.rendezvous)
     yield again.command("--node-rank", "NODE_RANK")
-    yield f"which starts: {shlex.join(_node_command(ready, file))}"
-
-
-def _node_command(ready: Launch, file: Path) -> list[str]:
-    """Return the command of any node; the addresses in it are only known when the run starts."""
-    return launch.agent_command(ready, hosts.placeholder_options(ready.hosts), file)
+    # the addresses in it are only known when the run starts
+    yield f"which starts: {shlex.join(launch.agent_command(ready, hosts.placeholder_options(ready.hosts), file))}"
 
 
 # Shards.

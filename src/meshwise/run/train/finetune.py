@@ -24,7 +24,8 @@ def finetune_of(run: TrainRun, values: dict[str, Any], name: str) -> FinetuneMet
         finetune = _continued(run, finetune, values, name)
     elif finetune.adapts:
         finetune = replace(finetune, alpha=float(run.lora_alpha or 2 * finetune.rank))
-    given = [flag for flag, used in _options(run).items() if used]
+    options = {"--lora-alpha": bool(run.lora_alpha), "--lora-dropout": bool(run.lora_dropout), "--merge": run.merge}
+    given = [flag for flag, used in options.items() if used]
     if given and not finetune.adapts:
         raise UserError(f"{given[0]} applies to adapters: give --finetune lora:RANK, dora:RANK or qlora:RANK with it")
     if finetune.adapts and run.save:
@@ -35,10 +36,6 @@ def finetune_of(run: TrainRun, values: dict[str, Any], name: str) -> FinetuneMet
     if problem := problem_of(values, finetune):
         raise UserError(f"--finetune {run.finetune or finetune.method}: {problem}")
     return finetune
-
-
-def _options(run: TrainRun) -> dict[str, bool]:
-    return {"--lora-alpha": bool(run.lora_alpha), "--lora-dropout": bool(run.lora_dropout), "--merge": run.merge}
 
 
 def _asked(run: TrainRun) -> FinetuneMethod:

@@ -12,8 +12,7 @@ from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import PREDICTED_COLUMNS, Step, median_seconds, rates, read_rows, read_steps
 from meshwise.workers.trainer.contract.settings import Settings
 
-MAX_SILENT_SECONDS = 120.0
-"""Seconds without a step after which an unfinished run counts as stopped."""
+MAX_SILENT_SECONDS = 120.0  # seconds without a step after which an unfinished run counts as stopped
 STEPS, MEASURED = "steps.jsonl", "measurement.jsonl"
 
 
@@ -24,10 +23,8 @@ class RunFolder:
     name: str
     settings: Settings
     steps: tuple[Step, ...]
-    row: dict[str, Any]
-    """Its last row of measurement.jsonl; empty until it ends."""
-    stopped: str
-    """Reason of a failure; '' if the run succeeded."""
+    row: dict[str, Any]  # its last row of measurement.jsonl; empty until it ends
+    stopped: str  # reason of a failure; '' if the run succeeded
     running: bool
 
     @property

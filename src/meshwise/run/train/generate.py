@@ -20,20 +20,16 @@ from meshwise.run.text.tokenizer import Tokenizer
 from meshwise.run.train import launch
 from meshwise.run.train.ask import GenerateAsk
 
-MAX_TEXT_BYTES = 1 << 28
-"""Bytes of a text to evaluate, at most."""
+MAX_TEXT_BYTES = 1 << 28  # bytes of a text to evaluate, at most
 
 
 @dataclass(frozen=True)
 class Generated:
     """Generated text, or the loss of a text."""
 
-    text: bytes = b""
-    """The prompt and its continuation."""
-    loss: float | None = None
-    """Mean cross-entropy per token of `--eval`, in nats."""
-    tokens: int = 0
-    """Number of tokens that were generated, or over which the loss is the mean."""
+    text: bytes = b""  # the prompt and its continuation
+    loss: float | None = None  # mean cross-entropy per token of `--eval`, in nats
+    tokens: int = 0  # number of tokens that were generated, or over which the loss is the mean
 
 
 def generate(ask: GenerateAsk, *, say: Say = ignore) -> Generated:

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import FrameType
 
@@ -16,18 +17,13 @@ from meshwise.run.callbacks import Say
 from meshwise.run.children import handle_signals
 from meshwise.workers.trainer.contract.process.stop import stop_signals
 
-DEFAULT_PORT = 29500
-"""Default port of the rendezvous: torchrun's default for a master."""
+DEFAULT_PORT = 29500  # default port of the rendezvous: torchrun's default for a master
 NODE_RANGE = re.compile(r"([0-9]{1,6})(?::([0-9]{1,6}))?", re.ASCII)
-PLACEHOLDER = f"NODE_0:{DEFAULT_PORT}"
-"""Stands for the rendezvous in a dry run."""
-JOIN_SECONDS = 600
-"""Seconds that nodes wait for each other, at the start and after losing one."""
-QUIET_SECONDS = 2.0
-"""Seconds of waiting before a line is printed: users do not start all nodes at the same moment."""
+PLACEHOLDER = f"NODE_0:{DEFAULT_PORT}"  # stands for the rendezvous in a dry run
+JOIN_SECONDS = 600  # seconds that nodes wait for each other, at the start and after losing one
+QUIET_SECONDS = 2.0  # seconds of waiting before a line is printed: users do not start all nodes at the same moment
 
-ANSWERS, REFUSED, UNREACHED = "answers", "refused", "unreached"
-"""What a connection to a node finds."""
+ANSWERS, REFUSED, UNREACHED = "answers", "refused", "unreached"  # what a connection to a node finds
 
 
 @dataclass(frozen=True)
@@ -36,14 +32,11 @@ class Hosts:
 
     nodes: int = 1
     rank: int = 0
-    rendezvous: str = ""
-    """HOST:DEFAULT_PORT on node 0; '' for one machine."""
+    rendezvous: str = ""  # HOST:DEFAULT_PORT on node 0; '' for one machine
     worker: Mapping[str, str] = field(default_factory=dict[str, str])
     """Variables of this worker, if another program started every worker; empty if this process starts them."""
-    least: int = 0
-    """Nodes with which an elastic run goes on, at least; 0 if it needs all."""
-    labels: tuple[int, ...] = ()
-    """Ranks of the nodes as the user numbered them, if some are missing."""
+    least: int = 0  # nodes with which an elastic run goes on, at least; 0 if it needs all
+    labels: tuple[int, ...] = ()  # ranks of the nodes as the user numbered them, if some are missing
 
 
 def node_range(text: str) -> tuple[int, int]:
@@ -138,10 +131,8 @@ def _from_slurm(e: Mapping[str, str], devices: int) -> Hosts:
     nodes = _number(e, "SLURM_STEP_NUM_NODES", e.get("SLURM_NNODES", "1"))
     tasks = _number(e, "SLURM_STEP_NUM_TASKS", e.get("SLURM_NTASKS", str(nodes)))
     listed = e.get("SLURM_STEP_NODELIST") or e.get("SLURM_JOB_NODELIST", "")
-    master, port = (
-        first_host(listed) or e.get("SLURM_LAUNCH_NODE_IPADDR", ""),
-        DEFAULT_PORT + _number(e, "SLURM_JOB_ID", "0") % 1000,
-    )
+    master = first_host(listed) or e.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    port = DEFAULT_PORT + _number(e, "SLURM_JOB_ID", "0") % 1000
     if tasks == nodes:
         return _nodes_at(nodes, _number(e, "SLURM_NODEID", "0"), f"{master}:{port}")
     if tasks != devices:
@@ -193,8 +184,7 @@ def interface_of(address: str) -> str:
 
 
 def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of workers: rendezvous and network interface, of one machine the loopback. Variables that are set
-    stay."""
+    """Return the workers' environment variables of rendezvous and network interface (one machine: loopback), unless they are set."""
     if hosts.worker:
         return {}
     if not hosts.rendezvous:
@@ -205,9 +195,8 @@ def network(hosts: Hosts, environment: Mapping[str, str]) -> dict[str, str]:
         "MESHWISE_NODES": str(hosts.nodes),
         "MESHWISE_NODE_LABELS": " ".join(map(str, hosts.labels)),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # with it, a restarted node would wait for an address that is published only once
+        "TORCH_CPP_LOG_LEVEL": environment.get("TORCH_CPP_LOG_LEVEL", "FATAL"),  # C++ frames of torch are reported in words
     }
-    if "TORCH_CPP_LOG_LEVEL" not in environment:
-        variables["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # what torch reports in C++ frames is reported in words
     return variables | _sockets(interface_of(address_towards(hosts.rendezvous)), environment)
 
 
@@ -247,13 +236,8 @@ def wait_for_node_0(hosts: Hosts, say: Say, patience: float = JOIN_SECONDS) -> N
         _check_free(hosts.rendezvous, int(port))
         return
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise DoesNotFit(
-            f"{signal.Signals(number).name} while waiting for {first} at {hosts.rendezvous}: stopped, nothing was started"
-        )
-
     begun, reported = time.monotonic(), False
-    with handle_signals(stop, *stop_signals()):
+    with _stopped(f"{first} at {hosts.rendezvous}: stopped, nothing was started"):
         while _connected(host.strip("[]"), int(port)) != ANSWERS:
             waited = time.monotonic() - begun
             if waited > patience:
@@ -269,19 +253,22 @@ def comes_back(hosts: Hosts, say: Say, patience: float = JOIN_SECONDS) -> bool:
     host, _, port = hosts.rendezvous.rpartition(":")
     first = f"node {hosts.labels[0] if hosts.labels else 0} at {hosts.rendezvous}"
     say(f"{first} could not be reached: waiting for the link, up to {patience:g} s")
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise DoesNotFit(
-            f"{signal.Signals(number).name} while waiting for the link to {first}: stopped; node 0 has what was saved"
-        )
-
     until = time.monotonic() + patience
-    with handle_signals(stop, *stop_signals()):
+    with _stopped(f"the link to {first}: stopped; node 0 has what was saved"):
         while (found := _connected(host.strip("[]"), int(port))) == UNREACHED and time.monotonic() < until:
             time.sleep(0.5)
     if found == ANSWERS:
         say(f"{first} answers again: starting the workers of this node")
     return found == ANSWERS
+
+
+def _stopped(waiting: str) -> AbstractContextManager[None]:
+    """Have a signal end a wait, in words."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise DoesNotFit(f"{signal.Signals(number).name} while waiting for {waiting}")
+
+    return handle_signals(stop, *stop_signals())
 
 
 def _connected(host: str, port: int) -> str:

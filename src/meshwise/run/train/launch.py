@@ -35,10 +35,8 @@ if TYPE_CHECKING:
     from meshwise.run.train.data import Text
 
 BATCH, SEQ = 8, 64
-MAX_RESTARTS = 3
-"""Restarts of the workers, where there are checkpoints to resume from."""
-MAX_PROCESSES_PER_CORE = 4
-"""Most processes per CPU core: more would wait for each other for minutes."""
+MAX_RESTARTS = 3  # restarts of the workers, where there are checkpoints to resume from
+MAX_PROCESSES_PER_CORE = 4  # most processes per CPU core: more would wait for each other for minutes
 STATE, FROZEN, QUANTIZED = 16, 4, 1
 """Bytes per parameter: weight, gradient and AdamW's two moments, all float32; a frozen weight in float32; one in nf4, with its copy while
 it is used. Training on a CPU holds at least this."""
@@ -62,14 +60,10 @@ class Launch:
 
     settings: Settings
     model: Model
-    on: str
-    """The cluster in words; '' if the chip is not in the catalogue."""
-    assumed: bool = field(default=False, kw_only=True)
-    """Whether the network between nodes is an assumption."""
-    text: "Text | None" = None
-    """The data; None is the embedded text as bytes."""
-    eval_text: "Text | None" = None
-    """The data of the validation loss, if there is one."""
+    on: str  # the cluster in words; '' if the chip is not in the catalogue
+    assumed: bool = field(default=False, kw_only=True)  # whether the network between nodes is an assumption
+    text: "Text | None" = None  # the data; None is the embedded text as bytes
+    eval_text: "Text | None" = None  # the data of the validation loss, if there is one
     hosts: Hosts = field(default_factory=Hosts)
     max_restarts: int = 0
 

@@ -1,7 +1,4 @@
-"""One run at a time in a folder: `.lock`, held by the launcher and its agent, and no worker left of the run before.
-
-Where locks do not reach other hosts, the launcher's heartbeat in `.lock` tells whether a run on another host is alive.
-"""
+"""One run at a time in a folder: `.lock`, with a heartbeat where locks do not reach other hosts, and no worker left of the run before."""
 
 import fcntl
 import json
@@ -20,14 +17,11 @@ from meshwise.run.train.launch import Launch
 from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.process.lease import LOCK, WORKERS, describe, open_lock
 
-HEARTBEAT_SECONDS = 3.0
-"""Seconds between heartbeats in `.lock`."""
-LEASE_SECONDS = 4 * HEARTBEAT_SECONDS
-"""Seconds without a heartbeat after which a run on another host counts as gone."""
+HEARTBEAT_SECONDS = 3.0  # seconds between heartbeats in `.lock`
+LEASE_SECONDS = 4 * HEARTBEAT_SECONDS  # seconds without a heartbeat after which a run on another host counts as gone
 ENDING_SECONDS = 30.0
 """Seconds to wait for workers of an earlier run to end: those whose store or peers are gone notice within a few."""
-QUIET_SECONDS = 1.0
-"""Seconds of waiting before a line is printed."""
+QUIET_SECONDS = 1.0  # seconds of waiting before a line is printed
 
 _held: list[int] = []
 
@@ -39,13 +33,11 @@ def descriptors() -> tuple[int, ...]:
 
 @contextmanager
 def lock(out: Path, ready: Launch | None = None, say: Say = ignore) -> Generator[None]:
-    """Lock a folder while the block runs. With several nodes, or workers that another program started, only the first one locks it:
-    no worker of the others writes anything before they have met.
-    """
+    """Lock a folder while the block runs; of several nodes, or workers that another program started, only the first one locks it."""
     if ready and (ready.hosts.rank or int(ready.hosts.worker.get("RANK", "0"))):
         yield
         return
-    _refuse_links(out)
+    refuse_links(out)
     handle = _open(out)
     over = threading.Event()
     try:
@@ -69,7 +61,7 @@ def lock(out: Path, ready: Launch | None = None, say: Say = ignore) -> Generator
         os.close(handle)
 
 
-def _refuse_links(out: Path) -> None:
+def refuse_links(out: Path) -> None:
     """Refuse a folder with links to files: a run writes into its own files, and a folder that somebody packed may link them elsewhere."""
     try:
         entries = list(os.scandir(out))
@@ -81,12 +73,8 @@ def _refuse_links(out: Path) -> None:
 
 
 def _take(handle: int, out: Path, say: Say) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _taken(out, handle) from None
-    except OSError:
-        pass  # a file system without locks
+    if not _alone(handle):
+        raise _taken(out, handle)
     holder = _description(handle)
     if "beat" not in holder or holder.get("host") == socket.gethostname():
         return  # released, or of this host, where a lock is all that counts
@@ -133,7 +121,7 @@ def wait_for_workers(out: Path, say: Say = ignore) -> None:
 
 
 def _alone(handle: int) -> bool:
-    """Return whether no worker holds a share of the lock."""
+    """Lock a file; return whether no other run, or worker with a share of the lock, holds it."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

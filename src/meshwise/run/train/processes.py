@@ -20,12 +20,11 @@ from meshwise.run.children import end_tree, handle_signals, with_parent
 from meshwise.run.scratch import ScratchFile
 from meshwise.run.train import hosts, launch, lock, secrets
 from meshwise.run.train.launch import Launch
+from meshwise.workers.secret import SECRET
 from meshwise.workers.trainer.contract.process.kill_points import reach
-from meshwise.workers.trainer.contract.process.secret import SECRET
 from meshwise.workers.trainer.contract.process.stop import STOP_FILE, stop_signals
 
-Watch = Callable[[], str]
-"""Returns why the workers should stop after the current step, END to end them at once, or ''."""
+Watch = Callable[[], str]  # returns why the workers should stop after the current step, END to end them at once, or ''
 END = "end"
 STEP = re.compile(r"step +(\d+)/\d+ ")
 
@@ -59,11 +58,7 @@ def follow(
     command: Sequence[str], environment: Mapping[str, str], steps: int, say: Say, progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[int, bool]:  # fmt: skip
-    """Run a command to its end; return its exit code, and whether a signal stopped it.
-
-    Workers print to the standard output of this process. With `progress`, or in a notebook, which replaces sys.stdout, their lines go to
-    `say` instead.
-    """
+    """Run a command; return its exit code and whether a signal stopped it; with `progress` or in a notebook, its lines go to `say`."""
     if progress is None and sys.stdout is sys.__stdout__:
         return supervise(command, environment, watch=watch)
     update, say = ignore_broken_pipe(progress or ignore), ignore_broken_pipe(say)
@@ -99,12 +94,7 @@ def supervise(
     command: Sequence[str], environment: Mapping[str, str], read: Callable[["subprocess.Popen[str]"], None] | None = None,
     watch: Watch | None = None, **streams: Any,
 ) -> tuple[int, bool]:  # fmt: skip
-    """Return the exit code of a command, and whether a signal stopped it. It runs in its own session: a terminal's Ctrl-C only reaches this
-    process.
-
-    `streams` say where its output goes; `read` reads it if that is a pipe. `watch` is called about twice a second, and may ask it to stop
-    or end it.
-    """
+    """Return the exit code of a command in its own session, and whether a signal stopped it; `watch`, called often, may end it."""
     asked = False
     with ScratchFile() as stop:
         process = subprocess.Popen(

@@ -17,8 +17,7 @@ class Lengths:
 
     outcomes: "tuple[Outcome, ...]"
     refused: "tuple[Point, ...]"
-    same_tokens: bool
-    """Whether a step has as many tokens at every length."""
+    same_tokens: bool  # whether a step has as many tokens at every length
     params: int
     environment: dict[str, object]
 
@@ -29,11 +28,9 @@ class TrainResult:
 
     folder: Path
     measured: "Measured"
-    forecast: "Forecast | None"
-    """None if the chip is not in the catalogue."""
+    forecast: "Forecast | None"  # none if the chip is not in the catalogue
     lengths: Lengths | None = None
-    text: str = ""
-    """The report for a terminal; report.md in the folder has the same."""
+    text: str = ""  # the report for a terminal; report.md in the folder has the same
 
     def __repr__(self) -> str:
         return f"<TrainResult in {self.folder}, {len(self.measured.steps)} steps; print(result.text) shows the report>"
@@ -52,12 +49,10 @@ class SweepResult:
     """A sweep that ran: an outcome per combination that could run, the rule that each other one breaks, and the report."""
 
     folder: Path
-    axes: str
-    """As they were asked for: 'mbs=1,2,4 tp=1,2'."""
+    axes: str  # as they were asked for: 'mbs=1,2,4 tp=1,2'
     outcomes: "tuple[Outcome, ...]"
     refused: "tuple[Point, ...]"
-    text: str = ""
-    """The report for a terminal; report.md in the folder has the same."""
+    text: str = ""  # the report for a terminal; report.md in the folder has the same
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per run, with the columns of measurement.jsonl."""

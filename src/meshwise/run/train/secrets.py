@@ -10,14 +10,11 @@ from pathlib import Path
 
 from meshwise.errors import UserError
 from meshwise.run.train.hosts import Hosts
-from meshwise.workers.trainer.contract.process.secret import SECRET
+from meshwise.workers.secret import SECRET
 
-FILE = ".secret"
-"""Its file in the folder of a run on several machines, which only its owner can read."""
-LENGTH = 64
-"""Its characters, of 4 bits each."""
-WRITTEN_SECONDS = 5.0
-"""Seconds in which another node that makes the file has written it."""
+FILE = ".secret"  # its file in the folder of a run on several machines, which only its owner can read
+LENGTH = 64  # its characters, of 4 bits each
+WRITTEN_SECONDS = 5.0  # seconds in which another node that makes the file has written it
 
 
 def of_run(out: Path, hosts: Hosts, environment: Mapping[str, str]) -> str:

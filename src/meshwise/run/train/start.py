@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def start(
     run: TrainRun, *, say: Say, draw: "Draw", progress: Progress | None = None
 ) -> "TrainResult | SweepResult | DryRun | Submitted | None":
-    """Train, sweep, submit to Slurm, or make a dry run. `draw` makes the report. None if there was nothing to measure: all steps were
-    done before, or another node reports."""
+    """Train, sweep, submit to Slurm, or make a dry run; `draw` makes the report. None if there was nothing for this node to measure."""
     say = ignore_broken_pipe(say)
     if run.sweep is not None:
         from meshwise.run.train.short.measure import sweep

@@ -14,10 +14,10 @@ from meshwise.programs import setup
 from meshwise.programs.program import Job, find_launcher
 from meshwise.run.callbacks import Say
 from meshwise.run.train.ask import TrainRun
+from meshwise.workers import tool
 from meshwise.workers.trainer.contract.rows import read_rows
 
-POLL_SECONDS = 1.0
-"""Seconds between looks at the log."""
+POLL_SECONDS = 1.0  # seconds between looks at the log
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESIZING")
 LOOKS_UNTIL_GONE = 5
 """Looks at the queue without an answer after which a job counts as ended: Slurm forgets jobs, and a controller may be restarted."""
@@ -54,10 +54,10 @@ def submit(run: TrainRun, say: Say) -> Submitted:
     script = folder / "train.sbatch"
     script.write_text(batch_script(run), encoding="utf-8")
     before = len(read_rows(folder / "measurement.jsonl"))
-    job = _sbatch(script)
+    job = sbatch(script)
     say(f"submitted job {job}: {script}")
     try:
-        state = _follow(job, folder / f"slurm-{job}.out", say)
+        state = follow(job, folder / f"slurm-{job}.out", say)
     except KeyboardInterrupt:
         say(f"job {job} goes on; its log is {folder / f'slurm-{job}.out'}; end it with: scancel {job}")
         raise
@@ -84,14 +84,15 @@ def batch_script(run: TrainRun) -> str:
     return text.replace("#SBATCH --output=%x-%j.out", f"#SBATCH --output={run.folder.absolute()}/slurm-%j.out")
 
 
-def _sbatch(script: Path) -> str:
-    done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, text=True, check=False)
+def sbatch(script: Path) -> str:
+    """Submit a script; return the number of its job."""
+    done = subprocess.run(["sbatch", "--parsable", str(script)], capture_output=True, errors="replace", check=False)
     if done.returncode:
         raise UserError(f"--with slurm: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'sbatch failed'}")
     return done.stdout.strip().partition(";")[0]
 
 
-def _follow(job: str, log: Path, say: Say) -> str:
+def follow(job: str, log: Path, say: Say) -> str:
     """Pass on the lines of a log until its job ends; return the job's last state."""
     position, state, gone, reported = 0, "", 0, ""
     while True:
@@ -109,8 +110,10 @@ def _follow(job: str, log: Path, say: Say) -> str:
 
 def job_state(job: str) -> str:
     """Return the state of a job; '' where Slurm does not know it (any more)."""
-    done = subprocess.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"], capture_output=True, text=True, check=False)
-    return done.stdout.split("\n")[0].strip() if done.returncode == 0 else ""
+    try:
+        return tool.output("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").split("\n")[0].strip()
+    except tool.ToolError:
+        return ""
 
 
 def _pass_on(log: Path, position: int, say: Say, *, last: bool) -> int:

@@ -30,8 +30,7 @@ from meshwise.runs.table import Skipped, Table
 SIZES = {"weights": "device_weights", "cache": "device_cache", "compute": "device_compute"}
 """Fields with the memory of one device, MiB, by kind."""
 REQUIRED_FIELDS = ("model", "weights", "devices")
-DEFAULT_CONTEXT_TOKENS = 512
-"""The context of a run that states none and did not start: llama.cpp's default at the time."""
+DEFAULT_CONTEXT_TOKENS = 512  # the context of a run that states none and did not start: llama.cpp's default at the time
 
 ATTENTION_DP = re.compile(r"attention[ _-]?dp|dp[ _-]?attention|enable_attention_dp", re.IGNORECASE)
 SLOW_PROMPT_FACTOR = 3.0
@@ -52,37 +51,23 @@ class ServeCase:
     placement: Placement
     work: Serve
     held: CacheRequest
-    decode: float
-    """Output tokens per second of all requests: in decode steps alone, or with prompts counted where `loaded`."""
-    prefill: float
-    """Tokens per second."""
-    memory: float
-    """Bytes on all devices together, as the log prints them: without the driver context."""
-    ran: bool
-    """Whether it ran; otherwise it was out of memory."""
-    sizes: Mapping[str, float]
-    """MiB on one device by kind, where the row is from a log or a dry run."""
-    device: int = 0
-    """The device of `sizes`, counted from 1; 0 is the host."""
-    load: Load | None = None
-    """The load under which `decode` was measured with prompts counted; None: decode steps alone."""
-    most: bool = False
-    """Whether as many requests run as the engine admits."""
-    ttft: float = math.nan
-    """Seconds to the first token, as the row states it."""
-    tpot: float = math.nan
-    """Seconds per output token after the first."""
-    ttft_p95: float = math.nan
-    """Seconds to the first token that 95% of requests stay below."""
+    decode: float  # output tokens per second of all requests: in decode steps alone, or with prompts counted where `loaded`
+    prefill: float  # tokens per second
+    memory: float  # bytes on all devices together, as the log prints them: without the driver context
+    ran: bool  # whether it ran; otherwise it was out of memory
+    sizes: Mapping[str, float]  # MiB on one device by kind, where the row is from a log or a dry run
+    device: int = 0  # the device of `sizes`, counted from 1; 0 is the host
+    load: Load | None = None  # the load under which `decode` was measured with prompts counted; None: decode steps alone
+    most: bool = False  # whether as many requests run as the engine admits
+    ttft: float = math.nan  # seconds to the first token, as the row states it
+    tpot: float = math.nan  # seconds per output token after the first
+    ttft_p95: float = math.nan  # seconds to the first token that 95% of requests stay below
     stated_source: str = ""
-    backend: str = ""
-    """The library that the engine was built for, where the row says it."""
-    cut_off: bool = False
-    """Whether sizes are rounded down to whole MiB."""
+    backend: str = ""  # the library that the engine was built for, where the row says it
+    cut_off: bool = False  # whether sizes are rounded down to whole MiB
     slow_prompt: bool = False
     """Whether its prompt was SLOW_PROMPT_FACTOR times slower than in another format: excluded from fits and mean errors."""
-    assumed: tuple[str, ...] = ()
-    """Notes on values that the row does not state."""
+    assumed: tuple[str, ...] = ()  # notes on values that the row does not state
 
     @property
     def chip(self) -> Chip:
@@ -154,8 +139,7 @@ def settled(cases: list[ServeCase]) -> list[ServeCase]:
 
 
 def _with_requests(cases: list[ServeCase]) -> list[ServeCase]:
-    """Complete benchmarks that queue all requests at once but do not say how many: as many as the same source states for the most similar
-    lengths. Without any, the queue is endless, and the last requests, which run with few beside them, would not count."""
+    """Complete benchmarks that do not say how many requests they queue: as many as the same source states for the most similar lengths."""
     stated: dict[str, list[Load]] = {}
     for case in cases:
         if case.most and case.load and case.load.requests:
@@ -224,37 +208,17 @@ def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
         raise UserError("neither a speed nor a memory is stated")
     held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
     case = ServeCase(
-        row_id=row_id,
-        table=table,
-        model=model,
-        weights=stored,
-        rig=rig,
-        runtime=runtime,
-        placement=_placement(run, model, stored, rig, runtime, held),
-        work=work,
-        held=held,
-        decode=decode,
-        prefill=prefill,
-        load=load,
-        most=rates.is_most(run),
-        ttft=ttft,
-        tpot=tpot,
-        ttft_p95=amount(run, "ttft_p95"),
-        stated_source=run.text("source"),
-        backend=backend_of(run),
-        memory=memory,
-        ran=outcome == "ok",
-        sizes=sizes,
-        device=_device(run.text("sized_device")),
-        cut_off=run.word("device_weights") == "model_mib",
-        assumed=tuple(assumed),
-    )
+        row_id=row_id, table=table, model=model, weights=stored, rig=rig, runtime=runtime,
+        placement=_placement(run, model, stored, rig, runtime, held), work=work, held=held, decode=decode, prefill=prefill,
+        load=load, most=rates.is_most(run), ttft=ttft, tpot=tpot, ttft_p95=amount(run, "ttft_p95"),
+        stated_source=run.text("source"), backend=backend_of(run), memory=memory, ran=outcome == "ok", sizes=sizes,
+        device=_device(run.text("sized_device")), cut_off=run.word("device_weights") == "model_mib", assumed=tuple(assumed),
+    )  # fmt: skip
     return _partly_on_host(case) if case.ran and runtime.gguf and not sizes and math.isnan(memory) else case
 
 
 def _partly_on_host(case: ServeCase) -> ServeCase:
-    """Return a case of llama.cpp that ran although its weights do not fit on the devices with as many layers in host memory as must be
-    there; of a mixture of experts, their experts alone. As it is where it fits, or is split otherwise."""
+    """Return a llama.cpp case that does not fit with as many layers, or experts, in host memory as must be; others as they are."""
     if case.placement.split != "layer" or case.placement.tp > 1 or case.fits:
         return case
     layers, caches = len(case.model.layers), layer_caches(case.model, case.runtime, case.held)

@@ -51,8 +51,7 @@ def format_in(name: str) -> str:
 
 @cache
 def weights_of(model: str, quant: str, engine: str, bits: float) -> Weights:
-    """Return the weights of a model in the row's quantization; those of a .gguf file as it stores them. `bits`: stated bits per weight,
-    which decide between mixes of types that share a name."""
+    """Return the weights of a model in the row's quantization, a .gguf's as stored; `bits` decides between mixes that share a name."""
     stored, runtime = find.find_model(model), find_runtime(engine)
     if stored.tensors:  # a .gguf file states its own types
         return weights(stored)
@@ -116,11 +115,10 @@ def _build(run: Run, engine: str, current: Runtime) -> Runtime:
 
 
 def with_batch(runtime: Runtime, run: Run) -> Runtime:
-    """Return the engine with the tokens of a pass that a run states (a field, or llama.cpp's 'n_ubatch 2048' in a note), the requests that
-    it admits at once, and the passes between two looks for new ones."""
+    """Return the engine with the tokens of a pass, the requests admitted at once, and the passes between looks that a run states."""
     slots, passes = whole(run, "slots", default=0), whole(run, "poll_passes", default=0)
     runtime = replace(runtime, sequences=slots, large_sequences=0) if slots else runtime
-    runtime = replace(runtime, poll_passes=passes) if passes else runtime
+    runtime = replace(runtime, poll_passes=passes or runtime.poll_passes, per_head=backend_of(run) in runtime.per_head_on)
     noted = UBATCH.search(run.text("note")) if runtime.gguf else None
     stated = whole(run, "batched_tokens", default=int(noted[1]) if noted else 0)
     if not stated:

@@ -14,8 +14,7 @@ from meshwise.runs.serve.case import ServeCase
 class Prediction:
     """Tokens per second and seconds as the row of a case states them; NaN where they do not apply."""
 
-    decode: float
-    """Output tokens per second of all requests: of decode steps, or with prompts counted where the case has a load."""
+    decode: float  # output tokens per second of all requests: of decode steps, or with prompts counted where the case has a load
     prefill: float
     ttft: float = math.nan
     tpot: float = math.nan

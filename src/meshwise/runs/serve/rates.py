@@ -1,5 +1,4 @@
-"""The meaning of figures about load and rates of a served model: all requests or each, one device or all, with prompts or
-without."""
+"""Rates of a served model: whether of all requests or each, one device or all, with prompts or without."""
 
 import math
 import re
@@ -51,8 +50,7 @@ def depth(run: Run) -> int:
 
 
 def output_rate(run: Run, users: int, devices: int) -> float:
-    """Return output tokens per second of all requests on all devices, whatever the run states them for in `rate_of`. A word in a note may
-    be about anything."""
+    """Return output tokens per second of all requests on all devices, whatever `rate_of` says they are counted for."""
     value = amount(run, "decode")
     if math.isnan(value):
         return amount(run, "each") * users
@@ -63,8 +61,7 @@ def output_rate(run: Run, users: int, devices: int) -> float:
 
 
 def load_of(run: Run, work: Serve, runtime: Runtime) -> Load | None:
-    """Return the load under which the output rate was measured with prompts counted; None where it is of decode steps alone: one request,
-    an engine that starts all requests together, or a benchmark that times decoding by itself."""
+    """Return the load under which the output rate was measured with prompts counted; None where it is of decode steps alone."""
     most, note = is_most(run), run.text("note")
     rate = amount(run, "rate")
     alone = work.users == 1 and not most and math.isnan(rate)

@@ -19,33 +19,10 @@ from meshwise.runs.derive import complete
 from meshwise.runs.model import model_of
 from meshwise.runs.run import Run, above_zero, amount, whole
 from meshwise.runs.train import machine
+from meshwise.runs.words import words_of
 
-RECOMPUTE_WORDS = {
-    **dict.fromkeys(("no", "false", "off"), "none"),
-    **dict.fromkeys(("yes", "true", "on", "block", "uniform"), "full"),
-    **dict.fromkeys(("selectiveop", "selectivelayer", "coreattn"), "selective"),
-    **dict.fromkeys(("minimalflash", "minimalwithcontext", "savedotexceptmlp", "savedotswithnobatchdims"), "minimal"),
-    **dict.fromkeys(("saveqkvproj", "qkvprojoffloaded"), "save_qkv_proj"),
-    "saveoutproj": "save_out_proj",
-    "layernorm": "layernorm",
-    "moeact": "moe_act",
-}
-"""Words of tables and programs for values of the axis `recompute`."""
-OFFLOAD_WORDS = {**dict.fromkeys(("no", "false"), "none"), **dict.fromkeys(("cpu", "optim", "optimiser", "yes"), "optimizer")}
-LOSS_WORDS = {
-    **dict.fromkeys(("eager", "torch", "unfused", "native"), "materialised"),
-    **dict.fromkeys(("crossentropykernel", "fusedcrossentropy", "te", "triton", "flashattn"), "kernel"),
-    **dict.fromkeys(("liger", "cce", "fusedlinear", "linearcrossentropy", "fusedlinearcrossentropy"), "fused"),
-    **dict.fromkeys(("tiled", "vocabtiling", "chunk"), "chunked"),
-}
-"""Words of tables and programs for kinds of loss."""
 MEMORY_KINDS = ("", "allocated", "reserved", "device")
-"""What a measured memory counts: tensors; blocks of the allocator; both and the CUDA context (nvidia-smi). '': tensors and context."""
-MEMORY_WORDS = {
-    **dict.fromkeys(("torchallocated", "maxallocated", "active", "peakactive", "torchpeakactive", "tensors"), "allocated"),
-    **dict.fromkeys(("torchreserved", "maxreserved", "cached"), "reserved"),
-    **dict.fromkeys(("nvidiasmi", "rocmsmi", "nvml", "reservedcontext", "used"), "device"),
-}
+"""Bytes that measured memory counts: tensors; blocks of the allocator; both and the CUDA context (nvidia-smi). '': tensors and context."""
 MAX_KEPT = 1 << 16
 """Tasks, layouts and notes of runs that are kept, so that equal ones are one object: a million rows differ in little but their times, and
 `predict` evaluates rows of the same objects once."""
@@ -59,18 +36,14 @@ class Case:
     model: Model
     cluster: Cluster
     work: Train
-    layout: dict[str, int]
-    """Axes as in Layouts; mbs is 0 where the source does not state it."""
+    layout: dict[str, int]  # axes as in Layouts; mbs is 0 where the source does not state it
     seconds: float
     memory: float
-    ran: bool
-    """Whether it ran; otherwise it was out of memory."""
+    ran: bool  # whether it ran; otherwise it was out of memory
     date: str
     table: str = ""
-    memory_kind: str = ""
-    """What `memory` counts, one of MEMORY_KINDS."""
-    assumed: tuple[str, ...] = ()
-    """Notes on values that the run does not state."""
+    memory_kind: str = ""  # the kind of bytes that `memory` counts, one of MEMORY_KINDS
+    assumed: tuple[str, ...] = ()  # notes on values that the run does not state
     open: tuple[str, ...] = ()
     """Axes that neither the run nor its framework's documentation states: `settle.settled` chooses them for a whole source."""
 
@@ -124,7 +97,7 @@ def case_of(run: Run, row_id: str, heads: dict[int, int] | None = None, table: s
     memory = amount(run, "peak", "memory")
     if ran and math.isnan(seconds) and math.isnan(memory):
         raise UserError("neither a time nor a memory is stated")
-    kind = _axis_word(run, "memory_kind", MEMORY_WORDS, MEMORY_KINDS)
+    kind = _axis_word(run, "memory_kind", MEMORY_KINDS)
     return replace(case, seconds=seconds, memory=memory, ran=ran, memory_kind=kind)
 
 
@@ -144,20 +117,9 @@ def setup(run: Run, row_id: str = "", heads: dict[int, int] | None = None, table
         assumed.append("micro-batch not stated: the fastest that fits")
     nothing = math.nan
     return Case(
-        row_id,
-        model,
-        cluster,
-        work,
-        layout,
-        nothing,
-        nothing,
-        True,
-        run.text("date"),
-        table,
-        "",
-        _notes(*assumed),
+        row_id, model, cluster, work, layout, nothing, nothing, True, run.text("date"), table, "", _notes(*assumed),
         _notes(*unstated),
-    )
+    )  # fmt: skip
 
 
 @lru_cache(MAX_KEPT)
@@ -185,11 +147,7 @@ def _word(run: Run, name: str) -> str:
 
 
 def seconds_of(run: Run, case: Case) -> float:
-    """Return the seconds of a step from whichever figure states them; NaN where none does.
-
-    FLOP/s and utilization count the recompute forward where the run calls them HFU, or where they are Megatron's (arXiv:2104.04473,
-    eq. 3) and no MFU is stated.
-    """
+    """Return the seconds of a step; NaN if unstated; HFU, and Megatron's FLOP/s (arXiv:2104.04473, eq. 3), count the recompute."""
     work, cluster = case.work, case.cluster
     tokens, devices = float(work.batch_tokens), cluster.devices
     stated = amount(run, "seconds")
@@ -221,8 +179,7 @@ def _stated_zero(run: Run) -> int | None:
 
 
 def _zero(run: Run, framework: Framework, ranks: int, unstated: list[str]) -> int:
-    """Return the ZeRO stage: as stated, as the framework documents, or 0 if the run calls its ranks copies. 'ddp' states none where the
-    framework's own data parallelism shards the optimizer."""
+    """Return the ZeRO stage: stated, documented, or 0 for copies; 'ddp' says none where the framework's own shards the optimizer."""
     stated = _stated_zero(run)
     if stated is not None:
         return stated
@@ -252,16 +209,10 @@ def _work(run: Run, framework: Framework, kind: str, unstated: list[str]) -> Tra
     )
     stated = _word(run, "optimizer")
     work = Train(
-        batch=batch,
-        seq=seq,
-        framework=framework,
-        precision=precision or "bf16",
-        compiled=compiled,
-        loss=_axis_word(run, "loss", LOSS_WORDS, LOSSES),
-        optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
-        in_backward=machine.is_yes(run.text("in_backward")),
-        finetune=_finetune(run, framework),
-    )
+        batch=batch, seq=seq, framework=framework, precision=precision or "bf16", compiled=compiled,
+        loss=_axis_word(run, "loss", LOSSES), optimizer=stated if stated in OPTIMIZER_BYTES else "adamw",
+        in_backward=machine.is_yes(run.text("in_backward")), finetune=_finetune(run, framework),
+    )  # fmt: skip
     return _task(work if math.isnan(capacity) else replace(work, imbalance=max(1.0, capacity)))
 
 
@@ -276,9 +227,9 @@ def _finetune(run: Run, framework: Framework) -> Finetune:
     )
 
 
-def _axis_word(run: Run, name: str, words: Mapping[str, str], values: tuple[str, ...]) -> str:
+def _axis_word(run: Run, name: str, values: tuple[str, ...]) -> str:
     """Return the value of an axis that a word stands for; '' where the run states none. Refuse an unknown word."""
-    text = _word(run, name)
+    text, words = _word(run, name), words_of(name)
     if not text or text in values:
         return text
     plain = re.sub(r"[^a-z0-9]", "", text)
@@ -291,7 +242,7 @@ def _axis_word(run: Run, name: str, words: Mapping[str, str], values: tuple[str,
 
 
 def _recompute(run: Run, framework: Framework, assumed: list[str], unstated: list[str]) -> str:
-    stated = _axis_word(run, "recompute", RECOMPUTE_WORDS, RECOMPUTE)
+    stated = _axis_word(run, "recompute", RECOMPUTE)
     if stated:
         return stated
     documented = framework.default("recompute")
@@ -319,30 +270,19 @@ def _layout(
     etp = _expert_tp(run, framework, tp, ep, shard * cp)
     sequence_parallel, vpp = _word(run, "sp"), above_zero(run, "vpp", default=1)
     usual = framework.sequence_parallel == "always" or framework.default("sp") == "yes"
-    return _shared(
-        {
-            "dp_replicate": dp // shard,
-            "dp_shard": shard,
-            "tp": tp,
-            "pp": pp,
-            "cp": cp,
-            "ep": ep,
-            "etp": etp,
-            "mbs": above_zero(run, "mbs", default=0),
-            "vpp": vpp,
-            "zero": zero if shard * cp > 1 else 0,
-            "recompute": RECOMPUTE.index(_recompute(run, framework, assumed, unstated)),
-            "sp": int(tp > 1 and (machine.is_yes(sequence_parallel) or (not sequence_parallel and usual))),
-            "schedule": int(vpp > 1),
-            "offload": OFFLOAD.index(_offload(run)),
-        }
-    )
+    return _shared({
+        "dp_replicate": dp // shard, "dp_shard": shard, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": etp,
+        "mbs": above_zero(run, "mbs", default=0), "vpp": vpp, "zero": zero if shard * cp > 1 else 0,
+        "recompute": RECOMPUTE.index(_recompute(run, framework, assumed, unstated)),
+        "sp": int(tp > 1 and (machine.is_yes(sequence_parallel) or (not sequence_parallel and usual))),
+        "schedule": int(vpp > 1), "offload": OFFLOAD.index(_offload(run)),
+    })  # fmt: skip
 
 
 def _offload(run: Run) -> str:
     if "offload" in _word(run, "recompute"):  # MaxText's policies, such as qkv_proj_offloaded
         return "activations"
-    return _axis_word(run, "offload", OFFLOAD_WORDS, OFFLOAD) or "none"
+    return _axis_word(run, "offload", OFFLOAD) or "none"
 
 
 def _shard(run: Run, cluster: Cluster, dp: int, zero: int) -> int:

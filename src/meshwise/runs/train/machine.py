@@ -16,20 +16,18 @@ from meshwise.catalogue.pods import slices_in_text
 from meshwise.cost.precision import Precision, parse_precision
 from meshwise.errors import UserError, quoted
 from meshwise.runs.run import Run, Stated, amount, whole
+from meshwise.runs.words import words_of
 
-MAX_BF16_MFU = 0.72
-"""Share of the 16-bit peak that no training run sustains over a whole step: a faster one used fewer bits."""
+MAX_BF16_MFU = 0.72  # share of the 16-bit peak that no training run sustains over a whole step: a faster one used fewer bits
 
 
 MACHINE: tuple[str, ...] = ("devices", "cluster", "chip", "devices_per_node", "network_gbps", "network", "note")
 """Fields that `cluster_of` reads."""
-MAX_KEPT = 1 << 12
-"""Machines, and frameworks, of rows that are kept: rows of a table share a few, and equal ones are one object."""
+MAX_KEPT = 1 << 12  # machines, and frameworks, of rows that are kept: rows of a table share a few, and equal ones are one object
 
 
 def cluster_of(run: Run) -> Cluster:
-    """Return the cluster of a run: `cluster`, where it names one, else its chip and the number of devices, with the network that it states
-    or that of the vendor's system."""
+    """Return the cluster that a run names, or its chips and devices with the network that it states or that of the vendor's system."""
     return _cluster_of(tuple(stated._replace(span=None, rough=False) for name in MACHINE if (stated := run.get(name))))
 
 
@@ -76,8 +74,7 @@ _named_cluster = cache(find_cluster)
 
 
 def _usual_node(chip: Chip, devices: int) -> int:
-    """Return the devices of a node where a row does not state them: the vendor's, or the most below that which divide the devices, as 64
-    of the 72 in a rack."""
+    """Return the devices of a node where a row states none: the vendor's, or the most below that which divide them (64 of a rack's 72)."""
     return next(size for size in range(min(devices, chip.per_node), 0, -1) if devices % size == 0)
 
 
@@ -91,8 +88,7 @@ def _of_size(cluster: Cluster | None, run: Run, text: str) -> Cluster:
 
 
 def part_of(on: str, devices: int) -> str:
-    """Return the words for as many nodes of a named cluster as hold the devices: 'jean-zay:12', '12x8xa100-80gb-sxm'; the whole of it where
-    these are no whole nodes."""
+    """Return the words for as many nodes of a cluster as hold the devices ('jean-zay:12'); all of it if they are no whole nodes."""
     cluster = _named_cluster(on)
     nodes, rest = divmod(devices, cluster.node.devices)
     counted = re.fullmatch(r"(\d+)x(\d+)x(.+)", on)
@@ -110,35 +106,13 @@ def framework_of(run: Run, zero: int | None, kind: str, assumed: list[str]) -> F
     return _as_told(framework, _release_of(run, framework), *(_word(run, name) for name in TOLD))
 
 
-TOLD = ("attention", "overlap", "graphs", "gradients")
-"""Facts of a program that a run may state."""
-ATTENTION_WORDS = {
-    **dict.fromkeys(
-        ("flash", "flashattention2", "flashattn2", "flashattn", "flashattention", "flash2", "sdpa", "sdpaflash"), "fa2"
-    ),
-    **dict.fromkeys(("flashattention3", "flashattn3", "flash3"), "fa3"),
-    **dict.fromkeys(("flashattention4", "flashattn4", "flash4"), "fa4"),
-    **dict.fromkeys(("fused", "cudnnfused", "cudnnflashte", "sdpacudnn"), "cudnn"),
-    **dict.fromkeys(("eager", "math", "local", "torch", "none", "dotproduct"), "unfused"),
-    **dict.fromkeys(("tokamax", "splash", "pallas"), "xla"),
-}
-"""Words of tables and programs for attention kernels."""
-GRADIENT_WORDS = {
-    **dict.fromkeys(("float32", "fp32", "4"), "fp32"),
-    **dict.fromkeys(("bfloat16", "bf16", "float16", "fp16", "2"), "bf16"),
-}
-GRAPH_WORDS = {
-    **dict.fromkeys(("no", "false", "off", "0"), "none"),
-    **dict.fromkeys(("yes", "true", "on", "1", "layer", "te"), "partial"),
-    **dict.fromkeys(("fulliteration", "iteration", "step"), "full"),
-}
+TOLD = ("attention", "overlap", "graphs", "gradients", "modules")  # facts of a program that a run may state
 
 
 def _word(run: Run, name: str) -> str:
     """Return a fact of the program in the catalogue's words."""
     text = run.text(name).lower().strip()
-    words = {"attention": ATTENTION_WORDS, "graphs": GRAPH_WORDS, "gradients": GRADIENT_WORDS}.get(name, {})
-    return words.get(re.sub(r"[^a-z0-9]", "", text), text)
+    return words_of(name).get(re.sub(r"[^a-z0-9]", "", text), text)
 
 
 def _release_of(run: Run, framework: Framework) -> str:
@@ -148,11 +122,13 @@ def _release_of(run: Run, framework: Framework) -> str:
 
 
 @lru_cache(MAX_KEPT)
-def _as_told(framework: Framework, release: str, attention: str, overlap: str, graphs: str, gradients: str) -> Framework:
+def _as_told(
+    framework: Framework, release: str, attention: str, overlap: str, graphs: str, gradients: str, modules: str
+) -> Framework:
     """Return a framework with the facts of a release, and with those that a run states."""
     at = find_framework(framework.name, release) if release and framework.releases else framework
     at = replace(at, attention=framework.attention, dropout=framework.dropout) if framework.attention == "unfused" else at
-    return at.told(attention=attention, overlap=overlap, graphs=graphs, gradients=gradients)
+    return at.told(attention=attention, overlap=overlap, graphs=graphs, gradients=gradients, modules=modules)
 
 
 @lru_cache(MAX_KEPT)
@@ -178,8 +154,7 @@ def _known_framework(text: str) -> Framework | None:
 
 
 def precision_of(run: Run, kind: str) -> Precision | None:
-    """Return the precision that a run states; None where it states none. Refuse an unknown word. A CPU computes in float32, and its rates
-    are stated and probed in it: there the word adds nothing."""
+    """Return the precision that a run states, or None; an unknown word is refused, and a CPU, rated in float32, needs none."""
     text = run.text("precision")
     if kind == "cpu" and text.lower() in ("fp32", "float32"):
         return "bf16"
@@ -187,8 +162,7 @@ def precision_of(run: Run, kind: str) -> Precision | None:
 
 
 def unstated_precision(fastest: Sequence[tuple[float, Chip]]) -> Precision:
-    """Return the precision of a table whose rows do not state theirs, from their model FLOP/s per device: bf16, unless one is faster than
-    16 bits allow."""
+    """Return the precision of a table whose rows state none: bf16, unless a row's model FLOP/s exceed what 16 bits allow."""
     faster = [
         chip for rate, chip in fastest if rate > MAX_BF16_MFU * (chip.flops.get("bf16") or math.inf) and "fp8" in chip.flops
     ]

@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from meshwise.catalogue import levels
 from meshwise.catalogue.calibrations import Calibration
+from meshwise.catalogue.chips import fabric_of
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import evaluate
 from meshwise.runs.train.case import Case
 
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-"""Micro-batches tried for a row that does not state its own."""
+MICRO_BATCHES = (1, 2, 4, 8, 16)  # micro-batches tried for a row that does not state its own
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,7 @@ class Prediction:
     """Seconds per step and bytes on the fullest device of each case."""
 
     seconds: Floats
-    memory: Floats
-    """Bytes of what each case's measured memory counts."""
+    memory: Floats  # bytes of what each case's measured memory counts
     needs: Floats = field(default_factory=lambda: np.zeros(0))
     """Bytes that a device must have: tensors and context, without what the allocator can give back; empty: those of `memory`."""
 
@@ -42,8 +41,7 @@ class Block:
     trials: tuple[tuple[Layouts, NDArray[np.bool_]], ...]
     """The layouts, once or once per micro-batch tried, with the cases for which that micro-batch is valid."""
 
-    kinds: tuple[str, ...] = ()
-    """What the measured memory of each case counts."""
+    kinds: tuple[str, ...] = ()  # the kind of bytes that the measured memory of each case counts
 
     def evaluate(self, calibration: Calibration | None) -> tuple[Floats, Floats, Floats, Floats]:
         """Return seconds, bytes measured and needed, and seconds by part; of several micro-batches, the fastest that fits."""
@@ -73,12 +71,9 @@ def _counted(sizes: dict[str, Floats], kinds: Sequence[str]) -> Floats:
 class Batch:
     """Cases prepared for repeated evaluation, as a fit needs it."""
 
-    blocks: tuple[Block, ...]
-    """Of distinct cases: rows of large tables often repeat a run."""
-    size: int
-    """Distinct cases."""
-    which: Ints
-    """The distinct case of each case."""
+    blocks: tuple[Block, ...]  # of distinct cases: rows of large tables often repeat a run
+    size: int  # distinct cases
+    which: Ints  # the distinct case of each case
 
     @staticmethod
     def of(cases: Sequence[Case]) -> "Batch":
@@ -127,7 +122,7 @@ def _blocks(cases: Sequence[Case]) -> tuple[Block, ...]:
     for i, case in enumerate(cases):
         node = case.cluster.node
         network = case.cluster.network.bandwidth if case.cluster.network else 0.0
-        wiring = (node.devices, network, levels.fabric_of(case.cluster.network), case.cluster.torus, case.cluster.tiers)
+        wiring = (node.devices, network, fabric_of(case.cluster.network), case.cluster.torus, case.cluster.tiers)
         work = case.work
         chip = (case.chip.key, case.chip.memory)
         task = (work.framework, work.seq, work.precision, work.compiled, work.loss, work.imbalance, work.optimizer, work.finetune)

@@ -44,8 +44,7 @@ def cases_of(runs: Sequence[Run], table: str) -> tuple[list[tuple[int, Case]], l
 
 
 def settled(cases: Sequence[Case]) -> list[Case]:
-    """Choose what neither rows nor documentation state: the precision of a table, then ZeRO and recompute, the same for all runs of a
-    model in a source: the cheapest setting under which they fit."""
+    """Choose what is not stated: a table's precision, then the cheapest ZeRO and recompute under which all runs of a model fit."""
     chosen = list(_with_precision(cases))
     for rows in _of_one_recipe(chosen):
         block = [chosen[i] for i in rows]
@@ -78,8 +77,7 @@ def _of_one_recipe(cases: Sequence[Case]) -> list[list[int]]:
 
 
 def _cheapest(cases: list[Case]) -> list[Case]:
-    """Return these runs of one recipe with the first of its candidate settings under which all that ran can have fitted; where most state
-    their memory, with the setting that predicts it best."""
+    """Return runs of one recipe with the first setting under which all fit, or the one that predicts their stated memory best."""
     first = cases[0]
     framework, unstated = first.work.framework, set(first.open)
     documented = int(framework.default("zero") or 0)
@@ -93,8 +91,7 @@ def _cheapest(cases: list[Case]) -> list[Case]:
 
 
 def _misfit(cases: list[Case]) -> float:
-    """Return how badly a setting agrees with the memory of these runs: the median error of stated memory, or the share of runs that it
-    would not have let run."""
+    """Return how badly a setting agrees with runs: the median error of stated memory, or the share of runs that it would refuse."""
     memory = predict(cases).memory
     stated = [abs(float(np.log(memory[i] / case.memory))) for i, case in enumerate(cases) if case.has_memory]
     if 2 * len(stated) >= len(cases):

@@ -24,8 +24,7 @@ FIRST_TIME_FACTOR = 1.2
 cost, so that a risk of failing weighs as much as some percent of time."""
 TIE_SHARE = 0.01
 """Candidates whose gain is less than this share below the largest are nearly as good: the cost model is not more precise."""
-PROMISING_CANDIDATES = 16
-"""Candidates with the largest gains, about which a run should tell."""
+PROMISING_CANDIDATES = 16  # candidates with the largest gains, about which a run should tell
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class Pick:
     """A candidate to run next."""
 
     row: int
-    gain: float
-    """Expected share of the best time so far that its run saves."""
+    gain: float  # expected share of the best time so far that its run saves
     why: str
 
 
@@ -69,8 +67,7 @@ def next_runs(
     space: Space, posterior: Posterior, observations: Sequence[Observation], count: int = 1, taken: Collection[int] = (),
     scales: Scales = SCALES,
 ) -> list[Pick]:  # fmt: skip
-    """Choose up to `count` runs, none of them tried before or `taken`: rows that run now, or that a program refuses. Fewer where no
-    candidate is left that may run."""
+    """Choose up to `count` runs among candidates that may run and were neither tried nor `taken` (running now, or refused)."""
     picks: list[Pick] = []
     believed = [Observation(row, seconds=math.exp(float(posterior.mean[row]))) for row in taken if posterior.runs[row] > 0]
     if believed:

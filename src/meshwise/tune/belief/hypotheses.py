@@ -20,33 +20,25 @@ from meshwise.tune.belief.space import Mask
 
 UNKNOWN_EFFECT_PROBABILITY = 0.1
 """Probability, before any run, that a machine or program has a large effect that the cost model does not know."""
-EFFECT_STD = 0.3
-"""Standard deviation of ln(seconds) of such an effect."""
+EFFECT_STD = 0.3  # standard deviation of ln(seconds) of such an effect
 PRIOR_RUNS = 3.0
 """Runs that the prior of the variance of residuals counts as: between groups of the built-in tables, it differs by a factor of 5 either
 way."""
-MIN_RUNS_PER_TRAIT = 2
-"""Runs with a trait, and without it, that tell its effect from what is peculiar to one run."""
-NEGLIGIBLE_WEIGHT_SHARE = 0.01
-"""A hypothesis with less than this share of the largest weight is left out of the mean."""
+MIN_RUNS_PER_TRAIT = 2  # runs with a trait, and without it, that tell its effect from what is peculiar to one run
+NEGLIGIBLE_WEIGHT_SHARE = 0.01  # a hypothesis with less than this share of the largest weight is left out of the mean
 MEAN_LOG_SLOWDOWN = 0.9
 """Mean of ln(seconds / expected seconds) of a run in a slow mode, which is distributed exponentially (nanotron on H100: 0.9 and 0.95)."""
-MIN_LOG_SLOWDOWN = 0.2
-"""Least ln(seconds / expected seconds) of such a run."""
-MAX_HYPOTHESES = 8
-"""Hypotheses whose mean is taken: the most probable ones."""
-BEAM_SIZE = 4
-"""Sets of slow runs, the most probable ones of each size, to which one more run is added."""
+MIN_LOG_SLOWDOWN = 0.2  # least ln(seconds / expected seconds) of such a run
+MAX_HYPOTHESES = 8  # hypotheses whose mean is taken: the most probable ones
+BEAM_SIZE = 4  # sets of slow runs, the most probable ones of each size, to which one more run is added
 
 
 @dataclass(frozen=True)
 class Hypothesis:
     """One explanation of the measured runs, with its probability."""
 
-    slow: frozenset[int]
-    """Runs in a slow mode, by their position among the measured ones."""
-    trait: str
-    """The trait that has an effect of its own; '' for none."""
+    slow: frozenset[int]  # runs in a slow mode, by their position among the measured ones
+    trait: str  # the trait that has an effect of its own; '' for none
     weight: float
 
 
@@ -58,10 +50,8 @@ class Evidence:
     traits: Mapping[str, Mask]
     rows: Ints
     values: Floats
-    risk: Floats
-    """Probability of each run, before it is measured, to be in a slow mode."""
-    shared: Floats = field(init=False)
-    """Covariance of the runs where no trait has an effect."""
+    risk: Floats  # probability of each run, before it is measured, to be in a slow mode
+    shared: Floats = field(init=False)  # covariance of the runs where no trait has an effect
 
     def __post_init__(self) -> None:
         self.shared = self.kernel.among(self.rows) + self.kernel.noise**2 * np.eye(len(self.rows))
@@ -98,8 +88,7 @@ class Evidence:
         return np.array([run for run in range(len(self.rows)) if run not in slow], dtype=np.int64)
 
     def _logs(self, slow: frozenset[int]) -> dict[str, float]:
-        """Return the logarithm of the probability of these runs being slow, and of all measurements, for each trait that may have an
-        effect."""
+        """Return the log probability that these runs are slow, and of all measurements, by trait that may have an effect."""
         inside = self._usual(slow)
         columns: dict[str, Floats] = {"": np.zeros(len(self.rows))}
         for name, mask in self.traits.items():
@@ -117,8 +106,7 @@ class Evidence:
         }
 
     def _log(self, inside: Ints, slow: Ints, shared: Floats) -> float:
-        """Return the logarithm of the probability of the measurements: of normal runs, for an unknown variance of residuals, and of slow
-        ones beyond what the normal ones predict for them."""
+        """Return the log probability of normal runs, for an unknown variance of residuals, and of how far slow ones exceed them."""
         if not len(inside):
             return 0.0
         lower = np.linalg.cholesky(shared[np.ix_(inside, inside)])
@@ -148,6 +136,5 @@ def log_density(lower: Floats, whitened: Floats) -> float:
 
 
 def spread(misfit: float, runs: int) -> float:
-    """Return the factor on the variance of a machine's residuals that its runs tell: the mean under an inverse gamma prior. One run tells
-    the common factor alone."""
+    """Return the factor on the variance of a machine's residuals: the mean under an inverse gamma prior; one run tells nothing of it."""
     return (PRIOR_RUNS + misfit) / (PRIOR_RUNS + runs - 1) if runs > 1 else 1.0

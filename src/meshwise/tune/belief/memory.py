@@ -15,12 +15,9 @@ from meshwise.tune.belief.space import Space
 
 
 def fitting(space: Space, observations: Sequence[Observation]) -> Floats:
-    """Return the probability that each candidate's memory suffices.
-
-    ln(measured / predicted bytes) has a common factor, the slopes of the coefficients and what is peculiar to a candidate. A run out of
-    memory, or one that ran without a figure of its memory, is a bound: the normal distribution with the same mean and variance as the cut
-    one takes its place.
-    """
+    """Return the probability that each candidate's memory suffices. ln(measured / predicted bytes) has a common factor, the slopes of the
+    coefficients and what is peculiar to a candidate. A run out of memory, or one that ran without a figure of its memory, is a bound: the
+    normal distribution with the same mean and variance as the cut one takes its place."""
     scales = Scales(
         offset=SOURCE_MEMORY_OFFSET_STD, use=0.0, doubling=0.0,
         smooth=math.sqrt(max(0.0, space.memory_spread**2 - SOURCE_MEMORY_OFFSET_STD**2) / 2),
@@ -62,8 +59,7 @@ def _measured(space: Space, bounded: Sequence[Observation], shared: Floats, prec
 
 
 def _site(mean: float, variance: float, bound: float, *, above: bool) -> tuple[float, float] | None:
-    """Return the measurement, as a value and its standard deviation, that moves a normal distribution to the mean and variance of its part
-    above or below a bound; None where that part is nearly all of it."""
+    """Return the value and deviation of a measurement that cuts a normal distribution at a bound; None where it cuts nearly nothing."""
     deviation = math.sqrt(max(variance, 1e-12))
     sign = 1.0 if above else -1.0
     z = sign * (mean - bound) / deviation

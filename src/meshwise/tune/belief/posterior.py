@@ -27,8 +27,7 @@ from meshwise.tune.belief.residual import SCALES, Gaussian, Kernel, Scales
 from meshwise.tune.belief.risk import BROKEN_RUN, SLOW_MODE, risk
 from meshwise.tune.belief.space import Space
 
-COMMON_FACTOR_STD = 2.0
-"""Standard deviation of the common factor of all runs, once there is one that shows it."""
+COMMON_FACTOR_STD = 2.0  # standard deviation of the common factor of all runs, once there is one that shows it
 
 
 @dataclass(frozen=True)
@@ -46,24 +45,17 @@ class Posterior:
     """Mean and standard deviation of ln(seconds) of every candidate, and the probabilities that it runs and that it is slow."""
 
     space: Space
-    parts: tuple[Part, ...]
-    """The hypotheses that explain the runs, whose mean is `mean`."""
-    belief: Gaussian
-    """The distribution under the most probable hypothesis."""
+    parts: tuple[Part, ...]  # the hypotheses that explain the runs, whose mean is `mean`
+    belief: Gaussian  # the distribution under the most probable hypothesis
     mean: Floats
     std: Floats
-    runs: Floats
-    """Probability that a run of it neither fails nor exceeds the memory."""
-    slow: Floats
-    """Probability that a run of it is in a slow mode."""
+    runs: Floats  # probability that a run of it neither fails nor exceeds the memory
+    slow: Floats  # probability that a run of it is in a slow mode
     effects: dict[str, float]
     """Probability that a trait has an effect of its own that the cost model does not know; '' that none has."""
-    outliers: tuple[int, ...]
-    """Measured candidates whose runs were probably in a slow mode."""
-    measured: dict[int, float]
-    """Fastest ln(seconds) of each candidate that ran."""
-    tried: frozenset[int]
-    """Candidates of all observations."""
+    outliers: tuple[int, ...]  # measured candidates whose runs were probably in a slow mode
+    measured: dict[int, float]  # fastest ln(seconds) of each candidate that ran
+    tried: frozenset[int]  # candidates of all observations
 
     @staticmethod
     def of(space: Space, observations: Sequence[Observation], scales: Scales = SCALES) -> "Posterior":

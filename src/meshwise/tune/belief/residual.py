@@ -20,22 +20,14 @@ from meshwise.tune.belief.space import Space
 class Scales:
     """Standard deviations of ln(seconds)."""
 
-    offset: float = SOURCE_OFFSET_STD
-    """Of a factor that all runs of a machine share."""
-    physics: float = 0.34
-    """Factor on the widths of the coefficients of the cost model."""
-    use: float = 0.02
-    """Of the step where an axis is in use, or a choice is taken."""
-    doubling: float = 0.008
-    """Of the slope along an axis, per doubling."""
-    smooth: float = 0.063
-    """Of a smooth function of all axes."""
-    length: float = 1.07
-    """Distance over which that function varies: doublings of an axis."""
-    own: float = 0.029
-    """Of what is peculiar to one candidate."""
-    noise: float = 0.02
-    """Between two runs of the same candidate."""
+    offset: float = SOURCE_OFFSET_STD  # deviation of a factor that all runs of a machine share
+    physics: float = 0.34  # factor on the widths of the coefficients of the cost model
+    use: float = 0.02  # deviation of the step where an axis is in use, or a choice is taken
+    doubling: float = 0.008  # deviation of the slope along an axis, per doubling
+    smooth: float = 0.063  # deviation of a smooth function of all axes
+    length: float = 1.07  # distance over which that function varies: doublings of an axis
+    own: float = 0.029  # deviation of what is peculiar to one candidate
+    noise: float = 0.02  # deviation between two runs of the same candidate
 
 
 SCALES = Scales()
@@ -43,13 +35,10 @@ SCALES = Scales()
 
 @dataclass(frozen=True)
 class Kernel:
-    """Prior covariance of ln(measured / predicted) between the candidates of a space. Nothing of the size candidates x candidates is
-    held."""
+    """Prior covariance of ln(measured / predicted) between candidates; no matrix of candidates x candidates is held."""
 
-    features: Floats
-    """Columns whose products are the linear part of the covariance: a row per candidate."""
-    places: Floats
-    """Coordinates of each candidate, in units of `Scales.length`."""
+    features: Floats  # columns whose products are the linear part of the covariance: a row per candidate
+    places: Floats  # coordinates of each candidate, in units of `Scales.length`
     smooth: float
     own: float
     noise: float
@@ -110,10 +99,8 @@ class Gaussian:
     rows: Ints
     mean: Floats
     variance: Floats
-    misfit: float
-    """Sum of the squares of the measurements in standard deviations of the prior, which is their number on average."""
-    basis: Floats
-    """One row per measurement: the covariance of two candidates is the prior's less the product of their columns."""
+    misfit: float  # sum of the squares of the measurements in standard deviations of the prior, which is their number on average
+    basis: Floats  # one row per measurement: the covariance of two candidates is the prior's less the product of their columns
 
     @staticmethod
     def of(kernel: Kernel, rows: Ints, values: Floats, noise: Floats) -> "Gaussian":

@@ -20,8 +20,7 @@ ROUNDS = 30
 class Prior:
     """Beta priors of the traits: their means, and the number of runs that a prior counts as."""
 
-    usual: float
-    """Mean for a trait that `means` does not name."""
+    usual: float  # mean for a trait that `means` does not name
     means: Mapping[str, float] = field(default_factory=dict[str, float])
     weight: float = 1.0
 
@@ -29,13 +28,11 @@ class Prior:
 SLOW_MODE = Prior(usual=0.001, means={ACROSS_PP: 0.2})
 """Slow modes. Pipelines across nodes: 24% and 30% of nanotron's runs, none of BLOOM's. All other runs: 0.4%, and each has four or five
 traits."""
-BROKEN_RUN = Prior(usual=0.01)
-"""Crashes and hangs: an assumption."""
+BROKEN_RUN = Prior(usual=0.01)  # crashes and hangs: an assumption
 
 
 def risk(traits: Mapping[str, Mask], prior: Prior, spoilt: Sequence[int], well: Sequence[int]) -> Floats:
-    """Return the probability that a run of each candidate is spoilt, after runs of some candidates that were `spoilt` and others that went
-    `well`."""
+    """Return the probability that a run of each candidate is spoilt, given the candidates of `spoilt` runs and of those that ran `well`."""
     has = np.stack(list(traits.values()), axis=1).astype(np.float64)
     means = np.array([prior.means.get(name, prior.usual) for name in traits])
     chance, at_fault = means, has[list(spoilt)]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.calibrate.train.fit import SLOPE_STEP, memory_widths, widths_of, with_logs
-from meshwise.catalogue.calibrations import COEFFICIENTS, Calibration
+from meshwise.catalogue.calibrations import COEFFICIENTS
 from meshwise.cost.axes import MODEL_CUTS, Bounds, layout_name
 from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.train.question import Question
@@ -19,13 +19,11 @@ from meshwise.plan.train.search import blocks, check_divides, concatenated
 Mask = NDArray[np.bool_]
 Options = Mapping[str, str]
 
-MAX_ROWS = 100_000
-"""Rows of a space: the fastest that the cost model predicts."""
+MAX_ROWS = 100_000  # rows of a space: the fastest that the cost model predicts
 MAX_TIME_RATIO = 4.0
 """A layout that is predicted to take more than this many times the fastest is no candidate: no calibration errs that much among layouts of
 one model on one machine."""
-MAX_MEMORY_RATIO = 1.25
-"""A layout whose predicted memory exceeds a device's by more than this factor is no candidate."""
+MAX_MEMORY_RATIO = 1.25  # a layout whose predicted memory exceeds a device's by more than this factor is no candidate
 SIZES = (*MODEL_CUTS, "mbs", "vpp", "dp_shard")
 """Axes of a layout that are numbers of devices, sequences or chunks: what matters is how often they double."""
 CHOICES = ("zero", "recompute", "sp", "schedule", "offload")
@@ -35,8 +33,7 @@ CHOICES = ("zero", "recompute", "sp", "schedule", "offload")
 class Axis:
     """One axis of a space: a number, which counts by its logarithm, or a choice between words."""
 
-    values: Floats
-    """Base-2 logarithms of a number; indices of `words` of a choice."""
+    values: Floats  # Base-2 logarithms of a number; indices of `words` of a choice
     words: tuple[str, ...] = ()
 
     @property
@@ -76,31 +73,22 @@ class Axis:
 
 @dataclass(frozen=True)
 class Space:
-    """Candidates, one row each, with their predicted seconds and bytes.
-
-    `slopes` and `memory_slopes` have a column for each coefficient: the change of ln(seconds) or ln(bytes) for one standard deviation of
-    that coefficient between machines.
-    """
+    """Candidates, one row each, with their predicted seconds and bytes. `slopes` and `memory_slopes` have a column for each coefficient:
+    the change of ln(seconds) or ln(bytes) for one standard deviation of that coefficient between machines."""
 
     seconds: Floats
     memory: Floats
-    capacity: Floats
-    """Bytes that a device offers."""
-    axes: Mapping[str, Axis]
-    """What the candidates differ in."""
+    capacity: Floats  # bytes that a device offers
+    axes: Mapping[str, Axis]  # axes in which the candidates differ
     traits: Mapping[str, Mask]
-    """What may be slow or broken on a machine, by name: which rows have it. 'pp > 1', 'zero 1', 'tp across nodes'."""
+    """Traits that may be slow or broken on a machine, with the rows that have each: 'pp > 1', 'zero 1', 'tp across nodes'."""
     slopes: Mapping[str, Floats]
     memory_slopes: Mapping[str, Floats]
-    memory_spread: float = 0.13
-    """Standard deviation of ln(predicted / measured) memory."""
+    memory_spread: float = 0.13  # standard deviation of ln(predicted / measured) memory
     layouts: Layouts | None = None
-    chosen: tuple[Options, ...] = ()
-    """Options of the program beside the layout, by question: {"compile": "yes"}."""
-    which: Ints | None = None
-    """Index into `chosen` of each row."""
-    names: tuple[str, ...] = ()
-    """Words for each row of a space without layouts."""
+    chosen: tuple[Options, ...] = ()  # options of the program beside the layout, by question: {"compile": "yes"}
+    which: Ints | None = None  # index into `chosen` of each row
+    names: tuple[str, ...] = ()  # words for each row of a space without layouts
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -161,6 +149,11 @@ class Space:
         choices = {name: Axis.of([str(value) for value in getattr(layouts, name)]) for name in CHOICES}
         cost = evaluate(question, layouts)
         seconds, memory = (np.broadcast_to(values, len(layouts)).astype(np.float64) for values in (cost.step, cost.peak))
+        calibration = question.calibration
+        if (
+            calibration.frameworks
+        ):  # a coefficient that was fitted to this chip and framework elsewhere counts like one of its level
+            calibration = replace(calibration, learned=COEFFICIENTS)
         return Space(
             seconds=seconds,
             memory=memory,
@@ -169,7 +162,7 @@ class Space:
             traits=_traits(question, layouts)
             | {f"{name} {value}": np.ones(len(layouts), bool) for name, value in chosen.items()},
             slopes=_slopes(
-                question, layouts, _widths(question.calibration), np.log(seconds), lambda q: np.log(evaluate(q, layouts).step)
+                question, layouts, widths_of(calibration), np.log(seconds), lambda q: np.log(evaluate(q, layouts).step)
             ),
             memory_slopes=_slopes(question, layouts, memory_widths(), np.log(memory), lambda q: np.log(peak(q, layouts))),
             memory_spread=question.calibration.memory_spread,
@@ -200,8 +193,7 @@ class Space:
         axes: Mapping[str, Sequence[str | float]], seconds: Sequence[float] | Floats, memory: Sequence[float] | Floats,
         capacity: float, words: Sequence[str], spread: float = 0.13,
     ) -> "Space":  # fmt: skip
-        """Make a space of anything that has axes and a prediction, such as the options of a server: no coefficient is known, so that runs
-        teach a common factor and what differs along the axes."""
+        """Make a space of axes and predictions without coefficients, such as the options of a server: runs teach its common factor."""
         known = {name: Axis.of(values) for name, values in axes.items()}
         return Space(
             seconds=np.asarray(seconds, dtype=np.float64), memory=np.asarray(memory, dtype=np.float64),
@@ -245,12 +237,6 @@ class Space:
         )
 
 
-def _widths(calibration: Calibration) -> dict[str, float]:
-    """Return the width of each coefficient. One that was fitted to this chip and framework on another machine is known as well as one that
-    was fitted to other machines of its level."""
-    return widths_of(replace(calibration, learned=COEFFICIENTS) if calibration.frameworks else calibration)
-
-
 def _matrix(columns: Mapping[str, Floats], rows: int) -> Floats:
     return np.stack(list(columns.values()), axis=1) if columns else np.zeros((rows, 0))
 
@@ -258,8 +244,7 @@ def _matrix(columns: Mapping[str, Floats], rows: int) -> Floats:
 def _slopes(
     question: Question, layouts: Layouts, widths: Mapping[str, float], at: Floats, predict: Callable[[Question], Floats]
 ) -> dict[str, Floats]:
-    """Return the change of a predicted logarithm for one standard deviation of each coefficient, by one evaluation per coefficient. A
-    coefficient on which no row depends is left out."""
+    """Return the change of a predicted logarithm for one deviation of each coefficient on which any row depends."""
     calibration = question.calibration
     found: dict[str, Floats] = {}
     for name, width in widths.items():

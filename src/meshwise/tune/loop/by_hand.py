@@ -16,8 +16,7 @@ from meshwise.tune.loop.subject import Subject
 FAILURES = ("oom", "crash", "hang", "timeout")
 SKIP = "skip"
 
-Prompt = Callable[[str], str]
-"""Asks a person, and returns what was typed; EOFError where nobody answers."""
+Prompt = Callable[[str], str]  # asks a person, and returns what was typed; EOFError where nobody answers
 
 
 def ask(subject: Subject, row: int, run: Run, folder: Path, say: Say, answer: Prompt) -> Outcome:

@@ -23,18 +23,13 @@ from meshwise.tune.loop.reading import Outcome
 from meshwise.tune.loop.result import Tuned
 from meshwise.tune.loop.subject import SetupError, Subject
 
-POLL_SECONDS = 0.25
-"""Seconds between looks at the files of running runs."""
-QUEUE_POLL_SECONDS = 5.0
-"""Seconds between questions to a queue."""
+POLL_SECONDS = 0.25  # seconds between looks at the files of running runs
+QUEUE_POLL_SECONDS = 5.0  # seconds between questions to a queue
 MAX_FAILED_FIRST_RUNS = 3
 """Runs in a row without a measurement, where none was ever measured, after which the loop stops: the setup is wrong, not the layout."""
-MAX_REFUSED = 100
-"""Candidates that a program refuses, after which the loop stops."""
-NOT_FOUND_EXIT_CODES = (126, 127)
-"""Exit codes of a shell that could not find or execute a command."""
-SETUP_FAILURES = ("crash", "hang", "timeout")
-"""Failures that a wrong setup may explain as well as a layout."""
+MAX_REFUSED = 100  # candidates that a program refuses, after which the loop stops
+NOT_FOUND_EXIT_CODES = (126, 127)  # exit codes of a shell that could not find or execute a command
+SETUP_FAILURES = ("crash", "hang", "timeout")  # failures that a wrong setup may explain as well as a layout
 
 
 @dataclass
@@ -43,8 +38,7 @@ class Flight:
 
     run: Run
     job: Job
-    gone: int = 0
-    """How often in a row its queue did not know it."""
+    gone: int = 0  # how often in a row its queue did not know it
 
 
 @dataclass
@@ -57,12 +51,10 @@ class Loop:
     say: Say
     answer: Prompt
     flights: list[Flight] = field(default_factory=list[Flight])
-    refused: int = 0
-    """Candidates that the program cannot run."""
+    refused: int = 0  # candidates that the program cannot run
     lines: list[str] = field(default_factory=list[str])
     begun: float = field(default_factory=time.monotonic)
-    in_vain: int = 0
-    """Runs in a row without a measurement."""
+    in_vain: int = 0  # runs in a row without a measurement
     asked: float = 0.0
 
     @cached_property

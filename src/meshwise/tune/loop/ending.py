@@ -8,12 +8,10 @@ import numpy as np
 from meshwise.tune.belief.choice import gain_left
 from meshwise.tune.belief.posterior import Posterior
 from meshwise.tune.loop.history import History
-from meshwise.tune.loop.journal import Run
 from meshwise.tune.loop.result import Best, Tuned, TunedRun, with_regret
 from meshwise.tune.loop.subject import Verdict
 
-LAYOUTS_LISTED = 100
-"""Candidates from which the layouts of the tuned plan are taken."""
+LAYOUTS_LISTED = 100  # candidates from which the layouts of the tuned plan are taken
 
 
 def result(history: History, stopped: str, lines: Sequence[str]) -> Tuned:
@@ -23,9 +21,22 @@ def result(history: History, stopped: str, lines: Sequence[str]) -> Tuned:
     written = (
         subject.finish(folder, verdict, [int(row) for row in np.argsort(posterior.mean)[:LAYOUTS_LISTED]]) if verdict else ()
     )
+    space = subject.space
+    best = Best(
+        name=space.words(verdict.row), candidate=subject.describe(verdict.row), seconds=verdict.seconds, low=verdict.low,
+        high=verdict.high, predicted=float(space.seconds[verdict.row]),
+    ) if verdict else None  # fmt: skip
+    runs = [
+        TunedRun(
+            number=run.number, name=run.name, devices=run.devices, predicted=run.predicted,
+            measured=run.seconds if run.ran else None, predicted_memory=run.predicted_memory, memory=run.memory,
+            outcome={"measured": run.failure or "ok", "rejected": "left out"}.get(run.state, run.state), note=run.note,
+        )
+        for run in history.runs
+    ]  # fmt: skip
     return Tuned(
-        title=subject.title, unit=subject.unit, folder=folder, runs=with_regret([_shown(run) for run in history.runs]),
-        best=_best(history, verdict) if verdict else None, gain=gain_left(posterior), candidates=len(subject.space),
+        title=subject.title, unit=subject.unit, folder=folder, runs=with_regret(runs),
+        best=best, gain=gain_left(posterior), candidates=len(subject.space),
         stopped=stopped, lines=(*lines, *written),
     )  # fmt: skip
 
@@ -37,20 +48,3 @@ def verdict_of(posterior: Posterior, runs: int) -> Verdict | None:
     row = posterior.best()
     low, high = posterior.interval(row, 0.9)
     return Verdict(row, math.exp(posterior.measured[row]), low, high, gain_left(posterior), runs)
-
-
-def _best(history: History, verdict: Verdict) -> Best:
-    space = history.subject.space
-    return Best(
-        name=space.words(verdict.row), candidate=history.subject.describe(verdict.row), seconds=verdict.seconds,
-        low=verdict.low, high=verdict.high, predicted=float(space.seconds[verdict.row]),
-    )  # fmt: skip
-
-
-def _shown(run: Run) -> TunedRun:
-    outcome = {"measured": run.failure or "ok", "rejected": "left out"}.get(run.state, run.state)
-    return TunedRun(
-        number=run.number, name=run.name, devices=run.devices, predicted=run.predicted,
-        measured=run.seconds if run.ran else None, predicted_memory=run.predicted_memory, memory=run.memory, outcome=outcome,
-        note=run.note,
-    )  # fmt: skip

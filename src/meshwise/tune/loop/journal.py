@@ -32,32 +32,23 @@ class Run:
     """A run of the journal, as far as it got."""
 
     number: int
-    setting: str
-    """Digest of the question that it belongs to: model, cluster, batch, program."""
-    candidate: dict[str, Any]
-    """The layout and options, in the words of the space."""
+    setting: str  # digest of the question that it belongs to: model, cluster, batch, program
+    candidate: dict[str, Any]  # the layout and options, in the words of the space
     name: str
     devices: int = 1
-    predicted: float | None = None
-    """Seconds that were expected when it was chosen."""
+    predicted: float | None = None  # seconds that were expected when it was chosen
     predicted_memory: float | None = None
     expected_gain: float = 0.0
     why: str = ""
     state: State = "chosen"
-    began: float = 0.0
-    """When it was started, in seconds since 1970."""
-    wall: float = 0.0
-    """Seconds from the start of its processes to their end."""
-    end: dict[str, Any] = field(default_factory=dict[str, Any])
-    """How it ended."""
+    began: float = 0.0  # when it was started, in seconds since 1970
+    wall: float = 0.0  # seconds from the start of its processes to their end
+    end: dict[str, Any] = field(default_factory=dict[str, Any])  # how it ended
     seconds: float | None = None
     memory: float | None = None
-    failure: Failure = ""
-    """oom, crash, hang or timeout; '' if it ran."""
-    note: str = ""
-    """Why it was rejected, or a remark."""
-    unread: bool = False
-    """Whether it was rejected since its log could not be read. It may be measured later."""
+    failure: Failure = ""  # oom, crash, hang or timeout; '' if it ran
+    note: str = ""  # why it was rejected, or a remark
+    unread: bool = False  # whether it was rejected since its log could not be read. It may be measured later.
 
     @property
     def folder(self) -> str:
@@ -84,14 +75,14 @@ def fold(events: Iterable[Event]) -> dict[int, Run]:
         if kind == "chosen":
             values["number"] = number
             runs.setdefault(number, Run(**values))
-        elif number in runs and (STATES.index(kind) > STATES.index(runs[number].state) or _read_at_last(runs[number], kind)):
+        elif number in runs:
+            run = runs[number]
+            read_at_last = kind == "measured" and run.state == "rejected" and run.unread
+            if STATES.index(kind) <= STATES.index(run.state) and not read_at_last:
+                continue
             began = {"began": event.get("time", 0.0)} if kind == "started" else {}
-            runs[number] = replace(runs[number], **(values | began), state=kind)
+            runs[number] = replace(run, **(values | began), state=kind)
     return runs
-
-
-def _read_at_last(run: Run, kind: State) -> bool:
-    return kind == "measured" and run.state == "rejected" and run.unread
 
 
 class Journal:

@@ -28,10 +28,8 @@ from meshwise.run.children import descendants, running
 from meshwise.run.train.submit import LOOKS_UNTIL_GONE, WAITING, job_state
 
 How = Literal["exit", "launch", "timeout", "lost"]
-LAST_LINES_SHOWN = 5
-"""Lines of output that an error shows."""
-GRACE_SECONDS = 5.0
-"""Seconds between asking processes to end and killing them."""
+LAST_LINES_SHOWN = 5  # lines of output that an error shows
+GRACE_SECONDS = 5.0  # seconds between asking processes to end and killing them
 LOG = "output.log"
 KILLED: dict[str, How] = {"TIMEOUT": "timeout", "DEADLINE": "timeout", "OUT_OF_MEMORY": "exit", "FAILED": "exit"}
 """How a job ended that Slurm killed, by its state; every other state (CANCELLED, NODE_FAIL, PREEMPTED) says nothing about its layout."""
@@ -76,10 +74,8 @@ class End:
     """exit: its script, or its command; launch: its command failed before the script began; timeout: it was ended; lost: it is gone
     without an exit code."""
     code: int = 0
-    seconds: float = 0.0
-    """From the start of its script to its end."""
-    state: str = ""
-    """The last state that Slurm told, where the script did not tell its end itself."""
+    seconds: float = 0.0  # from the start of its script to its end
+    state: str = ""  # the last state that Slurm told, where the script did not tell its end itself
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ HANG_WORDS = (
     "timed out waiting", "without progress",
 )  # fmt: skip
 """How NCCL, torch and meshwise report ranks that wait for each other for ever."""
-QUIET_TIME_SHARE = 0.5
-"""Share of the time limit without a line of output from which on a run that was ended counts as a hang."""
+QUIET_TIME_SHARE = 0.5  # share of the time limit without a line of output from which on a run that was ended counts as a hang
 CHECKED_RULES = ("tokens per step", "step x throughput", "ranks and total", "layout", "batch", "above the chip", "memory", "NaN")
 """Rules of `audit` that a measurement must satisfy. Others are about figures that tuning does not use."""
 AGREEING_COLUMNS = {
@@ -33,8 +32,7 @@ AGREEING_COLUMNS = {
     "pp": "pipeline stages", "cp": "context-parallel ranks", "dp": "data-parallel ranks", "mbs": "sequences in a micro-batch",
 }  # fmt: skip
 """Figures in which a log must agree with the run that was started."""
-MIN_STEPS = 2
-"""Steps in a log from which on it counts."""
+MIN_STEPS = 2  # steps in a log from which on it counts
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,10 @@ class Outcome:
     seconds: float | None = None
     memory: float | None = None
     failure: Failure = ""
-    rejected: str = ""
-    """Why it is kept out of the fit; '' if it is not."""
-    unread: bool = False
-    """Whether it is kept out since no reader knows its log: another --format may read it later."""
+    rejected: str = ""  # why it is kept out of the fit; '' if it is not
+    unread: bool = False  # whether it is kept out since no reader knows its log: another --format may read it later
     note: str = ""
-    row: Mapping[str, Any] | None = None
-    """The row of measurement.jsonl that the run wrote itself."""
+    row: Mapping[str, Any] | None = None  # the row of measurement.jsonl that the run wrote itself
 
 
 def measured(outcome: Outcome) -> dict[str, Value]:
@@ -110,15 +105,12 @@ def measurement(log: Path, expected: Run, format: str = "") -> Outcome:
     stated, run = timed[-1]  # a run that was resumed wrote several: the last one is whole
     figures = Figures(run, log.name)
     steps = run.number("steps_seen", math.inf)
-    reason = _too_few(steps) or other_run(stated, figures, expected) or contradiction(log.name, reading.format, run)
+    few = f"its log has {steps:.0f} step, too few to measure: raise --steps" if steps < MIN_STEPS else ""
+    reason = few or other_run(stated, figures, expected) or contradiction(log.name, reading.format, run)
     memory = figures.memory if math.isfinite(figures.memory) else None
     if reason:
         return Outcome(rejected=reason)
     return Outcome(seconds=figures.seconds, memory=memory, note="" if math.isinf(steps) else f"{steps:.0f} steps in {log.name}")
-
-
-def _too_few(steps: float) -> str:
-    return f"its log has {steps:.0f} step, too few to measure: raise --steps" if steps < MIN_STEPS else ""
 
 
 def other_run(stated: Run, figures: Figures, expected: Run) -> str:

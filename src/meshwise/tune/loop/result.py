@@ -13,17 +13,13 @@ class TunedRun:
     number: int
     name: str
     devices: int
-    predicted: float | None
-    """What was expected when it was chosen, after the runs before it."""
+    predicted: float | None  # seconds expected when it was chosen, after the runs before it
     measured: float | None
     predicted_memory: float | None
     memory: float | None
-    outcome: str
-    """ok, oom, crash, hang, timeout, or left out."""
-    regret: float | None = None
-    """Time lost against the fastest measured run of all, as a share."""
-    best: float | None = None
-    """The fastest measured so far, this run included."""
+    outcome: str  # ok, oom, crash, hang, timeout, or left out
+    regret: float | None = None  # time lost against the fastest measured run of all, as a share
+    best: float | None = None  # the fastest measured so far, this run included
     note: str = ""
 
 
@@ -35,10 +31,8 @@ class Best:
     candidate: dict[str, Any]
     seconds: float
     low: float
-    high: float
-    """90% of further measurements are expected between these."""
-    predicted: float
-    """Seconds that the shipped calibration predicted before the first run."""
+    high: float  # 90% of further measurements are expected between these
+    predicted: float  # seconds that the shipped calibration predicted before the first run
 
 
 @dataclass(frozen=True)
@@ -46,19 +40,14 @@ class Tuned:
     """The result of `meshwise tune`."""
 
     title: str
-    unit: str
-    """What a second is of: step, or output token."""
+    unit: str  # unit that a second is per: step, or output token
     folder: Path
     runs: tuple[TunedRun, ...]
-    best: Best | None
-    """None where no run was measured."""
-    gain: float
-    """The share of the time that one more run is expected to save."""
+    best: Best | None  # none where no run was measured
+    gain: float  # the share of the time that one more run is expected to save
     candidates: int
-    stopped: str
-    """Why no further run was started."""
-    lines: tuple[str, ...] = ()
-    """What was written, and what was left out."""
+    stopped: str  # why no further run was started
+    lines: tuple[str, ...] = ()  # lines about files that were written and runs that were left out
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one dict per run, with the columns of `--csv`."""

@@ -16,7 +16,6 @@ from meshwise.calibrate import dispatch
 from meshwise.catalogue import files
 from meshwise.errors import UserError, quoted
 from meshwise.plan import plan as plans
-from meshwise.plan.ask import ServeAsk
 from meshwise.plan.serve.choice import ServeChoice
 from meshwise.plan.serve.plan import ServePlan, make
 from meshwise.programs.engines import commands
@@ -36,8 +35,7 @@ ENGINE_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {"chunked-prefill-size": ("2048", "4096", "8192", "16384")},
 }
 """Flags of engines whose best value depends on the machine and that change no result, with values around their defaults."""
-AXES = ("split", "cards", "tp", "pp")
-"""Axes by which `meshwise serve --fix` finds a layout again."""
+AXES = ("split", "cards", "tp", "pp")  # axes by which `meshwise serve --fix` finds a layout again
 MAX_CANDIDATES = 1000
 REPORT, ROWS, PLAN = "report.json", "rows.csv", "serve.json"
 
@@ -72,11 +70,10 @@ class Serving:
     def __init__(self, plan: ServePlan | None, ask: TuneAsk) -> None:
         self.ask = ask
         base = ask_of(plan) if plan is not None else ask_here(ask.what, ask.on)
-        self.base = _absolute(base)
+        if Path(base.model).is_file():
+            base = replace(base, model=_path(base.model))  # a run starts in a folder of its own
         self.plan = (
-            plan
-            if plan is not None and plan.ask.top >= MAX_CANDIDATES
-            else make(replace(self.base, top=MAX_CANDIDATES), commands)
+            plan if plan is not None and plan.ask.top >= MAX_CANDIDATES else make(replace(base, top=MAX_CANDIDATES), commands)
         )
         self.base = ask_of(self.plan)
         self.options = candidates(self.plan, ask)
@@ -249,8 +246,3 @@ def _rows(path: Path) -> list[dict[str, str]]:
 def _path(text: str) -> str:
     """Return a path that holds from any folder."""
     return str(Path(text).absolute()) if text else ""
-
-
-def _absolute(ask: ServeAsk) -> ServeAsk:
-    """Return the question with the path of its model from any folder: a run starts in its own."""
-    return replace(ask, model=_path(ask.model)) if Path(ask.model).is_file() else ask

@@ -1,7 +1,6 @@
 """Start a tuning from its question: of a training plan, or of a served model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from meshwise.catalogue import records
 from meshwise.errors import UserError, quoted
@@ -16,9 +15,6 @@ from meshwise.tune.loop.by_hand import Prompt
 from meshwise.tune.loop.course import tune
 from meshwise.tune.loop.result import Tuned
 
-if TYPE_CHECKING:
-    from meshwise.tune.loop.subject import Subject
-
 
 def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, answer: Prompt) -> Tuned:
     """Tune a plan, or with --serve a model. `plan` stands for a plan.json."""
@@ -26,17 +22,13 @@ def start(ask: TuneAsk, plan: TrainPlan | ServePlan | None = None, *, say: Say, 
     if ask.serve and isinstance(plan, TrainPlan):
         raise UserError(f"--serve: {ask.what} is a plan for training; drop --serve, or plan with 'meshwise serve --out'")
     ask.check_way(serving=not isinstance(plan, TrainPlan))
-    return tune(_subject(ask, plan), ask, say=say, answer=answer)
-
-
-def _subject(ask: TuneAsk, plan: TrainPlan | ServePlan | None) -> "Subject":
     if isinstance(plan, TrainPlan):
         from meshwise.tune.loop.training import Training
 
-        return Training(plan, ask)
+        return tune(Training(plan, ask), ask, say=say, answer=answer)
     from meshwise.tune.loop.serving import Serving
 
-    return Serving(plan, ask)
+    return tune(Serving(plan, ask), ask, say=say, answer=answer)
 
 
 def _read(ask: TuneAsk) -> TrainPlan | ServePlan | None:

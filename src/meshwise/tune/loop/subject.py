@@ -22,15 +22,11 @@ class Verdict:
     """The candidate that a tuning ends with."""
 
     row: int
-    seconds: float
-    """The fastest that was measured."""
+    seconds: float  # the fastest that was measured
     low: float
-    high: float
-    """90% of further measurements are expected between these."""
-    gain: float
-    """The share of the time that one more run is expected to save."""
-    runs: int
-    """Runs that were measured."""
+    high: float  # 90% of further measurements are expected between these
+    gain: float  # the share of the time that one more run is expected to save
+    runs: int  # runs that were measured
 
 
 class Subject(Protocol):
@@ -38,8 +34,7 @@ class Subject(Protocol):
 
     space: Space
     title: str
-    unit: str
-    """What a measured second is of: 'step', or 'output token'."""
+    unit: str  # unit that a measured second is per: 'step', or 'output token'
 
     @property
     def setting(self) -> str:

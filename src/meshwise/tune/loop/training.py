@@ -44,18 +44,14 @@ from meshwise.tune.loop.subject import Candidate, SetupError, Verdict
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import read_rows
 
-OWN_PROGRAM = "meshwise"
-"""The name of our trainer as a program and as a framework."""
-OPTIONS = ("precision", "compile", "loss")
-"""Options of a training question that --try takes."""
+OWN_PROGRAM = "meshwise"  # the name of our trainer as a program and as a framework
+OPTIONS = ("precision", "compile", "loss")  # options of a training question that --try takes
 LOOP_VARIABLES = ("STEPS", "TRAIN_ITERS", "TRAIN_SAMPLES", "OUT", "OUTPUT_DIR", "CHECKPOINTS")
 """Variables of exported scripts that the loop sets for each run."""
-BY_LAUNCHER = ("MASTER_ADDR", "NODE_RANK")
-"""Variables that differ from node to node: the launch command sets them."""
+BY_LAUNCHER = ("MASTER_ADDR", "NODE_RANK")  # variables that differ from node to node: the launch command sets them
 GRACE_SECONDS = 600.0
 """Seconds beyond --timeout that a scheduler gives a run. Exported Slurm scripts ask to be requeued two minutes before their limit."""
-MIN_RUNS_TO_FIT = 3
-"""Measured runs from which on a calibration is fitted."""
+MIN_RUNS_TO_FIT = 3  # measured runs from which on a calibration is fitted
 EAGER_FRAMEWORK = "torchtitan"
 """A framework whose layers are eager PyTorch unless they are compiled, as our trainer's are with --no-compile."""
 

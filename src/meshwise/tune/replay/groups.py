@@ -24,11 +24,9 @@ from meshwise.runs.train.settle import read_cases
 from meshwise.tune.belief.observation import Observation
 from meshwise.tune.belief.space import Space
 
-MIN_ROWS_PER_GROUP = 6
-"""Rows of a group that is replayed."""
+MIN_ROWS_PER_GROUP = 6  # rows of a group that is replayed
 LEFT_OUT = "left_out"
-Order = list[int]
-"""Rows of a group, in the order in which they run."""
+Order = list[int]  # rows of a group, in the order in which they run
 
 
 @dataclass(frozen=True)
@@ -106,11 +104,9 @@ def read_groups(table: str, calibration: str = "", fewest: int = MIN_ROWS_PER_GR
             f"{table}: no group of at least {fewest} runs that differ in their layout alone, so there is nothing to choose among"
         )
     named = calibrations.named(calibration) if calibration else None
-    return [Group(tuple(rows), named or left_out(rows[0]) or _usual(rows[0])) for rows in large], skipped
-
-
-def _usual(case: Case) -> Calibration:
-    return choose_for(case.cluster, case.work.framework)
+    return [
+        Group(tuple(rows), named or left_out(rows[0]) or choose_for(rows[0].cluster, rows[0].work.framework)) for rows in large
+    ], skipped
 
 
 @dataclass(frozen=True)

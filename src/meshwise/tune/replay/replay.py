@@ -17,8 +17,7 @@ from meshwise.tune.belief.residual import SCALES, Scales
 from meshwise.tune.replay import rivals
 from meshwise.tune.replay.groups import MIN_ROWS_PER_GROUP, Group, Order, Strategy, read_groups
 
-RUNS_SHOWN = (1, 2, 3, 5, 10)
-"""Numbers of runs after which regret is shown."""
+RUNS_SHOWN = (1, 2, 3, 5, 10)  # numbers of runs after which regret is shown
 
 
 def learned_order(group: Group, runs: int, scales: Scales = SCALES) -> Order:
@@ -40,8 +39,7 @@ class Replay:
 
     table: str
     groups: tuple[str, ...]
-    sizes: tuple[int, ...]
-    """Rows of each group."""
+    sizes: tuple[int, ...]  # rows of each group
     skipped: int
     runs: int
     strategies: tuple[Strategy, ...]

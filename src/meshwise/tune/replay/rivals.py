@@ -9,12 +9,10 @@ import numpy as np
 
 from meshwise.tune.replay.groups import Group, Order, Strategy, drawn
 
-STARTUP_RUNS = 3
-"""Random runs before optuna's samplers learn; their own default of 10 would make them random order here."""
+STARTUP_RUNS = 3  # random runs before optuna's samplers learn; their own default of 10 would make them random order here
 SHARE = {"optuna TPE": 0.25, "optuna GP": 0.05}
 """Seeds of optuna's samplers, over those of random order: a choice of theirs takes milliseconds, or several tenths of a second."""
-FAILURE_TIME_FACTOR = 2.0
-"""A run that fails counts for an optimizer as this many times the slowest run so far."""
+FAILURE_TIME_FACTOR = 2.0  # a run that fails counts for an optimizer as this many times the slowest run so far
 
 
 def strategies(
@@ -64,8 +62,7 @@ def random_order(group: Group, seed: int) -> Order:
 
 
 def optimizer_order(optuna: Any, sampler: Any, group: Group, runs: int) -> Order:
-    """Return the rows in the order of an optuna sampler. It suggests a value of each axis, and the row nearest to that which has not run is
-    run in its place and told."""
+    """Return the rows in the order of an optuna sampler: the row nearest to its suggestion that has not run takes its place."""
     axes = {name: np.unique(axis.values, return_inverse=True) for name, axis in group.space.axes.items() if np.ptp(axis.values)}
     places = np.stack([index for _, index in axes.values()], axis=1)
     spaces = {name: optuna.distributions.IntDistribution(0, len(values) - 1) for name, (values, _) in axes.items()}

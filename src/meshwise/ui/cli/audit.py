@@ -15,11 +15,7 @@ from meshwise.ui.cli.options import Given, Html, Json, verb
 app = typer.Typer()
 
 
-@verb(app, "audit", AuditAsk, examples=(
-    "meshwise audit train.log --on 8xh100-sxm",
-    "meshwise audit train.log train.sbatch --on a100-80gb-sxm",
-    "meshwise audit --params 124M --seq 128 --batch 16/gpu --on 8xh100-sxm --step 7.5s --mfu 40%",
-))  # fmt: skip
+@verb(app, "audit", AuditAsk)
 def audit(
     given: Given,
     files: Annotated[list[Path] | None, Argument(metavar="[FILE]...",

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(app, "bench", BenchAsk, argument="URL|PLAN|GGUF|MODEL", examples=(
-    "meshwise bench http://127.0.0.1:8080 --prompt 512 --output 128 --users 1,4,16",
-    "meshwise bench plan.json --out before.json",
-    "meshwise bench model.gguf --against before.json",
-))  # fmt: skip
+@verb(app, "bench", BenchAsk, argument="URL|PLAN|GGUF|MODEL")
 def bench(
     given: Given,
     out: Annotated[Path | None, Option(help="Write the whole report to this .json.", metavar="FILE",
@@ -41,7 +37,7 @@ def bench(
         output.save_to(out, report.save)
         output.save_to(rows, lambda path: api.write(path, _as_csv(report.measurements())))
 
-    with Bar(stderr=True, hidden=json or csv) as bar:
+    with Bar(stderr=True, hidden=csv, json=json) as bar:
         report = api.bench(words.pop("what", ""), say=bar.say, progress=bar.progress, keep=save, **words)
     save(report)
     output.show(report, json=json, csv=csv)

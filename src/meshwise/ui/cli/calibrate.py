@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@plain_verb(app, "validate",
-    "meshwise validate bloom_prequel",
-    "meshwise validate runs.csv --fit --leave-out group",
-    "meshwise validate bloom_prequel nanotron_h100_small --svg pictures/",
-)  # fmt: skip
+@plain_verb(app, "validate")
 def validate(
     tables: Annotated[list[str], Argument(metavar="TABLE...", autocompletion=completer("measurements"),
         help="CSV or JSONL files of measured runs, or built-in tables such as bloom_prequel.")],
@@ -87,11 +83,7 @@ def _svg_paths(given: Path, tables: list[str]) -> list[Path]:
     return [given / f"{table}.svg" for table in tables]
 
 
-@plain_verb(app, "calibrate",
-    "meshwise calibrate runs.csv --out mine.toml",
-    "meshwise calibrate here run/measurement.jsonl --install",
-    "meshwise calibrate bench.csv --chips rtx3090 --install",
-)  # fmt: skip
+@plain_verb(app, "calibrate")
 def calibrate(
     tables: Annotated[list[str], Argument(metavar="TABLE...", autocompletion=completer("measurements"),
         help="Any mix of run/measurement.jsonl, CSV files, built-in tables and a probe ('here' or .jsonl).")],

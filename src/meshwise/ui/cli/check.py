@@ -16,11 +16,7 @@ from meshwise.ui.cli.options import Given, Json, Verbose, verb
 app = typer.Typer()
 
 
-@verb(app, "check", CheckAsk, examples=(
-    "meshwise check train.sbatch ds_config.json --on jean-zay:48",
-    "meshwise check train.toml --on 8xh100-sxm --fix better.toml",
-    "meshwise check train.sh --on h100-sxm --set TP=4 --quiet",
-))  # fmt: skip
+@verb(app, "check", CheckAsk)
 def check(
     given: Given,
     files: Annotated[list[Path] | None, Argument(metavar="FILE...",

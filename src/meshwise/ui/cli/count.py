@@ -1,4 +1,4 @@
-"""The verbs `count` and `show`."""
+"""The verbs `count`, `show` and `about`."""
 
 from typing import Annotated
 
@@ -20,11 +20,7 @@ def _names(ctx: typer.Context, incomplete: str) -> list[str]:
     return completer(catalogue)(incomplete) if catalogue in api.CATALOGUES else []
 
 
-@plain_verb(app, "count",
-    "meshwise count llama-3-70b --seq 8k",
-    "meshwise count llama-3-70b deepseek-v3 path/to/config.json model.gguf",
-    "meshwise count llama-3-70b --on '4 pods of tpu-v5p' --batch 4M --mfu 40%",
-)  # fmt: skip
+@plain_verb(app, "count")
 def count(
     models: Annotated[list[str], Argument(metavar="MODEL...", help="Preset, HF id, config.json or its folder, or .gguf.",
         autocompletion=completer("models"))],
@@ -53,9 +49,7 @@ def count(
     output.draw(counts)
 
 
-@plain_verb(app, "show",
-    "meshwise show models qwen3", "meshwise show clusters 48x8xa100-80gb --json", "meshwise show trace traffic.csv",
-)  # fmt: skip
+@plain_verb(app, "show")
 def show(
     catalogue: Annotated[str, Argument(metavar="chips|clusters|models|frameworks|calibrations|trace",
         help="Catalogue to list, or 'trace'.",
@@ -86,3 +80,9 @@ def show(
 
         out = console()
         out.print(catalogue_view(catalogue, rows, out.width))
+
+
+@plain_verb(app, "about")
+def about(json: Json = False) -> None:
+    """Nothing is sent anywhere: it is what to paste into a report of a fault."""
+    output.show(api.about(), json=json)

@@ -14,11 +14,7 @@ from meshwise.ui.cli.options import Given, Html, Json, verb
 app = typer.Typer()
 
 
-@verb(app, "doctor", AuditAsk, examples=(
-    "meshwise doctor trace.json.gz",
-    "meshwise doctor traces/*.json.gz train.sbatch --on 2x8xh100-sxm",
-    "meshwise doctor run/trace-rank0.json --model llama-3.2-1b --batch 8 --seq 2k --on h200",
-))  # fmt: skip
+@verb(app, "doctor", AuditAsk)
 def doctor(
     given: Given,
     traces: Annotated[list[Path], Argument(metavar="TRACE...",

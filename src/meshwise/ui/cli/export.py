@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(app, "export", ExportAsk, argument="PLAN", examples=(
-    "meshwise export plan.json --to megatron-deepspeed --with slurm --out job",
-    "meshwise export plan.json --to torchtitan",
-    "meshwise export serve.json --to vllm",
-))  # fmt: skip
+@verb(app, "export", ExportAsk, argument="PLAN")
 def export(
     given: Given,
     out: Annotated[Path | None, Option(help="Write the files into this folder, instead of printing them.", metavar="DIR",

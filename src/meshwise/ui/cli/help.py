@@ -1,60 +1,39 @@
 """Help that fits a screen: usage, three examples, the main options, and the names of the others; `--help-all` lists every option."""
 
 import textwrap
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-VERBS: dict[str, dict[str, tuple[str, str]]] = {
-    "Plan": {
-        "count": ("count", "Count parameters, FLOPs, caches and bytes of models."),
-        "plan": ("plan", "Find the fastest layout to train a model on a cluster."),
-        "pick": ("pick", "Find which open model to run on a machine, and how to start it."),
-        "serve": ("serve", "Find the best layout to serve a model, and how to start it."),
-        "replay": ("replay", "Replay timed traffic through a deployment: latency, goodput, cost."),
-        "explain": ("plan", "Explain why a layout won, and what would change it."),
-        "export": ("export", "Write a plan as the files of another program and launcher."),
-    },
-    "Run and measure": {
-        "run": ("run", "Train a plan, or start the engine of a serving plan."),
-        "tune": ("tune", "Find the fastest layout from a few measured runs."),
-        "bench": ("bench", "Measure how fast an engine serves, beside the prediction."),
-        "share": ("share", "Share a bench as rows without anything personal."),
-        "probe": ("probe", "Measure this machine in a minute: '--on here' plans for it."),
-        "generate": ("generate", "Generate text, or compute a loss, with saved weights."),
-        "make-gguf": ("generate", "Write a GGUF file with real shapes and random weights."),
-    },
-    "Check and calibrate": {
-        "check": ("check", "Check a launch file: does it start, fit, and run fast?"),
-        "audit": ("audit", "Check reported results: logs, tables and reports."),
-        "doctor": ("doctor", "Say why a run is slow, from its profiler traces."),
-        "validate": ("calibrate", "Score predictions on a table of measurements."),
-        "calibrate": ("calibrate", "Fit the cost model to measurements of your own."),
-    },
-    "Look up": {
-        "show": ("count", "List chips, clusters and models, or show one."),
-        "ui": ("web", "Open a page in the browser: ask, see, compare, share."),
-    },
-}
-ALL_VERBS = {name: entry for group in VERBS.values() for name, entry in group.items()}
-"""By verb: the module that defines it, imported when the verb is used, and the sentence that help shows."""
+from meshwise.catalogue.files import BUILT_IN
+
+
+class Described(NamedTuple):
+    """A verb: the module that defines it, imported when the verb is used, the sentence that help shows, and examples."""
+
+    module: str
+    sentence: str
+    examples: list[str]
+
+
+_TABLES = tomllib.loads((BUILT_IN / "verbs.toml").read_text(encoding="utf-8"))
+VERBS = {group: {name: Described(**facts) for name, facts in verbs.items()} for group, verbs in _TABLES.items()}
+ALL_VERBS = {name: about for group in VERBS.values() for name, about in group.items()}
 OUTPUT = "Output"
 MAX_WIDTH = 100
-FLAG_COLUMN_WIDTH = 24
-"""Width of the column of flags."""
+FLAG_COLUMN_WIDTH = 24  # width of the column of flags
 
 
 class Verb(TyperCommand):
     """A command that prints its help in our own format."""
 
-    examples: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def with_examples(cls, examples: Sequence[str]) -> "type[Verb]":
-        return type("Verb", (cls,), {"examples": tuple(examples)})
+    @property
+    def examples(self) -> list[str]:
+        return ALL_VERBS[str(self.name)].examples
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--help-all" in args and not ctx.resilient_parsing:
@@ -139,7 +118,7 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in ALL_VERBS:
             return None
-        module = import_module(f"meshwise.ui.cli.{ALL_VERBS[cmd_name][0]}")
+        module = import_module(f"meshwise.ui.cli.{ALL_VERBS[cmd_name].module}")
         return next(_built(info) for info in module.app.registered_commands if info.name == cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -149,7 +128,7 @@ class Verbs(TyperGroup):
         """Yield the help of the program."""
         yield from ("Usage: meshwise VERB [OPTIONS]", "", self.help or "")
         for group, verbs in VERBS.items():
-            yield from ("", f"{group}:", *(f"  {name:<10}  {sentence}" for name, (_, sentence) in verbs.items()))
+            yield from ("", f"{group}:", *(f"  {name:<10}  {about.sentence}" for name, about in verbs.items()))
         yield from (
             "",
             "Examples:",

@@ -15,10 +15,8 @@ from meshwise.output import flush, say, silence
 from meshwise.ui.cli.help import ALL_VERBS, Verbs
 from meshwise.version import VERSION
 
-TWINS = {"plan": "serve", "serve": "plan"}
-"""Verbs whose options are easily mixed up."""
-STOPPED_EXIT_CODE = 130
-"""Exit code after Ctrl-C."""
+TWINS = {"plan": "serve", "serve": "plan"}  # verbs whose options are easily mixed up
+STOPPED_EXIT_CODE = 130  # exit code after Ctrl-C
 
 app = typer.Typer(
     name="meshwise", cls=Verbs, help="Find the fastest way to train or serve a model on the accelerators you have.",
@@ -29,16 +27,24 @@ app = typer.Typer(
 @app.callback(invoke_without_command=True)
 def root(context: typer.Context, version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        typer.echo(VERSION)
+        from meshwise.catalogue.installed import built
+
+        commit, date = built()
+        typer.echo(f"meshwise {VERSION} (commit {commit}, data of {date})")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def _words(arguments: list[str]) -> list[str]:
+    """Return the arguments; 'help' and 'help plan' are '--help' and 'plan --help'."""
+    return [*arguments[1:2], "--help"] if arguments[:1] == ["help"] else arguments
 
 
 def main() -> None:
     """Run a verb, and report an error that a user can fix in one line on standard error."""
     open_closed_streams()
     try:
-        code = app(standalone_mode=False, prog_name="meshwise") or 0
+        code = app(_words(sys.argv[1:]), standalone_mode=False, prog_name="meshwise") or 0
         if code == STOPPED_EXIT_CODE:  # typer turns Ctrl-C into an exit code
             raise KeyboardInterrupt
         sys.exit(code)

@@ -1,7 +1,4 @@
-"""Flags from questions: `verb` registers a command whose options are the fields of one or several questions (`plan.fields`).
-
-A field's help, group, unit and default are defined once, in the question; here they become an option with its help and completion.
-"""
+"""Flags from questions: `verb` registers a command whose options are the fields of one or several questions (`plan.fields`)."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -43,11 +40,11 @@ class Given:
                 raise UserError(f"{flag_of(name, about)} {why}")
 
 
-def plain_verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def plain_verb(app: typer.Typer, name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose options are the parameters of its function."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        app.command(name, cls=Verb.with_examples(examples), help=_help(name, function))(function)
+        app.command(name, cls=Verb, help=_help(name, function))(function)
         return function
 
     return decorate
@@ -55,11 +52,11 @@ def plain_verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callabl
 
 def _help(name: str, function: Callable[..., None]) -> str:
     """Return the help text of a verb: its sentence in the list of verbs, then the docstring of its function."""
-    return " ".join([ALL_VERBS[name][1], *(function.__doc__ or "").split()])
+    return " ".join([ALL_VERBS[name].sentence, *(function.__doc__ or "").split()])
 
 
 def verb(
-    app: typer.Typer, name: str, *asks: type[Ask], examples: Sequence[str] = (), argument: str = "MODEL"
+    app: typer.Typer, name: str, *asks: type[Ask], argument: str = "MODEL"
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command whose options are the fields of `asks`. Its function takes the `Given` options, then parameters of its own."""
     fields = {key: (ask, about) for ask in reversed(asks) for key, about in spec(ask).items()}
@@ -77,7 +74,7 @@ def verb(
         command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         assert first.annotation is Given, f"{function.__name__} takes Given first"
-        app.command(name, cls=Verb.with_examples(examples), help=_help(name, function))(command)
+        app.command(name, cls=Verb, help=_help(name, function))(command)
         return function
 
     return decorate

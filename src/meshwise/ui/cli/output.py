@@ -8,8 +8,7 @@ from typing import Any
 
 from meshwise.errors import UserError
 
-PAGE = ("starlette", "uvicorn", "jinja2", "python_multipart")
-"""Packages of the extra `ui`."""
+PAGE = ("starlette", "uvicorn", "jinja2", "python_multipart")  # packages of the extra `ui`
 
 
 def show(
@@ -26,6 +25,11 @@ def show(
     reproduce = [f"reproduce: {command}"] if (command := getattr(result, "command", "")) else []
     for line in (*before, *reproduce, *after):
         emit(line)
+
+
+def belief(plan: Any, asked: bool) -> list[str]:
+    """Return what the figures of a plan rest on, if that was asked for."""
+    return ["why believe it:", *(f"  {line}" for line in plan.believe())] if asked else []
 
 
 def draw(result: Any, *, stderr: bool = False, **options: Any) -> None:
@@ -69,7 +73,10 @@ def save_report(path: Path | None, make: Callable[[Any], str]) -> None:
 
 
 def require_page() -> None:
-    """Refuse what needs a package of the extra `ui` that is not installed."""
-    missing = [name for name in PAGE if find_spec(name) is None]
-    if missing:
-        raise UserError(f"pages and reports need {', '.join(missing)}: pip install 'meshwise[ui]'")
+    require(PAGE, "pages and reports need", "ui")
+
+
+def require(packages: Iterable[str], what: str, extra: str) -> None:
+    """Refuse what needs a package of an extra that is not installed."""
+    if missing := [name for name in packages if find_spec(name) is None]:
+        raise UserError(f"{what} {', '.join(missing)}: pip install 'meshwise[{extra}]'")

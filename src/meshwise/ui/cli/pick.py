@@ -10,11 +10,7 @@ from meshwise.ui.cli.options import Csv, Given, Json, Verbose, verb
 app = typer.Typer()
 
 
-@verb(app, "pick", PickAsk, examples=(
-    "meshwise pick",
-    "meshwise pick --on 2xrtx3090 --for code --context 32k",
-    "meshwise pick --buy 2000 --for chat",
-))  # fmt: skip
+@verb(app, "pick", PickAsk)
 def pick(given: Given, verbose: Verbose = False, json: Json = False, csv: Csv = False) -> None:
     """Ranked by published scores at the speed and context asked for. Exit code 1: nothing fits."""
     from meshwise.plan.pick.answer import Pick

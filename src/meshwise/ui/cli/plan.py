@@ -23,16 +23,13 @@ GENERATING = tuple(name for name, one in OBJECTIVES.items() if one.generates)
 SHAPE_ONLY_FIELDS = tuple(name for name in spec(ShapeAsk) if name not in spec(TrainAsk))
 
 
-@verb(app, "plan", ShapeAsk, examples=(
-    "meshwise plan llama-3-70b --on 64x8xh100-sxm --batch 4M --tokens 15T",
-    "meshwise plan bloom-176b --on jean-zay:48 --batch 2048x2048 --fix tp=4 --out plan.json",
-    "meshwise plan llama-3.1-8b --on 1xrtx3090 --batch 8 --finetune qlora:16",
-))  # fmt: skip
+@verb(app, "plan", ShapeAsk)
 def plan(
     given: Given,
     vary: Annotated[list[str] | None, Option(metavar="AXIS=VALUES",
         help="Plan at many points: nodes=8..512, chip=h100-sxm,h200. Give it twice for a grid.")] = None,
     cheapest: Annotated[bool, Option("--cheapest", help="Find the cheapest chip and number of nodes for --tokens.")] = False,
+    why_believe: Annotated[bool, Option("--why-believe", help="Print what the figures rest on.")] = False,
     out: Annotated[Path | None, Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     html: Html = None,
     verbose: Verbose = False,
@@ -60,7 +57,8 @@ def plan(
         output.save_to(out, made.save)
         output.save_report(html, lambda report: report.of_plan(made))
         why = None if json or csv else api.explain(made)
-        output.show(made, json=json, csv=csv, after=[_following(out, verbose)], why=why, verbose=verbose)
+        believe, following = output.belief(made, why_believe), [_following(made, out, verbose)]
+        output.show(made, json=json, csv=csv, before=believe, after=following, why=why, verbose=verbose)
 
 
 def _several(ask: TrainAsk, texts: list[str], *, cheapest: bool, json: bool, csv: bool) -> None:
@@ -73,19 +71,21 @@ def _several(ask: TrainAsk, texts: list[str], *, cheapest: bool, json: bool, csv
     output.show(answer, json=json, csv=csv, before=[f"plan it: {best.command()}"] if best else [])
 
 
-def _following(out: Path | None, verbose: bool) -> str:
+def _following(made: "TrainPlan", out: Path | None, verbose: bool) -> str:
     """Return what to type next."""
-    following = f"meshwise explain {out}; meshwise run {out} --dry-run" if out else "--out plan.json for 'explain' and 'run'"
-    return f"next: {following}{'' if verbose else '; --verbose for everything'}"
+    from meshwise.programs.writable import program_for
+
+    program = program_for(made)
+    to = f"export --to {program.name}" if program else "explain"
+    written = f"; meshwise export {out} --to {program.name}" if program else ""
+    following = f"meshwise explain {out}; meshwise run {out} --dry-run{written}" if out else f"--out plan.json for 'run', '{to}'"
+    return f"next: {following}{'' if verbose else '; --verbose'}"
 
 
-@plain_verb(app, "explain",
-    "meshwise explain plan.json",
-    "meshwise explain plan.json --versus tp=8,pp=6",
-    "meshwise explain plan.json --trace step.json.gz --svg step.svg",
-)  # fmt: skip
+@plain_verb(app, "explain")
 def explain(
     plan_file: Annotated[Path, Argument(metavar="PLAN", help="A plan.json that plan --out or serve --out wrote.")],
+    other_file: Annotated[Path | None, Argument(metavar="[OTHER]", help="Another plan.json: how the two differ.")] = None,
     versus: Annotated[str, Option(metavar="AXES", help="Compare with a layout of your own: tp=8,pp=6.")] = "",
     trace: Annotated[
         Path | None, Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev: .json, or .json.gz.")
@@ -93,11 +93,16 @@ def explain(
     svg: Annotated[Path | None, Option(metavar="FILE", help="Draw the step as an SVG picture.")] = None,
     json: Json = False,
 ) -> None:
-    """Compares it with the runner-up or with a layout of your own, names the limit, and estimates the gain from twice the batch, network
-    or memory."""
+    """Compares it with the runner-up, with a layout of your own or with another plan, names the limit, and estimates the gain from twice
+    the batch, network or memory."""
     from meshwise.plan.rl.plan import RolloutPlan
     from meshwise.plan.train.plan import TrainPlan
 
+    if other_file is not None:
+        if versus or trace or svg:
+            raise UserError("two plans are compared as they are: drop --versus, --trace and --svg, or the second plan")
+        output.show(api.diff(plan_file, other_file), json=json)
+        return
     loaded = api.load(plan_file)
     if isinstance(loaded, RolloutPlan):
         raise UserError(

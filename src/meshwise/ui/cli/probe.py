@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(app, "probe", ProbeAsk, examples=("meshwise probe", "meshwise probe --seconds 20 --device cpu", "meshwise probe --show"))
+@verb(app, "probe", ProbeAsk)
 def probe(
     given: Given,
     out: Annotated[
@@ -31,7 +31,7 @@ def probe(
     """Times matrix products, memory, attention, launches and links. '--on here' then plans for this machine, and 'meshwise run' predicts
     with its own numbers."""
     words = given.of(ProbeAsk)
-    with Bar(stderr=True) as bar:
+    with Bar(stderr=True, json=json) as bar:
         probed = api.probe(progress=bar.progress, **words)
     output.save_to(out, probed.save)
     curves = bool(words.get("show"))

@@ -1,8 +1,9 @@
-"""Progress bars on a terminal, fed by the callbacks of `meshwise.run`. Without a terminal, only lines are printed."""
+"""Progress bars on a terminal, fed by callbacks of `meshwise.run`. Without a terminal: lines alone; with --json: JSON lines."""
 
 from __future__ import annotations
 
 import sys
+from json import dumps
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 class Bar:
     """A bar on standard output or standard error, from the first update until the work is done. `say` prints lines above it."""
 
-    def __init__(self, *, stderr: bool = False, hidden: bool = False) -> None:
+    def __init__(self, *, stderr: bool = False, hidden: bool = False, json: bool = False) -> None:
+        """`json`: every line and step is a line of JSON on standard error instead."""
         self.console = console(stderr=stderr)
-        self.stream = sys.stderr if stderr else sys.stdout
-        self.hidden = hidden or not self.stream.isatty()
+        self.stream = sys.stderr if stderr or json else sys.stdout
+        self.json = json
+        self.hidden = not json and (hidden or not self.stream.isatty())
         self.bar: Progress | None = None
         self.task: TaskID | None = None
 
@@ -31,12 +34,20 @@ class Bar:
 
     def say(self, line: str) -> None:
         """Print a line: above the bar, if there is one."""
-        if self.bar is not None:
+        if self.json:
+            self._event(event="line", text=line)
+        elif self.bar is not None:
             self.console.print(line, soft_wrap=True)
         else:
             print(line, file=self.stream, flush=True)
 
+    def _event(self, **event: object) -> None:
+        print(dumps(event, ensure_ascii=False), file=self.stream, flush=True)
+
     def _update(self, what: str, done: float, total: float) -> None:
+        if self.json:
+            self._event(event="progress", what=what, done=done, total=total)
+            return
         if self.bar is None:
             self._show(what, total)
         assert self.bar is not None

@@ -17,11 +17,7 @@ app = typer.Typer()
 WHAT_IF = "What if"
 
 
-@verb(app, "replay", ReplayAsk, argument="PLAN|MODEL", examples=(
-    "meshwise replay plan.json --trace traffic.csv --ttft 1s@p95",
-    "meshwise replay llama-3.1-8b --on h200 --trace log.jsonl --autoscale busy:32 --copies 1..4",
-    "meshwise replay llama-3.1-8b --on h200 --make agent --rate 2/s --hours 1 --ttft 1s --cheapest",
-))  # fmt: skip
+@verb(app, "replay", ReplayAsk, argument="PLAN|MODEL")
 def replay(
     given: Given,
     what_if: Annotated[bool, Option("--what-if", help="Replay what the deployment could be instead, one change at a time.",

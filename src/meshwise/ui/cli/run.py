@@ -12,7 +12,7 @@ from meshwise.run.train.ask import DEFAULT, TrainRun
 from meshwise.run.train.results import SweepResult, TrainResult
 from meshwise.ui.cli import output
 from meshwise.ui.cli.help import OUTPUT
-from meshwise.ui.cli.options import Given, Html, verb
+from meshwise.ui.cli.options import Given, Html, Json, verb
 from meshwise.ui.cli.progress import Bar
 
 if TYPE_CHECKING:
@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@verb(app, "run", TrainRun, ServeRun, argument="PLAN|MODEL", examples=(
-    "meshwise run llama-debug --dp-shard 2 --tp 2 --steps 20",
-    "meshwise run plan.json --checkpoint-every 100",
-    "meshwise run model.gguf --port 8080",
-))  # fmt: skip
+@verb(app, "run", TrainRun, ServeRun, argument="PLAN|MODEL")
 def run(
     given: Given,
     verbose: Annotated[
         bool, Option("--verbose", "-v", help="With --dry-run: list every weight.", rich_help_panel=OUTPUT)
     ] = False,
     html: Html = None,
+    json: Json = False,
 ) -> None:
     """A plan.json of 'meshwise plan' or a model is trained, measured and compared with the prediction; a plan.json of 'meshwise serve' or a
     .gguf is served until Ctrl-C."""
@@ -40,40 +37,54 @@ def run(
         given.refuse_others(ServeRun, f"only applies to training; {what} is served")
         if html is not None:
             raise UserError(f"--html only applies to training; {what} is served")
-        _serve(given.of(ServeRun))
+        _serve(given.of(ServeRun), json=json)
         return
     given.refuse_others(TrainRun, f"only applies to serving; {what or DEFAULT} is trained")
     if html is not None:
         if given.words.get("dry_run"):
             raise UserError("--html is a report of what was measured; drop --dry-run")
         output.require_page()
-    with Bar() as bar:
+    with Bar(json=json) as bar:
         result = api.run(say=bar.say, progress=bar.progress, **given.of(TrainRun))
-    if given.words.get("dry_run"):
+    if json:
+        _data(result)
+    elif given.words.get("dry_run"):
         output.draw(result, verbose=verbose)
-    elif html is not None and isinstance(result, TrainResult | SweepResult):
+    if html is not None and isinstance(result, TrainResult | SweepResult):
         output.save_report(html, lambda report: report.of_run(result))
 
 
-def _serve(words: dict[str, Any]) -> None:
+def _data(result: Any) -> None:
+    """Print a result as JSON: its own, or its fields."""
+    from meshwise.catalogue import records
+
+    output.data(result.to_json() if hasattr(result, "to_json") else records.plain(result))
+
+
+def _serve(words: dict[str, Any], *, json: bool) -> None:
     """Start the engine, print its address and memory, and wait for Ctrl-C; its log goes to standard error."""
     from meshwise.run.serve.session import Serving
 
-    engine = api.run(say=Bar(stderr=True).say, **words)
+    engine = api.run(say=Bar(stderr=True, json=json).say, **words)
     if isinstance(engine, Serving):
         with engine:
             try:
-                _announce(engine)
+                _announce(engine, json=json)
                 engine.wait()
             except KeyboardInterrupt:
-                output.emit("stopping")
+                Bar(json=json).say("stopping")
+    elif json:
+        _data(engine)
     else:
         _dry_run(engine)  # pyright: ignore[reportArgumentType]
 
 
-def _announce(engine: "Serving") -> None:
+def _announce(engine: "Serving", *, json: bool) -> None:
     # the memory is read before the address is printed: a script that sees the address may stop the engine at once
     rows = [] if engine.rpc_only else engine.memory()
+    if json:
+        _data({"url": "" if engine.rpc_only else engine.url, "memory": rows})
+        return
     for line in engine.lines():
         output.emit(line)
     _memory(rows)

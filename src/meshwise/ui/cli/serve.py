@@ -16,11 +16,7 @@ from meshwise.ui.cli.options import Csv, Given, Html, Json, Verbose, verb
 app = typer.Typer()
 
 
-@verb(app, "serve", ServeAsk, examples=(
-    "meshwise serve llama-3.3-70b:q4_k_m --on 4xrtx4060ti-16gb --context 16k",
-    "meshwise serve llama-3.3-70b --on 8xh100-sxm --users 64 --ttft 1s@p95 --tpot 40ms",
-    "meshwise serve llama-3.1-8b:fp8 --rate 12/s --prompt 2k:0.5 --ttft 1s --cheapest",
-))  # fmt: skip
+@verb(app, "serve", ServeAsk)
 def serve(
     given: Given,
     vary: Annotated[list[str] | None, Option(metavar="AXIS=VALUES",
@@ -28,6 +24,7 @@ def serve(
     front: Annotated[bool, Option("--front", help="Print the Pareto front: tokens/s per device against those per user.")] = False,
     svg: Annotated[Path | None, Option(help="Write the Pareto front as a drawing.", metavar="FILE",
         rich_help_panel=OUTPUT)] = None,
+    why_believe: Annotated[bool, Option("--why-believe", help="Print what the figures rest on.")] = False,
     out: Annotated[Path | None, Option(help="Write the plan to this file.", metavar="FILE", rich_help_panel=OUTPUT)] = None,
     html: Html = None,
     verbose: Verbose = False,
@@ -53,7 +50,8 @@ def serve(
         made = api.serve(**words)
         output.save_to(out, made.save)
         output.save_report(html, lambda report: report.of_plan(made))
-        start = [line for engine, lines in made.commands.items() for line in (f"{engine}:", *(f"  {each}" for each in lines))]
+        start = output.belief(made, why_believe)
+        start += [line for engine, lines in made.commands.items() for line in (f"{engine}:", *(f"  {each}" for each in lines))]
         following = f"meshwise run {out}; meshwise bench {out}" if out else "--out plan.json for 'run' and 'bench'"
         more = "" if verbose else "; --verbose for everything"
         output.show(made, json=json, csv=csv, before=start, after=[f"next: {following}{more}"], verbose=verbose)

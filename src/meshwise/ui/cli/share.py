@@ -13,7 +13,7 @@ from meshwise.ui.cli.options import Json, plain_verb
 app = typer.Typer()
 
 
-@plain_verb(app, "share", "meshwise share bench.json", "meshwise share bench.json --yes", "meshwise share bench.json --json")
+@plain_verb(app, "share")
 def share(
     report: Annotated[Path, Argument(metavar="REPORT", help="A report that bench --out wrote.")],
     folder: Annotated[Path, Option(metavar="FOLDER", help="Folder for the file; 'meshwise validate FOLDER' scores it.")] = Path(

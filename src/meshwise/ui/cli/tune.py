@@ -14,15 +14,10 @@ from meshwise.ui.cli.options import Csv, Given, Json, verb
 from meshwise.ui.cli.progress import Bar
 
 app = typer.Typer()
-REPLAYED = ("replay", "runs", "seeds", "calibration")
-"""Flags that --replay takes."""
+REPLAYED = ("replay", "runs", "seeds", "calibration")  # flags that --replay takes
 
 
-@verb(app, "tune", TuneAsk, argument="PLAN", examples=(
-    "meshwise tune plan.json --runs 5 --launch 'sbatch {script}'",
-    "meshwise tune plan.json --own --try 'compile=no,yes precision=bf16,fp8'",
-    "meshwise tune --replay nanotron_h100_128",
-))  # fmt: skip
+@verb(app, "tune", TuneAsk, argument="PLAN")
 def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
     """Chooses the run that promises most, writes its launch files, starts it, reads its log, learns from it, and chooses again, until
     a further run would not pay. Killed at any moment, the same command goes on. Exit code 1: no run was measured."""
@@ -30,7 +25,7 @@ def tune(given: Given, json: Json = False, csv: Csv = False) -> None:
     if words.get("replay"):
         _replay(words, json=json, csv=csv)
         return
-    result = api.tune(words.pop("what", ""), say=Bar(stderr=json or csv).say, answer=_answer, **words)
+    result = api.tune(words.pop("what", ""), say=Bar(stderr=csv, json=json).say, answer=_answer, **words)
     output.show(result, json=json, csv=csv)
     if result.best is None:
         raise DoesNotFit(f"no run was measured: {result.stopped}")

@@ -7,12 +7,12 @@ import typer
 from typer import Argument, Option
 
 from meshwise.ui.cli import output
-from meshwise.ui.cli.options import plain_verb
+from meshwise.ui.cli.options import Json, plain_verb
 
 app = typer.Typer()
 
 
-@plain_verb(app, "ui", "meshwise ui", "meshwise ui plan.json", "meshwise ui runs/ train.log --port 9000")
+@plain_verb(app, "ui")
 def ui(
     files: Annotated[list[Path] | None, Argument(metavar="[FILE]...",
         help="A plan.json, folders of runs, results of bench, or logs to show.")] = None,
@@ -22,10 +22,15 @@ def ui(
     token: Annotated[str, Option(metavar="TEXT", envvar="MESHWISE_TOKEN",
         help="Secret that the address of the page must carry. Other users see it in the list of processes, but not in the variable.")] = "",
     browser: Annotated[bool, Option(help="Open a browser, where there is a screen.")] = True,
+    json: Json = False,
 ) -> None:  # fmt: skip
     """The page runs on this machine alone, sends nothing anywhere, and reads no files but those named here."""
     output.require_page()
     from meshwise.ui.web import named, server
 
     given = named.read(files or [])
-    server.serve(given, named.first_page(given), host=host, port=port, token=token, browser=browser, say=output.emit)
+
+    def say(where: str) -> None:
+        output.data({"url": where}) if json else output.emit(f"meshwise ui: {where}  (Ctrl-C stops it)")
+
+    server.serve(given, named.first_page(given), host=host, port=port, token=token, browser=browser, say=say)

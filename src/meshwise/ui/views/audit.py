@@ -16,15 +16,11 @@ if TYPE_CHECKING:
     from meshwise.audit.doctor.parts import PartComparison
     from meshwise.audit.doctor.parts import Row as PartRow
 
-MAX_RUNS = 12
-"""Runs in the table, at most; --json has all."""
-MAX_RUNS_IN_DETAIL = 3
-"""Up to this many runs, TFLOP/s are shown by every formula."""
+MAX_RUNS = 12  # runs in the table, at most; --json has all
+MAX_RUNS_IN_DETAIL = 3  # up to this many runs, TFLOP/s are shown by every formula
 MAX_PLACES = 5
-Row = dict[str, Any]
-"""One run of `Audit.rows`."""
-MARGIN = " " * 8
-"""Indents the lines of a finding; its certainty stands there in the first one."""
+Row = dict[str, Any]  # one run of `Audit.rows`
+MARGIN = " " * 8  # indents the lines of a finding; its certainty stands there in the first one
 STYLES = {"certain": "bold red", "likely": "yellow", "unusual": "cyan"}
 
 

@@ -7,10 +7,8 @@ from rich.text import Text
 from meshwise.cost.parts import Part
 
 BLOCKS_BY_EIGHTH = " ▏▎▍▌▋▊▉"
-MIN_LEGEND_SHARE = 0.02
-"""Shares below this are left out of a legend."""
-LONGEST, SHORTEST = 40, 10
-"""Characters of a bar on a wide and on a narrow terminal."""
+MIN_LEGEND_SHARE = 0.02  # shares below this are left out of a legend
+LONGEST, SHORTEST = 40, 10  # characters of a bar on a wide and on a narrow terminal
 
 
 def room(width: int, *words: str) -> int:
@@ -19,8 +17,7 @@ def room(width: int, *words: str) -> int:
 
 
 def cells(parts: Sequence[Part], values: Mapping[str, float], full: float, width: int) -> list[tuple[Part, int]]:
-    """Return how many of `width` characters each part fills. The whole bar has the right length, and a larger part never fills fewer
-    characters than a smaller one (largest remainders)."""
+    """Return how many of `width` characters each part fills."""
     exact = [width * values.get(part.name, 0.0) / full for part in parts]
     scale = min(1.0, width / total) if (total := sum(exact)) else 1.0
     exact = [cell * scale for cell in exact]

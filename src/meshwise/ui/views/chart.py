@@ -8,21 +8,18 @@ from rich.text import Text
 
 from meshwise.ui.views import bars
 
-LONGEST, SHORTEST = 16, 3
-"""Characters of a bar on a wide and on a narrow terminal."""
+LONGEST, SHORTEST = 16, 3  # characters of a bar on a wide and on a narrow terminal
 COLOURS = ("green", "yellow", "cyan")
 COLUMN_GAP = 2
 
 Choice = TypeVar("Choice")
 Panel = tuple[str, Callable[[Choice], float | None], Callable[[Choice], str]]
 """A figure: its title, its value, and the text after the bar."""
-Point = tuple[Sequence[str], Choice | None, str]
-"""The labels of a point, its layout if it has one, and a mark after its bars."""
+Point = tuple[Sequence[str], Choice | None, str]  # the labels of a point, its layout if it has one, and a mark after its bars
 
 
 def chart(titles: Sequence[str], points: Sequence[Point[Choice]], panels: Sequence[Panel[Choice]], width: int) -> Table:
-    """Return a row per point: its labels, a bar for each panel, its mark. On a narrow terminal bars are shorter, and the last panels are
-    left out."""
+    """Return a row per point: its labels, a bar for each panel, its mark."""
     done = [choice for _, choice, _ in points if choice is not None]
     labels = [max(len(text) for text in (title, *(row[i] for row, _, _ in points))) for i, title in enumerate(titles)]
     numbers = [max(len(title) - LONGEST - 1, *(len(show(c)) for c in done), 0) for title, _, show in panels]

@@ -17,8 +17,7 @@ from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 ROWS, WIDEST = 14, 72
 SIZE, LEFT, RIGHT, TOP, BOTTOM = (760.0, 440.0), 70.0, 110.0, 60.0, 60.0
 BEATEN_COLOUR = "#bbbbbb"
-LABEL = (130.0, 14.0)
-"""Width and height of a label, in pixels."""
+LABEL = (130.0, 14.0)  # width and height of a label, in pixels
 
 
 def front_view(front: Front, width: int) -> RenderableType:

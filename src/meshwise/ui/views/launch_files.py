@@ -1,7 +1,7 @@
 """Show what `check` says about a launch file, and the programs that `export` writes."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -48,8 +48,16 @@ def verdict_view(verdict: "Verdict", width: int, *, verbose: bool) -> Renderable
     return Group(*parts)
 
 
-MAX_UNREAD = 8
-"""Keys that are named in a line of those that are not read."""
+def page_parts(verdict: "Verdict") -> dict[str, Any]:
+    """Return the table, lines and changes of a verdict for a page."""
+    lines = [f"not given: {text}" for text in verdict.missing] + [line for line, _ in _unread(verdict, verbose=False)]
+    return {
+        "facts": Table(COLUMNS, [one for one in _ordered(verdict) if _matters(one)]), "prediction": list(_prediction(verdict)),
+        "changes": list(_changes(verdict)), "notes": [*lines, *verdict.notes], "last": _last(verdict),
+    }  # fmt: skip
+
+
+MAX_UNREAD = 8  # keys that are named in a line of those that are not read
 
 
 def _unread(verdict: "Verdict", *, verbose: bool) -> Iterator[tuple[str, str]]:

@@ -154,22 +154,15 @@ def framework_facts(f: Framework) -> Grid:
     """Return the recipe of a framework's newest release, what its layouts may have, and what each release changed."""
     bits = f"summed in {8 * f.gradient_bytes} bits, reduced in {8 * f.reduced_bytes}"
     rows = [
-        ("name", f.name),
-        ("also called", ", ".join(f.aliases)),
-        ("variant of", f.key if f.program != f.key else ""),
-        ("newest release", f.release),
-        ("attention", "; ".join((f.attention, *f.attention_on))),
-        ("loss", f"{f.loss}, {f.logit_bytes:g} bytes a logit"),
-        ("hides", ", ".join(f.overlap)),
-        ("CUDA graphs", f.graphs + (" (on one device)" if f.graphs_alone else "")),
-        ("gradients", bits),
-        ("ZeRO", ", ".join(map(str, f.zero))),
-        ("recompute", ", ".join(f.recompute)),
-        ("schedules", ", ".join(f.schedules)),
+        ("name", f.name), ("also called", ", ".join(f.aliases)), ("variant of", f.key if f.program != f.key else ""),
+        ("newest release", f.release), ("attention", "; ".join((f.attention, *f.attention_on))),
+        ("loss", f"{f.loss}, {f.logit_bytes:g} bytes a logit"), ("hides", ", ".join(f.overlap)),
+        ("CUDA graphs", f.graphs + (" (on one device)" if f.graphs_alone else "")), ("gradients", bits),
+        ("ZeRO", ", ".join(map(str, f.zero))), ("recompute", ", ".join(f.recompute)), ("schedules", ", ".join(f.schedules)),
         ("offload", ", ".join(f.offload)),
         *((f"from {one.release} ({one.date})", f"{'; '.join(one.changes)}: {one.source}") for one in f.releases),
         *(("source", f"{source.title}, {source.url}") for source in f.sources),
-    ]
+    ]  # fmt: skip
     return facts(f.program, rows)
 
 

@@ -1,17 +1,38 @@
-"""A plan as HTML for a notebook: the same table as on a terminal, bars of the best layout, and the command that reproduces it."""
+"""Results as HTML for a notebook: the view of a terminal in its colours; of a plan the table, bars of the best layout, and its command."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from io import StringIO
 from typing import Any
 
+from rich.console import Console
+
+from meshwise.audit.check.verdict import Verdict
 from meshwise.cost.parts import SERVE_TIME, TRAIN_MEMORY, TRAIN_TIME, Part
+from meshwise.models.count import Count
 from meshwise.plan.plan import Plan
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
+from meshwise.ui import views
 from meshwise.ui.views import plan, serve
 from meshwise.ui.views.bars import MIN_LEGEND_SHARE
 from meshwise.ui.views.tables import Table
 from meshwise.units import GIB
+
+WIDTH = 110  # columns of a view
+FRAME = '<pre style="font-family:monospace;line-height:1.2;overflow-x:auto">{code}</pre>'
+
+
+def html(result: Any) -> str:
+    """Return any result as HTML."""
+    if isinstance(result, TrainPlan | ServePlan):
+        return plan_html(result)
+    view = views.of(
+        [result] if isinstance(result, Count) else result, WIDTH, **({"verbose": False} if isinstance(result, Verdict) else {})
+    )
+    out = Console(file=StringIO(), width=WIDTH, record=True, markup=False, emoji=False, highlight=False)
+    out.print(view, soft_wrap=True)
+    return out.export_html(inline_styles=True, code_format=FRAME)
 
 
 def plan_html(made: Plan[Any, Any]) -> str:

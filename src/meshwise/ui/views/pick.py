@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from meshwise.plan.pick.machines import Affordable, Machines
 
 SHOWN_SCORES = 2
-MANY = 3
-"""Models whose commands are printed without --verbose."""
+MANY = 3  # models whose commands are printed without --verbose
 
 
 def pick_view(pick: "Pick", width: int, *, verbose: bool = False) -> "Group":

@@ -1,6 +1,7 @@
 """A training plan on a terminal: header, table of layouts, bars of time and memory, the reasons, and what to type next."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,9 +12,12 @@ from meshwise.cost.goodput import HARDWARE_SHARE, LLAMA3_STORAGE_RATE, LOSSES
 from meshwise.cost.parts import TRAIN_MEMORY, TRAIN_TIME, on_chip
 from meshwise.cost.work import OBJECTIVES, Reliability
 from meshwise.plan.ask import TrainAsk
+from meshwise.plan.train import money
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.dataset import CHARS_PER_TOKEN, TEMPLATE_TOKENS
 from meshwise.plan.train.explain import Explanation
+from meshwise.plan.train.finetune import FinetuneFacts
+from meshwise.plan.train.money import Span
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
 from meshwise.ui.views.energy import energy_lines
@@ -23,8 +27,7 @@ from meshwise.units import GIB
 FIT = "see meshwise calibrate"
 REMEDY: dict[str, str] = {"gpu": "see meshwise probe and calibrate", "cpu": "see meshwise probe and calibrate"}
 """How to measure a chip, by its kind: probes run on GPUs and CPUs."""
-BARS_SHOWN = 5
-"""Layouts whose bars `--verbose` draws."""
+BARS_SHOWN = 5  # layouts whose bars `--verbose` draws
 
 
 def plan_view(plan: TrainPlan, width: int, *, why: Explanation, verbose: bool) -> RenderableType:
@@ -92,13 +95,60 @@ def table(plan: TrainPlan) -> Table[Choice]:
             f"GiB of {capacity:.0f} (90%)", memory_cell, rank=1, short=lambda c: memory_cell(c, digits=0),
             short_title=f"GiB of {capacity:.0f}",
         ),
+        Column("P(fit)", fit_cell, rank=3),
         Column("accum", lambda c: f"{c.gradient_accumulation:,}", rank=7),
     ]  # fmt: skip
     if plan.ask.tokens:
-        columns.append(Column("days", lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""))
-        columns += [Column("cost", money, key=lambda c: c.total_dollars)] if plan.best.total_dollars is not None else []
-        columns.append(Column("MWh", lambda c: f"{c.mwh:,.0f}" if c.mwh else "", rank=9))
+        columns += total_columns(plan.best)
     return Table(columns, plan.choices)
+
+
+TIMES = (("days", 1.0), ("hours", 24.0), ("minutes", 24 * 60.0))
+ENERGIES = (("MWh", 1.0), ("kWh", 1e3), ("Wh", 1e6))
+
+
+def scaled(total: Span | None, scales: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """Return the first unit in which a figure is at least 1.5, or the last, with its factor."""
+    return next((pair for pair in scales if total and total.value * pair[1] >= 1.5), scales[-1] if total else scales[0])
+
+
+def total_columns(best: Choice) -> list[Column[Choice]]:
+    """Return columns of the whole training's time, cost and energy, with intervals, in units that suit the best layout."""
+    (time, hours), (energy, watts) = scaled(money.days(best), TIMES), scaled(money.mwh(best), ENERGIES)
+    columns = [
+        _total_column(time, money.days, hours, number_words), _total_column("cost", money.dollars, 1.0, dollar_words),
+        replace(_total_column(energy, money.mwh, watts, number_words), rank=9),
+    ]  # fmt: skip
+    return [column for column in columns if column.cell(best)]
+
+
+def _total_column(title: str, of: Callable[[Choice], Span | None], factor: float, show: Callable[[float], str]) -> Column[Choice]:
+    def cell(c: Choice, *, ends: bool = True) -> str:
+        total = of(c)
+        return span_words(total.times(factor), show, ends=ends) if total else ""
+
+    def value(c: Choice) -> float | None:
+        total = of(c)
+        return total.value if total else None
+
+    return Column(title, cell, short=lambda c: cell(c, ends=False), key=value)
+
+
+def span_words(total: Span, show: Callable[[float], str], *, ends: bool = True) -> str:
+    """Return '2.2 (1.8-2.6)'."""
+    return f"{show(total.value)} ({show(total.low)}-{show(total.high).lstrip('$')})" if ends else show(total.value)
+
+
+def number_words(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value < 1 else f"{value:,.1f}"
+
+
+def dollar_words(value: float) -> str:
+    """Return '$54.2M', '$312' or '$0.07'."""
+    return f"${units.show(value, 'count', digits=3)}" if value >= 1e3 else f"${value:,.2f}" if value < 100 else f"${value:,.0f}"
+
+
+RISK = "may not fit (marked !): the 90% memory interval exceeds the device"
 
 
 def name_cell(c: Choice, *, short: bool = False) -> str:
@@ -121,10 +171,22 @@ def _gib(size: float, digits: int = 0) -> str:
     return f"{size / GIB:.{max(digits, least)}f}"
 
 
-def money(c: Choice) -> str:
-    """Return '$54.2M', or '' where no price is known."""
-    cost = c.total_dollars
-    return "" if cost is None else f"${units.show(cost, 'count', digits=3)}" if cost >= 1e3 else f"${cost:,.0f}"
+def fit_cell(c: Choice) -> str:
+    """Return the probability that a layout fits: '96%', '>99%'."""
+    return ">99%" if c.p_fit > 0.99 else f"{100 * c.p_fit:.0f}%"
+
+
+def evidence_lines(plan: TrainPlan) -> list[str]:
+    """Return what was measured near the best layout, and what the program's usual layout would lose."""
+    known = plan.evidence
+    if known is None:
+        return []
+    usual = next((c for c in plan.choices if c.name == known.usual), None)
+    lines = [f"{known.sentence[0].upper()}{known.sentence[1:]}."]
+    if usual is not None and usual is not plan.best:
+        lost = f"{100 * (usual.step / plan.best.step - 1):+.1f}% time"
+        lines.append(f"Cut as in {known.usual_run}: {usual.name}, {lost}.")
+    return lines
 
 
 def below_table(plan: TrainPlan) -> list[str]:
@@ -134,11 +196,17 @@ def below_table(plan: TrainPlan) -> list[str]:
     risky = sum(c.may_not_fit for c in plan.choices)
     if risky:
         rows = f"{risky} row{'s' * (risky > 1)}"
-        lines.append(f"{rows} may not fit (marked !): the 90% memory interval exceeds the device.")
+        lines.append(f"{rows} {RISK}.")
+    if plan.risky:
+        gain = 100 * (1 - plan.risky.step / best.step)
+        lines.append(f"{gain:.1f}% faster if it fits ({fit_cell(plan.risky)}): {plan.risky.name} (--risk changes this order).")
+    lines += evidence_lines(plan)
     if plan.ask.tokens:
-        ideal = f"; {best.days:,.1f} days without failures" if best.days and best.wall_days else ""
+        unit, factor = scaled(money.days(best), TIMES)
+        ideal = f"; {number_words(best.days * factor)} {unit} without failures" if best.days and best.wall_days else ""
         include = "Days and cost include" if best.total_dollars is not None else "Days include"
-        lines.append(f"{include} failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}. {_price(plan)}")
+        lines.append(f"{include} failures: goodput {100 * best.goodput['effective']:.1f}%{ideal}. {price_line(plan)}")
+        lines += plan.money
     return lines
 
 
@@ -151,7 +219,7 @@ def finetune_lines(plan: TrainPlan) -> list[str]:
     saved = units.show(found.saved_bytes, "bytes", binary=True, digits=3)
     lines = [
         f"Trains {found.trained:,} parameters ({share}); saved as {saved}.",
-        f"Fits with {units.show(found.free, 'bytes', binary=True, digits=3)} to spare. Largest micro-batch: "
+        f"{_room(found, best)} Largest micro-batch: "
         f"{found.largest_batch:,} x {plan.ask.seq:,} ({_with(found.largest_batch_recompute)}); longest sequence: "
         f"{found.longest:,} tokens ({_with(found.longest_recompute)}).",
     ]
@@ -172,6 +240,14 @@ def finetune_lines(plan: TrainPlan) -> list[str]:
     return lines
 
 
+def _room(found: FinetuneFacts, best: Choice) -> str:
+    """Return what the first row leaves free, with its interval where that exceeds the device."""
+    free = units.show(found.free, "bytes", binary=True, digits=3)
+    if not best.may_not_fit:
+        return f"Fits with {free} to spare."
+    return f"Fits with {free} to spare if the prediction is exact, and may not fit: the interval ends at {best.peak_high / GIB:.1f} GiB."
+
+
 def compared_lines(plan: TrainPlan) -> list[str]:
     """Return the seconds of each way to use the devices, and of other programs; programs that are alike are joined."""
     found = plan.finetune
@@ -189,13 +265,13 @@ def _with(recompute: str) -> str:
     return "without recompute" if recompute == "none" else f"{recompute} recompute"
 
 
-def _price(plan: TrainPlan) -> str:
+def price_line(plan: TrainPlan) -> str:
     """Return the price that the cost is computed with, or how to give one."""
     rate = plan.cluster["dollars_per_hour"]
     return (
         "No list price for this chip: give one with --price."
         if rate is None
-        else price_sentence(rate, given=bool(plan.ask.price))
+        else price_sentence(plan.cluster, given=bool(plan.ask.price))
     )
 
 

@@ -17,8 +17,7 @@ from meshwise.ui.views.tables import wrapped
 if TYPE_CHECKING:
     from meshwise.run.probe.store import Probed
 
-BAR_WIDTH = 32
-"""Characters of the longest bar."""
+BAR_WIDTH = 32  # characters of the longest bar
 
 Line = tuple[str, float, Row]
 
@@ -29,11 +28,11 @@ def probed_view(probed: "Probed", width: int, *, curves: bool) -> RenderableType
     for key, rows in probed.rows_by_chip.items():
         if curves:
             parts += [Text(f"{key}: {rows[0]['name']}, {rows[0]['date']}", style="bold"), _curves(rows)]
-        parts.append(_summary(probed.machines[key], width))
+        parts.append(_summary(probed.machines[key], rows, width))
     return Group(*parts)
 
 
-def _summary(machine: Machine, width: int) -> RenderableType:
+def _summary(machine: Machine, rows: Sequence[Row], width: int) -> RenderableType:
     """Return the fitted figures that plans use."""
     chip, c = machine.chip, machine.calibration
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=False)
@@ -50,6 +49,11 @@ def _summary(machine: Machine, width: int) -> RenderableType:
     if "link" in c.measured and chip.link:
         rate, step = chip.link.bandwidth * c.link, units.show(c.link_latency, "seconds", digits=3)
         lines.append(("between devices", f"{units.show(rate, 'bytes/s', digits=3)} in a ring, {step} per step"))
+    drawn = of_kind(rows, "power")
+    if drawn:
+        words = {"idle power": "idle", "waiting": "waiting", "sustained rate": "in products"}
+        seen = [f"{row['watts']:,.0f} W {words[row['what']]}" for row in drawn if row["what"] in words]
+        lines.append(("power", f"{', '.join(seen)} by {drawn[0]['meter']}"))
     if chip.host:
         lines.append(("to the host", units.show(chip.host.bandwidth, "bytes/s", digits=3)))
     lines += [(f"fit of {what}", f"{100 * error:.0f}% median error over all shapes") for what, error in machine.errors.items()]

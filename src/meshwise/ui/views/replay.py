@@ -11,6 +11,7 @@ from meshwise.replay.answer import Figures, Replayed, Slice
 from meshwise.replay.compared import Compared, Variant
 from meshwise.replay.traces.facts import Reuse, TraceFacts
 from meshwise.ui.views import bars
+from meshwise.ui.views.energy import energy_lines
 from meshwise.ui.views.svg.courses import Course, courses
 from meshwise.ui.views.tables import Column, Table, heading, wrapped
 
@@ -94,12 +95,12 @@ def sentences(result: Replayed) -> list[str]:
         lines.append(
             f"{share(f.preempted)} of requests lose their place in the cache; {f.retried:,} are sent again after failures."
         )
-    return [*lines, cost_line(f)]
+    return [*lines, cost_line(f), *energy_lines(result.ask, f.energy, "in all")]
 
 
 def cost_line(f: Figures) -> str:
     money = f", ${f.dollars:,.2f}" if f.dollars is not None else ""
-    energy = f", at most {f.kwh:,.2f} kWh" if f.kwh is not None else ""
+    energy = f", {f.kwh:,.3g} kWh" if f.kwh is not None else ""
     return f"Cost: {f.device_hours:,.2f} device-hours{money}{energy}; copies compute {share(f.busy)} of their time."
 
 

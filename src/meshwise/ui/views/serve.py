@@ -17,10 +17,8 @@ from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, h
 from meshwise.units import GIB
 
 REMEDY = "see meshwise bench"
-REASONS_SHOWN = 5
-"""Reasons that the short answer lists."""
-BARS_SHOWN = 5
-"""Layouts whose bars `--verbose` draws."""
+REASONS_SHOWN = 5  # reasons that the short answer lists
+BARS_SHOWN = 5  # layouts whose bars `--verbose` draws
 
 
 def plan_view(plan: ServePlan, width: int, *, verbose: bool) -> RenderableType:
@@ -87,6 +85,7 @@ def table(plan: ServePlan) -> Table[ServeChoice]:
     columns.append(time("request" if not several else "request p95", "e2e", "p50" if not several else "p95", 3))
     columns.append(Column("prefill tok/s", lambda c: f"{c.prefill:,.0f}", rank=11))
     columns.append(Column("GiB free", lambda c: gib(c.spare), rank=7))
+    columns.append(Column("P(fit)", lambda c: ">99%" if c.p_fit > 0.99 else f"{100 * c.p_fit:.0f}%", rank=12))
     columns.append(Column("at once", lambda c: f"{c.most_users:,}", rank=6))
     if any(c.dollars_per_million is not None for c in plan.choices):
         columns.append(Column("$/1M out", lambda c: dollars(c.dollars_per_million_out), rank=5))
@@ -114,7 +113,7 @@ def below_table(plan: ServePlan) -> list[str]:
         )
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
-        lines.append(price_sentence(rate, given=bool(plan.ask.price)))
+        lines.append(price_sentence(plan.cluster, given=bool(plan.ask.price)))
     return lines
 
 

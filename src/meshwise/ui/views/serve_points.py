@@ -23,7 +23,7 @@ def points_view(points: "ServePoints", width: int) -> RenderableType:
     several = any(point.ask and (point.ask.users > 1 or point.ask.rate) for point in points)
     notes = dict.fromkeys(note for point in points for note in point.notes)
     ask = points.ask
-    about = f"{load_words(ask)}, {length_words(ask)}"
+    about = ", ".join(filter(None, (load_words(ask), length_words(ask), target_words(ask))))
     lessons = [wrapped(line, width) for line in points.lessons]
     return paragraphs(
         heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
@@ -61,8 +61,11 @@ def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePo
         Column("GiB free", _of(lambda c: gib(c.spare)), rank=3),
         Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=4),
         Column("max requests", _of(lambda c: f"{c.most_users:,}"), rank=7),
+        Column("weights", lambda p: p.weights, text=True, rank=2),
+        Column("meets", _of(lambda c: "yes" if c.meets else "no")),
     ]
     hidden = {*(() if several else ("all requests",)), *(() if layered else ("layer split",))}
+    hidden |= {*(() if target_words(points.ask) else ("meets",)), *(() if len({p.weights for p in points}) > 1 else ("weights",))}
     return [column for column in columns if column.title not in hidden]
 
 
@@ -99,6 +102,8 @@ def price_note(points: "ServePoints") -> str:
     """Return what the dollars of a table rest on."""
     if points.ask.price:
         return f"Every device at {units.show(points.ask.price, 'dollars/s')}."
+    if points.ask.provider:
+        return f"List prices of renting at {points.ask.provider}, per device-hour; --provider and --price change them."
     return (
         "List prices of renting, per device-hour; --price sets one for all chips. 'meshwise show chips' has each with its source."
     )

@@ -17,14 +17,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-PIPE_WIDTH = 120
-"""Width of output that does not go to a terminal, unless $COLUMNS is set."""
+PIPE_WIDTH = 120  # width of output that does not go to a terminal, unless $COLUMNS is set
 
 GAP, WIDE_GAP, EDGES = 2, 3, 2
 """Spaces between two columns of a table, between those of a table with an edge, and what its two edges take."""
 
-LINES, FEWEST = 9, 3
-"""Most lines of a list of reasons, and fewest reasons that it has."""
+LINES, FEWEST = 9, 3  # most lines of a list of reasons, and fewest reasons that it has
 
 Shown = TypeVar("Shown")
 
@@ -68,13 +66,13 @@ def whole_at(path: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: f"{value:,}" if (value := at_path(row, path)) else ""
 
 
-def price_sentence(rate: float | str, *, given: bool) -> str:
-    """Return 'Cost at $2.21 per device-hour (list price; --price changes it).'"""
-    return f"Cost at ${rate:,.2f} per device-hour ({'--price' if given else 'list price; --price changes it'})."
+def price_sentence(cluster: Mapping[str, Any], *, given: bool) -> str:
+    """Return 'Cost at $2.21 per device-hour (AWS on demand, 2026-08-22; --price, --provider).'"""
+    whose = "--price" if given else f"{cluster.get('priced_by') or 'list price'}; --price, --provider"
+    return f"Cost at ${cluster['dollars_per_hour']:,.2f} per device-hour ({whose})."
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""Beginnings of cells that spreadsheets compute."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # beginnings of cells that spreadsheets compute
 
 
 def as_csv(rows: Iterable[Mapping[str, object]]) -> str:
@@ -101,14 +99,10 @@ class Column(Generic[Shown]):
 
     title: str
     cell: Callable[[Shown], str]
-    rank: int = 0
-    """Columns of the highest rank are dropped first where a table is too wide; those of rank 0 never are."""
-    text: bool = False
-    """Whether cells are words, which are aligned to the left."""
-    short: Callable[[Shown], str] | None = None
-    """A shorter cell for narrow tables."""
-    short_title: str = ""
-    """A shorter title for narrow tables."""
+    rank: int = 0  # columns of the highest rank are dropped first where a table is too wide; those of rank 0 never are
+    text: bool = False  # whether cells are words, which are aligned to the left
+    short: Callable[[Shown], str] | None = None  # a shorter cell for narrow tables
+    short_title: str = ""  # a shorter title for narrow tables
     key: Callable[[Shown], float | None] | None = None
     """Sort key of the column on a page, if cells do not begin with the number itself."""
 
@@ -120,12 +114,9 @@ class Table(Generic[Shown]):
 
     columns: Sequence[Column[Shown]]
     rows: Sequence[Shown]
-    edged: bool = False
-    """Whether blank lines and wider gaps set it apart from other text on a terminal."""
-    summed: bool = False
-    """Whether the last row is the sum of the others, below a line on a terminal."""
-    style: Callable[[Shown], str] = lambda row: ""
-    """The style of a row on a terminal."""
+    edged: bool = False  # whether blank lines and wider gaps set it apart from other text on a terminal
+    summed: bool = False  # whether the last row is the sum of the others, below a line on a terminal
+    style: Callable[[Shown], str] = lambda row: ""  # the style of a row on a terminal
 
     def without_empty_columns(self) -> "Table[Shown]":
         """Return the table without columns that are empty in every row."""
@@ -137,7 +128,6 @@ class Table(Generic[Shown]):
 
     def fitted(self, width: int) -> Grid:
         """Return the table for a terminal: with all columns, or else with short cells, or else with as many columns as fit into `width`.
-
         Text of rank 0 may take half of the width before other columns are dropped; longer text wraps. Numbers are never cut."""
         ranks = sorted({column.rank for column in self.columns if column.rank}, reverse=True)
         fewer = [replace(self, columns=[column for column in self.columns if column.rank < rank]) for rank in ranks]

@@ -6,13 +6,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from meshwise import units
-from meshwise.cost.axes import layout_name
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.cheapest import CONSIDERED_GPUS, Cheapest
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.train.vary import Point, TrainPoints
 from meshwise.ui.views.chart import Panel, chart
-from meshwise.ui.views.plan import memory_cell, money, setting
+from meshwise.ui.views.plan import RISK, dollar_words, memory_cell, name_cell, setting, total_columns
 from meshwise.ui.views.tables import Column, Table, heading, paragraphs, wrapped
 from meshwise.units import GIB
 
@@ -45,7 +44,7 @@ def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> lis
         return lambda point: point.labels[i]
 
     def layout(point: Point, *, short: bool = False) -> str:
-        return layout_name(point.choice.layout, short=short) if point.choice else point.refusal
+        return name_cell(point.choice, short=short) if point.choice else point.refusal
 
     sizes = {c.capacity for point in points if (c := point.choice)}
     title = f"GiB of {min(sizes) / GIB:.0f} (90%)" if len(sizes) == 1 else "GiB (90%)"
@@ -59,10 +58,9 @@ def _columns(ask: TrainAsk, axes: Sequence[str], points: Sequence[Point]) -> lis
         Column(title, of(memory_cell), rank=7),
     ]
     if ask.tokens:
-        columns += [
-            Column("days", of(lambda c: f"{c.total_days:,.1f}" if c.total_days is not None else ""), rank=2),
-            Column("cost", of(money), rank=2),
-        ]
+        done = [point.choice for point in points if point.choice]
+        priced = next((c for c in done if c.total_dollars), done[0])
+        columns += [Column(c.title, of(c.short or c.cell), rank=2) for c in total_columns(priced)[:2]]
     if ask.within:
         limit = f"in {units.show(ask.within, 'seconds')}"
         columns.append(Column(limit, lambda point: ("yes" if point.meets(ask.within) else "no") if point.choice else "", rank=1))
@@ -76,7 +74,7 @@ def _chart(titles: Sequence[str], points: Sequence[Point], width: int, marks: Ma
     if any(c.total_days is not None for c in done):
         panels = [("days", lambda c: c.total_days, lambda c: f"{c.total_days or 0:,.1f}")]
     if any(c.total_dollars for c in done):
-        panels.append(("cost", lambda c: c.total_dollars, money))
+        panels.append(("cost", lambda c: c.total_dollars, lambda c: dollar_words(c.total_dollars or 0.0)))
     panels.append(("MFU", lambda c: c.mfu, lambda c: f"{100 * c.mfu:.1f}%"))
     drawn = [(point.labels[-len(titles) :], point.choice, (marks or {}).get(i, "")) for i, point in enumerate(points)]
     return chart(titles, drawn, panels, width)
@@ -91,10 +89,19 @@ def _notes(points: Sequence[Point], width: int, unpriced: Sequence[str] = ()) ->
     if any(q.work.tokens for q in questions):
         notes.append("days and cost include failures (goodput) and spare nodes")
     unpriced = list(dict.fromkeys([*unpriced, *(q.chip.key for q in questions if q.work.tokens and not q.cluster.rent)]))
-    notes += [f"no list price for {', '.join(unpriced)}: give one with --price"] if unpriced else []
+    whose = next((f" of {q.cluster.seller}" for q in questions if q.cluster.seller), "")
+    notes += [f"no list price{whose} for {', '.join(unpriced)}: give one with --price, or another --provider"] if unpriced else []
     rents = {q.chip.key: q.cluster.rent / q.cluster.devices for q in questions if q.work.tokens and q.cluster.rent}
-    each = ", ".join(f"{key} {units.show(rent, 'dollars/s')}" for key, rent in rents.items())
-    notes += [f"price per device-hour: {each}"] if rents else []
+    told = {q.chip.key: q.cluster.priced_on if whose else q.cluster.priced_by for q in questions}
+    priced = {key: f" ({words})" if words else "" for key, words in told.items()}
+    each = ", ".join(f"{key} {units.show(rent, 'dollars/s')}{priced[key]}" for key, rent in rents.items())
+    notes += [f"price per device-hour{whose}: {each}"] if rents else []
+    notes += (
+        ["these prices are not of one seller: --provider or --price compares like with like"]
+        if len(rents) > 1 and not whose
+        else []
+    )
+    notes += [f"points {RISK}"] if any(point.choice and point.choice.may_not_fit for point in points) else []
     names = dict.fromkeys(q.calibration.name for q in questions)
     lines = [wrapped(f"note: {note}", width, indent="  ") for note in dict.fromkeys(notes)]
     return [*lines, wrapped(f"calibration: {', '.join(names)}", width, style="dim")]
@@ -109,9 +116,8 @@ def cheapest_view(cheapest: Cheapest, width: int) -> RenderableType:
     per_chip.sort(key=lambda point: (not point.meets(ask.within), (point.choice and point.choice.total_dollars) or 0.0))
     counts = [point for point in cheapest.of_chip(str(best.values["chip"])) if point.choice]
     limit = f" within {units.show(ask.within, 'seconds')}" if ask.within else ""
-    sentence = (
-        f"Cheapest{limit}: {best.ask.on}, {money(best.choice)}, {best.choice.total_days or 0:,.1f} days, {best.choice.name}."
-    )
+    cost = dollar_words(best.choice.total_dollars or 0.0)
+    sentence = f"Cheapest{limit}: {best.ask.on}, {cost}, {best.choice.total_days or 0:,.1f} days, {best.choice.name}."
     marks = {i: "cheapest" if point is best else "" if point.meets(ask.within) else "too late" for i, point in enumerate(counts)}
     chips = [] if ask.on else [wrapped(f"Chips: {CONSIDERED_GPUS}; --vary chip=... names others.", width)]
     return paragraphs(

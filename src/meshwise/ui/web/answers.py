@@ -4,23 +4,23 @@ A question is a value, so its answer is kept and shared by everybody who asks it
 gone leaves the queue, and its search ends at its next block.
 """
 
+import ctypes
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import anyio
 from anyio import to_thread
-from starlette.requests import Request
 
 from meshwise.wanted import Abandoned, while_wanted
 
 Answer = TypeVar("Answer")
-MAX_ANSWERS_KEPT = 64
-"""Answers that are kept."""
-MAX_WAITING = 128
-"""Requests that may wait for a thread; more are refused."""
+Left = Callable[[], Awaitable[bool]]  # says whether whoever asked has left
+MAX_ANSWERS_KEPT = 64  # answers that are kept
+MAX_WAITING = 128  # requests that may wait for a thread; more are refused
 
 
 class Kept:
@@ -74,7 +74,7 @@ class Pool:
         self._slots: anyio.Semaphore | None = None
         self._waiting = 0
 
-    async def run(self, request: Request, compute: Callable[[], Answer]) -> Answer:
+    async def run(self, left_already: Left, compute: Callable[[], Answer]) -> Answer:
         """Call `compute` in a thread. Busy where too many wait; Gone where the client left first."""
         if self._slots is None:  # it belongs to the event loop that it was made in
             self._slots = anyio.Semaphore(self._threads)
@@ -88,30 +88,39 @@ class Pool:
             try:
                 with while_wanted(lambda: not left.is_set()):
                     done.append(compute())
+            except Abandoned:
+                pass  # not kept: it holds what the search has made
             except Exception as error:
                 failed.append(error)
+            _give_back()
 
         self._waiting += 1
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_until_gone, request, left, tasks.cancel_scope)
+                tasks.start_soon(_until_gone, left_already, left, tasks.cancel_scope)
                 async with self._slots:
                     with anyio.CancelScope(shield=True):  # the slot is free when the thread is
                         await to_thread.run_sync(call, limiter=anyio.CapacityLimiter(1))
                 tasks.cancel_scope.cancel()
         finally:
             self._waiting -= 1
-        if failed and not isinstance(failed[0], Abandoned):
+        if failed:
             raise failed[0]
         if not done:
             raise Gone
         return done[0]
 
 
-async def _until_gone(request: Request, left: threading.Event, scope: anyio.CancelScope) -> None:
+def _give_back() -> None:
+    """Give freed memory back to the system: glibc keeps what its threads have freed, 20 MB of each large search that was broken off."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+async def _until_gone(left_already: Left, left: threading.Event, scope: anyio.CancelScope) -> None:
     """Set `left` and cancel the scope when the client has gone, or when the server ends."""
     try:
-        while not await request.is_disconnected():
+        while not await left_already():
             await anyio.sleep(0.1)
         scope.cancel()
     finally:

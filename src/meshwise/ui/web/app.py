@@ -1,40 +1,40 @@
 """The application: routes of pages, their .json and .csv, fragments that a page replaces itself with, suggestions, and static files."""
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from meshwise.audit.ask import AuditAsk
 from meshwise.errors import DoesNotFit, UserError
-from meshwise.plan.fields import spec
 from meshwise.ui.views.tables import as_csv, as_json
 from meshwise.ui.web import drawing, render, report, suggest
 from meshwise.ui.web.answers import Busy, Gone, Kept, Pool
-from meshwise.ui.web.asking import Pairs, one
+from meshwise.ui.web.asking import Pairs, one, safe_name
 from meshwise.ui.web.guard import MAX_BODY_BYTES, Guard
 from meshwise.ui.web.named import Named
-from meshwise.ui.web.pages import PAGES, accuracy, audit, plan, runs, timeline, whatif
+from meshwise.ui.web.pages import PAGES, accuracy, plan, runs, serve, timeline, whatif
 from meshwise.ui.web.pages.page import Page, Reply, Site
 
-FRAGMENT = "x-meshwise-fragment"
-"""The header with which a page asks for its answer alone."""
-DOWNLOAD = "download"
-"""The parameter of .json and .csv with which a browser saves the file instead of showing it."""
+FRAGMENT = "x-meshwise-fragment"  # the header with which a page asks for its answer alone
+DOWNLOAD = "download"  # the parameter of .json and .csv with which a browser saves the file instead of showing it
 STATES = {400: "invalid", 422: "does-not-fit"}
-MAX_PAGES_KEPT = 128
-"""Rendered answers that are kept."""
-FIGURES = spec(AuditAsk)
+MAX_PAGES_KEPT = 128  # rendered answers that are kept
+MAX_FIELDS, PASTED = 200, "pasted"  # fields of a form that is sent with files, at most; the one with text instead of a file
 WEEK = "public, max-age=604800"
+MultiPartParser.spool_max_size = MAX_BODY_BYTES  # an upload stays in memory: a full disk must not break the page
 log = logging.getLogger("meshwise.ui")
 
 
@@ -57,17 +57,20 @@ def create(named: Named | None = None, *, hosts: frozenset[str], token: str = ""
         Route("/favicon.ico", icon),
         Mount("/static", StaticFiles(directory=render.STATIC)),
         Route("/plan/why", _handler(web, lambda query: fragment("why.html", plan.why(web.site, query)))),
-        Route(
-            "/accuracy/score",
-            _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True),
-        ),
+        Route("/plan/believe", _handler(web, lambda query: fragment("why.html", plan.believe(web.site, query)))),
+        Route("/serve/believe", _handler(web, lambda query: fragment("why.html", serve.believe(web.site, query)))),
+        Route("/accuracy/score",
+            _handler(web, lambda query: JSONResponse(accuracy.score(web.site, query).values["figures"]), plain=True)),
         Route("/what-if/front", _handler(web, lambda query: JSONResponse(whatif.front(web.site, query).data), plain=True)),
         Route("/timeline/trace", _handler(web, partial(traced, web), plain=True)),
         Route("/runs/events", partial(followed, web)),
-        Route("/audit", partial(uploaded, web), methods=["POST"]),
-    ]
+    ]  # fmt: skip
+    if (manual := render.manual()) is not None:
+        routes.append(Mount("/docs", StaticFiles(directory=manual, html=True)))
     for page in PAGES:
         routes.append(Route(f"/{page.name}", partial(shown, web, page)))
+        if page.upload:
+            routes.append(Route(f"/{page.name}", partial(uploaded, web, page), methods=["POST"]))
         if page.planned:
             routes.append(Route(f"/{page.name}/report", _handler(web, partial(saved, web, page))))
         routes.append(Route(f"/{page.name}.json", _handler(web, partial(as_data, web, page, csv=False), plain=True)))
@@ -77,7 +80,7 @@ def create(named: Named | None = None, *, hosts: frozenset[str], token: str = ""
 
 
 async def home(request: Request) -> Response:
-    return RedirectResponse("/plan", status_code=307)
+    return _html(render.render("start.html", pages=PAGES))
 
 
 async def styles(request: Request) -> Response:
@@ -101,10 +104,10 @@ def _handler(web: Web, make: Callable[[Pairs], Response], *, plain: bool = False
 async def in_pool(web: Web, request: Request, make: Callable[[], Response]) -> Response:
     """Run `make` in the pool; say so where too many wait."""
     try:
-        return await web.pool.run(request, make)
+        return await web.pool.run(request.is_disconnected, make)
     except Busy:
         return PlainTextResponse("too many questions at once: try again in a few seconds\n", 503, {"retry-after": "3"})
-    except Gone:
+    except (Gone, CancelledError):  # cancelled: the server ends, and its terminal shows no traceback
         return Response(status_code=499)
 
 
@@ -202,23 +205,54 @@ def traced(web: Web, query: Pairs) -> Response:
     return Response(timeline.saved(web.site, query), media_type="application/gzip", headers=headers)
 
 
-async def uploaded(web: Web, request: Request) -> Response:
-    """Audit an uploaded file, and forget it."""
+async def uploaded(web: Web, page: Page, request: Request) -> Response:
+    """Answer what a page reads from uploaded files, or from pasted text, and forget them."""
+    upload = page.upload
+    assert upload
     try:
-        async with request.form(max_files=1, max_fields=len(FIGURES), max_part_size=MAX_BODY_BYTES) as form:
-            file = form.get("file")
-            name, content = (file.filename or "", await file.read()) if isinstance(file, UploadFile) else ("", b"")
+        async with request.form(max_files=upload.files, max_fields=MAX_FIELDS, max_part_size=MAX_BODY_BYTES) as form:
+            sent = [file for file in form.getlist("file") if isinstance(file, UploadFile)]
+            files = [(file.filename or "", await file.read()) for file in sent]
             query = [(key, value) for key, value in form.multi_items() if isinstance(value, str)]
     except ClientDisconnect:
         return Response(status_code=499)
-    alone = FRAGMENT in request.headers
+    files = [(name, content) for name, content in files if content]
+    if upload.pasted and not files and (text := one(query, PASTED).strip()):
+        files = [("pasted.sh", text.encode())]
 
     def answer() -> Reply:
-        if not content:
-            raise UserError("the file is empty, or none was given: choose a log or a table")
-        return audit.uploaded(web.site, name, content, query)
+        if len(files) != upload.files:
+            raise UserError(
+                f"expected {'two files' if upload.files == 2 else 'a file'} that {'are' if upload.files == 2 else 'is'} not empty"
+            )
+        return upload.read(web.site, paths, [pair for pair in query if pair[0] != PASTED])
 
-    return await in_pool(web, request, lambda: _shown(web, audit.PAGE, [], answer, alone=alone))
+    def shown(reply: Callable[[], Reply]) -> Response:
+        return _shown(web, page, [], reply, alone=FRAGMENT in request.headers)
+
+    def make() -> Response:
+        """Answer with the files in a folder of their own, whose name the answer does not show; refuse them where the disk is full."""
+        try:
+            return kept()
+        except OSError as error:
+            why = f"the file cannot be kept while it is read: {error.strerror}; TMPDIR names the folder"
+            return shown(partial(_refused, why))
+
+    def kept() -> Response:
+        with TemporaryDirectory(prefix="meshwise-") as folder:
+            for number, (name, content) in enumerate(files, 1):
+                known, safe = [path.name for path in paths], safe_name(name)
+                paths.append(Path(folder, f"{number}-{safe}" if safe in known else safe))
+                paths[-1].write_bytes(content)
+            reply = shown(answer)
+            return Response(bytes(reply.body).replace(f"{folder}/".encode(), b""), reply.status_code, media_type=reply.media_type)
+
+    paths: list[Path] = []
+    return await in_pool(web, request, make)
+
+
+def _refused(why: str) -> Reply:
+    raise UserError(why)
 
 
 async def followed(web: Web, request: Request) -> Response:

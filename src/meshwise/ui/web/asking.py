@@ -3,30 +3,34 @@
 No file of the machine is read for a query: models are presets, or were named on the command line; a cluster or calibration is never a file.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from meshwise import api
+from meshwise.catalogue import files
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.axes import SERVE_AXES, TRAIN_AXES
 from meshwise.plan.fields import About, Ask, defaults, field_of, flag_of, given, spec
 from meshwise.plan.vary import parse
+from meshwise.replay.ask import ReplayAsk
+from meshwise.replay.traces.trace import SUFFIX
 
-Pairs = Sequence[tuple[str, str]]
-"""A query string, decoded."""
+Pairs = Sequence[tuple[str, str]]  # a query string, decoded
 Asked = TypeVar("Asked", bound=Ask)
-LISTED_CATALOGUES = ("frameworks", "engines")
-"""Catalogues short enough for a drop-down list."""
-FILES = ("lengths", "read")
-"""Fields that name a file, or say how to read one, which a page does not."""
-MAX_VALUE_CHARS = 300
-"""Characters of one value, at most."""
-MAX_ROWS = 100
-"""Layouts that a page lists, at most."""
-MAX_NODE_COUNTS = 64
-"""Node counts that a page tries for --at-most: each is a search of its own."""
+LISTED_CATALOGUES = ("frameworks", "engines")  # catalogues short enough for a drop-down list
+FILES = ("data", "lengths", "read")  # fields that name a file, or say how to read one, which a page does not
+MAX_VALUE_CHARS = 300  # characters of one value, at most
+MAX_ROWS = 100  # layouts that a page lists, at most
+MAX_NODE_COUNTS = 64  # node counts that a page tries for --at-most: each is a search of its own
+LABELS = {
+    "on": "devices", "top": "rows to list", "seq": "sequence length", "fix": "fixed axes", "allow": "bounds of axes",
+    "kv": "KV cache", "ttft": "time to first token", "tpot": "time per token", "e2e": "time of a request", "ram": "host memory",
+    "mtbf": "time between failures", "pue": "power of the building", "set": "variables of the file",
+}  # fmt: skip
+"""Labels of fields whose flag is no word that people use."""
+MAX_PAGE_REQUESTS = 50_000  # requests that a page replays, at most; the command line takes 20 million
 TRUE_WORDS = ("1", "on", "true", "yes")
 PRESSED, RELEASED = "1", "0"
 
@@ -38,13 +42,11 @@ class Input:
     name: str
     label: str
     help: str
-    kind: str
-    """text, choice, flag, or search: text with names that the server suggests."""
+    kind: str  # text, choice, flag, or search: text with names that the server suggests
     value: str
     placeholder: str
     options: tuple[str, ...] = ()
-    catalogue: str = ""
-    """The catalogue that `search` looks in."""
+    catalogue: str = ""  # the catalogue that `search` looks in
     flag: str = ""
 
 
@@ -96,6 +98,19 @@ def question(cls: type[Asked], query: Pairs, named: Collection[str] = (), others
     return ask
 
 
+def replayed(query: Pairs, named: Collection[str] = ()) -> ReplayAsk:
+    """Return the question of a replay whose trace is built in or made, and short."""
+    ask = question(ReplayAsk, query, named)
+    known = files.files("traces", SUFFIX)
+    if ask.trace and ask.trace not in known:
+        raise UserError(f"--trace {quoted(ask.trace)}: the page reads no files; it has {', '.join(known)}, and --make")
+    if ask.cheapest:
+        raise UserError("--cheapest replays a trace many times: use the command line")
+    if ask.rate * ask.hours * 3600 * ask.scale_users > MAX_PAGE_REQUESTS or (ask.trace and ask.scale_users > 4):
+        raise UserError(f"a page replays at most {MAX_PAGE_REQUESTS:,} requests; the command line takes more")
+    return ask
+
+
 def _refuse_files(text: str, about: About, flag: str, named: Collection[str]) -> None:
     """Refuse a value for which a file would be read, or the hub be asked."""
     if about.complete == "models" and text not in named and not api.is_preset(text):
@@ -115,22 +130,25 @@ def _refuse_long_searches(ask: Ask) -> None:
         raise UserError(f"--at-most {nodes} nodes: a page tries at most {MAX_NODE_COUNTS}; the command line has no limit")
 
 
-def groups(cls: type[Ask], query: Pairs, hidden: Collection[str] = ()) -> list[Group]:
-    """Return the form of a question with the values of a query, its inputs in groups; the main inputs come first."""
+def groups(cls: type[Ask], query: Pairs, hidden: Collection[str] = (), examples: Mapping[str, str] | None = None) -> list[Group]:
+    """Return the form of a question with the values of a query, its inputs in groups; the main inputs come first. `examples` are shown in
+    empty inputs instead of defaults."""
     texts: dict[str, str] = {}
     for name, value in query:
         texts[name] = f"{texts[name]}, {value}" if name in texts else value
     inputs: dict[str, list[Input]] = {}
     for name, about in spec(cls).items():
         if name not in hidden and name not in FILES:
-            inputs.setdefault(about.group, []).append(_input(cls, name, about, texts.get(name, "").strip()))
+            inputs.setdefault(about.group, []).append(
+                _input(cls, name, about, texts.get(name, "").strip(), (examples or {}).get(name, ""))
+            )
     return [Group(title, tuple(each)) for title, each in inputs.items()]
 
 
-def _input(cls: type[Ask], name: str, about: About, value: str) -> Input:
+def _input(cls: type[Ask], name: str, about: About, value: str, example: str) -> Input:
     words, default = about.kind.metavar.split("|"), defaults(cls)[name]
     empty = isinstance(default, bool) or default in (None, "", 0, 0.0, ())
-    shown = about.shown or ("" if empty else about.kind.write(default))
+    shown = example or about.shown or ("" if empty else about.kind.write(default))
     kind, options = "text", suggestions(cls, name, about)
     if not about.kind.metavar:
         kind = "flag"
@@ -140,9 +158,9 @@ def _input(cls: type[Ask], name: str, about: About, value: str) -> Input:
         kind, options = "choice", tuple(api.names(about.complete))
     elif about.complete:
         kind = "search"
-    needed = not field_of(cls, name).kw_only
+    needed, words_of = not field_of(cls, name).kw_only, flag_of(name, about).removeprefix("--").replace("-", " ")
     return Input(
-        name=name, label="model" if needed else flag_of(name, about).removeprefix("--").replace("-", " "), help=about.help,
+        name=name, label=LABELS.get(name, "model" if needed else words_of), help=about.help,
         kind=kind, value=value, placeholder=shown, options=options, catalogue=about.complete if kind == "search" else "",
         flag=flag_of(name, about) if not needed else "",
     )  # fmt: skip
@@ -181,6 +199,13 @@ def changed(query: Pairs, **values: str) -> str:
 def one(query: Iterable[tuple[str, str]], name: str, default: str = "") -> str:
     """Return the last value of a parameter."""
     return ([value for key, value in query if key == name] or [default])[-1]
+
+
+def safe_name(name: str) -> str:
+    """Return the last part of a file's name, without characters that mean something to a file system."""
+    last = name.replace("\\", "/").rpartition("/")[2]
+    kept = "".join(c for c in last if c.isalnum() or c in "._- ")[-80:].lstrip(". ")
+    return kept or "upload.log"
 
 
 def number(query: Iterable[tuple[str, str]], name: str, least: int, most: int) -> int | None:

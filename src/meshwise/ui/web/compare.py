@@ -17,14 +17,12 @@ from meshwise.units import GIB
 class Line:
     """One part of both layouts, and the difference."""
 
-    piece: drawing.Piece | None
-    """The part's colour; None for a sum."""
+    piece: drawing.Piece | None  # the part's colour; None for a sum
     words: str
     mine: str
     other: str
     difference: str
-    gained: float
-    """Percent of the largest difference: positive where the other layout has more."""
+    gained: float  # percent of the largest difference: positive where the other layout has more
 
 
 @dataclass(frozen=True)

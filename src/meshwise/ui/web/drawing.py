@@ -11,10 +11,8 @@ from meshwise.ui.views.tables import Column, Table
 Shown = TypeVar("Shown")
 SCALES = {"tt": TRAIN_TIME, "tm": TRAIN_MEMORY, "st": SERVE_TIME, "sm": SERVE_MEMORY, "rt": REPLAY_TIME}
 """Parts by the prefix of their CSS classes: time and memory of training and of serving, and the time of replayed requests."""
-MIN_PIECE_PERCENT = 0.02
-"""Percent below which a piece of a bar cannot be seen, and is not drawn."""
-MIN_LETTER_PERCENT = 2.6
-"""Percent from which a piece of a wide bar has room for its letter."""
+MIN_PIECE_PERCENT = 0.02  # percent below which a piece of a bar cannot be seen, and is not drawn
+MIN_LETTER_PERCENT = 2.6  # percent from which a piece of a wide bar has room for its letter
 INTERVAL = re.compile(r"(.+?) \((\S+?)-(\S+?)\)")
 NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(?:e[-+]?\d+)?")
 
@@ -24,14 +22,11 @@ class Piece:
     """One part of a bar."""
 
     part: Part
-    style: str
-    """Its CSS class."""
+    style: str  # its CSS class
     x: float
     width: float
-    share: float
-    """Percent of the whole bar's value."""
-    text: str
-    """Its value with a unit."""
+    share: float  # percent of the whole bar's value
+    text: str  # its value with a unit
 
     @property
     def lettered(self) -> bool:
@@ -119,8 +114,7 @@ class Cell:
     text: str
     low: str = ""
     high: str = ""
-    words: bool = False
-    """Whether it is text, aligned to the left."""
+    words: bool = False  # whether it is text, aligned to the left
 
 
 @dataclass(frozen=True)
@@ -130,8 +124,7 @@ class Head:
     title: str
     words: bool
     slug: str
-    sorted: str = ""
-    """ascending, descending, or ''."""
+    sorted: str = ""  # ascending, descending, or ''
 
 
 @dataclass(frozen=True)
@@ -140,13 +133,11 @@ class Row:
 
     number: int
     cells: tuple[Cell, ...]
-    mark: str = ""
-    """A or B where it is compared."""
+    mark: str = ""  # a or B where it is compared
     warning: str = ""
     bar: Bar | None = None
     whisker: Whisker | None = None
-    link: str = ""
-    """The query string of a click on it."""
+    link: str = ""  # the query string of a click on it
 
 
 @dataclass(frozen=True)

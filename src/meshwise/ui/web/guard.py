@@ -24,10 +24,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-MAX_BODY_BYTES = 4 * 2**20
-"""Bytes of a request's body, at most."""
-MAX_QUERY_CHARS = 8192
-"""Characters of a query string, at most."""
+MAX_BODY_BYTES = 4 * 2**20  # bytes of a request's body, at most
+MAX_QUERY_CHARS = 8192  # characters of a query string, at most
 COOKIE = "meshwise"
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 PLOT_STYLES = ("'sha256-jSYQUrW7J0b3jPqhZP9C2Xh1PyJKHKXd4s0fpGGKrww='", "'sha256-rCZUQsEQJf1DmnfnMZmlj08XC7qbIZySA6bEtitbQ00='")
@@ -54,10 +52,8 @@ class Guard:
     """Refuse what a page must not see, and add HEADERS to every reply."""
 
     app: App
-    hosts: frozenset[str]
-    """Values of the Host header that are answered, without the port."""
-    token: str = ""
-    """The secret that every request must carry, in a cookie or as a bearer; '' for none."""
+    hosts: frozenset[str]  # values of the Host header that are answered, without the port
+    token: str = ""  # the secret that every request must carry, in a cookie or as a bearer; '' for none
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -14,8 +14,7 @@ from meshwise.programs import engines
 from meshwise.programs.serve import setup
 from meshwise.ui.web.asking import query_of
 
-STEPS = "steps.jsonl"
-"""The file that a run of our trainer writes a line into for every step."""
+STEPS = "steps.jsonl"  # the file that a run of our trainer writes a line into for every step
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,7 @@ class Named:
     """Files by the name under which pages show them."""
 
     plan: TrainPlan | ServePlan | None = None
-    runs: dict[str, Path] = field(default_factory=dict[str, Path])
-    """Folders that hold steps.jsonl."""
+    runs: dict[str, Path] = field(default_factory=dict[str, Path])  # folders that hold steps.jsonl
     benches: dict[str, Path] = field(default_factory=dict[str, Path])
     logs: dict[str, Path] = field(default_factory=dict[str, Path])
 

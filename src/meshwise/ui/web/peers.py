@@ -5,8 +5,7 @@ from pathlib import Path
 
 TABLES = {socket.AF_INET: Path("/proc/net/tcp"), socket.AF_INET6: Path("/proc/net/tcp6")}
 """Linux, proc(5): the connections of this machine with their users."""
-ADDRESS, PEER, USER = 1, 2, 7
-"""Columns of the tables."""
+ADDRESS, PEER, USER = 1, 2, 7  # columns of the tables
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int]) -> int | None:

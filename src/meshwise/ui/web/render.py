@@ -13,6 +13,8 @@ from meshwise.version import VERSION
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
+MANUALS = (FOLDER / "site", FOLDER.parents[3] / "build" / "site")
+"""Where the documentation lies, if it was built: in a wheel, or in a checkout after `make site`."""
 
 
 @cache
@@ -22,8 +24,13 @@ def environment() -> Environment:
         lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
     made.filters.update(data=data)  # pyright: ignore[reportUnknownMemberType]
-    made.globals.update(version=VERSION)  # pyright: ignore[reportUnknownMemberType]
+    made.globals.update(version=VERSION, manual=manual() is not None)  # pyright: ignore[reportUnknownMemberType]
     return made
+
+
+def manual() -> Path | None:
+    """Return the folder of the documentation, if there is one."""
+    return next((folder for folder in MANUALS if (folder / "index.html").is_file()), None)
 
 
 def render(template: str, **values: Any) -> str:

@@ -1,7 +1,4 @@
-"""A report: an answer as one HTML file with everything inside, to attach to a ticket. It opens from disk, and loads nothing.
-
-Uses Jinja2 but not the server, so that `--html` works from the command line.
-"""
+"""A report: an answer as one HTML file with everything inside, to attach to a ticket."""
 
 import base64
 import hashlib

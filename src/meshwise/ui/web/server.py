@@ -14,12 +14,9 @@ from meshwise.ui.web.app import create
 from meshwise.ui.web.guard import LOOPBACK
 from meshwise.ui.web.named import Named
 
-MIN_TOKEN_CHARS = 16
-"""Characters of a token, at least."""
-MAX_WAITING_CONNECTIONS = 128
-"""Connections that wait before they are taken."""
-GRACE_SECONDS = 3
-"""Seconds that open connections have to end when the server stops."""
+MIN_TOKEN_CHARS = 16  # characters of a token, at least
+MAX_WAITING_CONNECTIONS = 128  # connections that wait before they are taken
+GRACE_SECONDS = 3  # seconds that open connections have to end when the server stops
 
 
 def check(host: str, token: str) -> None:
@@ -84,13 +81,13 @@ def serve(
     check(host, token)
     bound = listen(host, port)
     where = address(bound, host, path, token)
-    say(f"meshwise ui: {where}  (Ctrl-C stops it)")
+    say(where)
     if browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.name != "posix"):
         threading.Timer(0.5, webbrowser.open, [where]).start()
     threading.Thread(target=suggest.warm, daemon=True).start()
     application = create(named, hosts=hosts(host), token=token)
     settings = uvicorn.Config(
-        application, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE_SECONDS,
+        application, log_level="error", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=GRACE_SECONDS,
         h11_max_incomplete_event_size=32768,
     )  # fmt: skip
     uvicorn.Server(settings).run(sockets=[bound])

@@ -7,12 +7,10 @@ from typing import Any, NamedTuple
 from meshwise import api, units
 from meshwise.errors import UserError
 
-MAX_NAMES = 1000
-"""Names that are suggested, at most."""
+MAX_NAMES = 1000  # names that are suggested, at most
 FORMATS = ("q4_k_m", "q5_k_m", "q6_k", "q8_0", "bf16", "fp8", "awq")
 """The usual weight formats, smallest first; others can be typed."""
-COUNTED_CHIP = re.compile(r"((?:\d+\s*x\s*){0,2})(.*)")
-"""A number of nodes and of devices, and the chip: '4x8xh100'."""
+COUNTED_CHIP = re.compile(r"((?:\d+\s*x\s*){0,2})(.*)")  # a number of nodes and of devices, and the chip: '4x8xh100'
 
 
 class Suggestion(NamedTuple):
@@ -23,8 +21,7 @@ class Suggestion(NamedTuple):
 
 
 def suggest(catalogue: str, typed: str, *, serving: bool, whole: bool = False) -> list[Suggestion]:
-    """Return the names of a catalogue that contain the typed text, those that begin with it first. `whole`: then all others, for a list
-    opened by mouse."""
+    """Return the names of a catalogue that contain the typed text, those that begin with it first."""
     read, text = _models if catalogue == "models" else _clusters, typed.strip().lower()
     found = read(text, serving)
     return list(dict.fromkeys([*found, *read("", serving)] if whole else found))[:MAX_NAMES]

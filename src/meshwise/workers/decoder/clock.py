@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-EXTRA_STEPS = 8
-"""Steps that warm-up and capture take, beyond those that are timed."""
+EXTRA_STEPS = 8  # steps that warm-up and capture take, beyond those that are timed
 
 
 def time_call(call: Callable[[], object], device: str) -> float:

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from meshwise.workers.decoder import kernels
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
-"""model_types whose layers are a norm, attention, a norm and a gated feed-forward."""
+KINDS = ("llama", "mistral", "qwen2", "qwen3")  # model_types whose layers are a norm, attention, a norm and a gated feed-forward
 Tile = tuple[int, int, int]
 
 
@@ -37,20 +36,17 @@ class FusedDecoder:
     layers: list[Layer]
     gain: torch.Tensor
     head: torch.Tensor
-    angles: torch.Tensor
-    """Cosines and sines of half a head, by position."""
+    angles: torch.Tensor  # cosines and sines of half a head, by position
     eps: float
     heads: int
     key_heads: int
-    width: int
-    """Features of a head."""
+    width: int  # features of a head
     tiles: dict[str, Tile] = field(default_factory=dict)
     """Tile of each product, if a single token is decoded by our kernels; empty: all products are the library's."""
 
 
 def supports(config: Any) -> bool:
-    """Return whether the fused decoder supports a config: no sliding windows, no biases except Qwen2's, head sizes that the kernels
-    support."""
+    """Return whether the fused decoder supports a config: no sliding windows, biases only as Qwen2 has them, and heads of a known size."""
     windows = getattr(config, "use_sliding_window", None) or (config.model_type == "mistral" and config.sliding_window)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     plain = config.hidden_act == "silu" and head & (head - 1) == 0 and head >= 16

@@ -9,8 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-HEADS = 16
-"""Query heads that share a key head are padded to this, the smallest tile of a matrix unit."""
+HEADS = 16  # query heads that share a key head are padded to this, the smallest tile of a matrix unit
 KEYS = 64
 
 

@@ -20,8 +20,7 @@ class Timed(Protocol):
 
     variant: str
     params: int
-    shared: bool
-    """Whether all points share one cache, so that the memory of a single point is unknown."""
+    shared: bool  # whether all points share one cache, so that the memory of a single point is unknown
 
     def prompt(self, prompt: int) -> Callable[[], object]:
         """Return a call that reads one prompt of this many tokens."""

@@ -20,21 +20,17 @@ class Job:
     """A model and the points to measure."""
 
     name: str
-    model: dict[str, Any]
-    """Keys of HF's config.json."""
+    model: dict[str, Any]  # keys of HF's config.json
     points: tuple[Point, ...]
-    weights: str = ""
-    """A folder of HF safetensors; empty: random weights."""
+    weights: str = ""  # a folder of HF safetensors; empty: random weights
     device: str = "cuda"
     precision: str = "bf16"
     variant: str = ""
     """'static': HF's own layers and static cache even if the fused decoder supports the model. 'library': no matrix products of our own."""
-    tp: int = 1
-    """Tensor-parallel devices, one process each."""
+    tp: int = 1  # tensor-parallel devices, one process each
     repeats: int = 3
     seed: int = 0
-    seconds: float = 0.0
-    """Time limit: no point starts after this many seconds; 0: no limit."""
+    seconds: float = 0.0  # time limit: no point starts after this many seconds; 0: no limit
     facts: dict[str, float | str] = field(default_factory=dict[str, "float | str"])
     """Columns of the result rows that are not measured: parameters in billions, bits per weight."""
 

@@ -24,6 +24,8 @@ SINGLE_DEVICE = {
     "sustained rate": (0.10, kernels.sustained),
 }  # fmt: skip
 """The measurements on one device, and their shares of the time."""
+WAIT_TIME_SHARE = 0.03
+"""Share of the time in which nothing is launched: who started this program may read the power of a device that waits."""
 
 
 def machine(device: torch.device, ranks: int) -> Row:
@@ -79,6 +81,8 @@ def probe(path: Path, seconds: float, device: torch.device, ranks: int) -> None:
     clock = Clock(device)
     warm_up(clock)
     results.rows.append(machine(device, ranks))
+    results.say("  0%  waiting")
+    time.sleep(WAIT_TIME_SHARE * seconds)
     together = 0.3 if ranks > 1 else 0.0
     for what, (share, work) in SINGLE_DEVICE.items():
         results.measure(what, share * (1 - together), partial(work, clock), together)

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MIN_REPEATS, MAX_REPEATS = 3, 60
-"""Repeats of a measurement."""
-SAMPLE_SECONDS = 1e-3
-"""Seconds that one sample on a CPU should take: clock and scheduler disturb shorter ones."""
+MIN_REPEATS, MAX_REPEATS = 3, 60  # repeats of a measurement
+SAMPLE_SECONDS = 1e-3  # seconds that one sample on a CPU should take: clock and scheduler disturb shorter ones
 FLUSH_BYTES = 256 * 2**20
 """Bytes written before each sample on a GPU, so that operands come from memory, as in training, and not from a cache (H200: 60 MiB)."""
 

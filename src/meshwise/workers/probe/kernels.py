@@ -40,8 +40,7 @@ CPU_PRODUCTS: tuple[Shape, ...] = (
 """m, n, k for CPUs, which need as long for a thousandth of the FLOPs."""
 GROUPED = ((64, 1024, 2048, 2048), (64, 1024, 2048, 1024), (8, 2048, 4096, 2048))
 """Experts, rows of each, outputs and inputs of a grouped product."""
-SIZES = {"cuda": (2**30, 2**28, 2**26, 2**24, 2**22, 2**20), "cpu": (2**26, 2**24, 2**28, 2**22, 2**20, 2**18)}
-"""Bytes to copy."""
+SIZES = {"cuda": (2**30, 2**28, 2**26, 2**24, 2**22, 2**20), "cpu": (2**26, 2**24, 2**28, 2**22, 2**20, 2**18)}  # bytes to copy
 ATTENTION_BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention backends in the trainer's order: on Hopper, cuDNN's takes two thirds of FlashAttention 2's time."""
 ATTENTION = {
@@ -56,10 +55,8 @@ BLOCKS = {
     "cpu": ((16, 64, 4, 192), (512, 256, 8, 768), (256, 512, 8, 1536), (2048, 256, 8, 768)),
 }
 """Tokens, hidden size, heads and feed-forward width of a block; the first is so small that only its launches take time."""
-SEQUENCE_TOKENS = 64
-"""Tokens per sequence in these blocks on a CPU; sixteen times as many on a GPU."""
-STATE = {"cuda": 2**26, "cpu": 2**21}
-"""Weights in the timing of the optimizer."""
+SEQUENCE_TOKENS = 64  # tokens per sequence in these blocks on a CPU; sixteen times as many on a GPU
+STATE = {"cuda": 2**26, "cpu": 2**21}  # weights in the timing of the optimizer
 
 
 def dtype_of(device: torch.device) -> torch.dtype:
@@ -192,8 +189,7 @@ def blocks(clock: Clock, stop: float) -> Iterator[Row]:
 def _block(
     device: torch.device, tokens: int, length: int, hidden: int, heads: int, ffn: int
 ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-    """Return a function that computes a block like the trainer's Llama, and its input. Norm, projections, rotary positions, attention,
-    norm and gated feed-forward."""
+    """Return a function that computes a block like the trainer's Llama, and its input."""
     sizes = ((hidden, hidden),) * 4 + ((ffn, hidden),) * 2 + ((hidden, ffn),)
     q, k, v, o, gate, up, down = ((random(device, *size) * 0.02).requires_grad_() for size in sizes)
     gains = [torch.ones(hidden, device=device, dtype=q.dtype, requires_grad=True) for _ in range(2)]

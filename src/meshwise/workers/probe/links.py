@@ -13,6 +13,7 @@ from torch import Tensor
 from meshwise.workers.probe.clock import MAX_REPEATS, MIN_REPEATS, Clock, Timing
 from meshwise.workers.probe.rows import Row, row
 
+ALL_TO_ALL = "all-to-all"
 SIZES = {"cuda": (2**26, 2**10, 2**22, 2**16, 2**28, 2**13, 2**19), "cpu": (2**20, 2**10, 2**16, 2**22, 2**13, 2**24)}
 """Bytes of the whole array, ordered so that the first two give a bandwidth and a latency."""
 
@@ -25,8 +26,9 @@ def group_sizes(world: int, per_node: int) -> list[tuple[int, int]]:
     return [*groups, *([(nodes, per_node)] if nodes > 1 and per_node > 1 else [])]
 
 
-def collectives(clock: Clock, stop: float) -> Iterator[Row]:
-    """Time collectives. Every rank calls this with the same sizes and repeats; ranks outside a group wait at a barrier."""
+def collectives(clock: Clock, stop: float, *, to_all: bool = False) -> Iterator[Row]:
+    """Time collectives; `to_all`: an all-to-all too. Every rank
+    calls this with the same sizes and repeats; ranks outside a group wait at a barrier."""
     world, rank = dist.get_world_size(), dist.get_rank()
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     sizes = SIZES[clock.device.type]
@@ -44,7 +46,7 @@ def collectives(clock: Clock, stop: float) -> Iterator[Row]:
             if rank % stride or rank >= size * stride:
                 dist.barrier()
                 continue
-            for what, work in _collectives(clock.device, group, size, bytes_).items():
+            for what, work in _collectives(clock.device, group, size, bytes_, to_all).items():
                 timing = _time(clock, group, work, max(0.0, each) / 4)
                 nodes = len({r // per_node for r in range(0, size * stride, stride)})
                 yield row("wire", timing, what=what, group=size, nodes=nodes, stride=stride, size=bytes_)
@@ -59,17 +61,22 @@ def _from_rank_0(seconds: float, device: torch.device) -> float:
     return float(value)
 
 
-def _collectives(device: torch.device, group: dist.ProcessGroup, size: int, bytes_: int) -> dict[str, Callable[[], object]]:
+def _collectives(
+    device: torch.device, group: dist.ProcessGroup, size: int, bytes_: int, to_all: bool
+) -> dict[str, Callable[[], object]]:
     renamed = hasattr(dist, "all_gather_single")  # in torch 2.13
     gather: Any = getattr(dist, "all_gather_single" if renamed else "all_gather_into_tensor")
     scatter: Any = getattr(dist, "reduce_scatter_single" if renamed else "reduce_scatter_tensor")
     whole = torch.randn(max(size, bytes_ // 4 // size * size), device=device)
     part = torch.randn(len(whole) // size, device=device)
-    return {
+    found: dict[str, Callable[[], object]] = {
         "all-reduce": lambda: dist.all_reduce(whole, dist.ReduceOp.MAX, group=group),  # repeated sums would overflow
         "all-gather": lambda: gather(whole, part, group=group),
         "reduce-scatter": lambda: scatter(part, whole, dist.ReduceOp.MAX, group=group),
     }
+    if to_all:
+        found[ALL_TO_ALL] = lambda: dist.all_to_all_single(torch.empty_like(whole), whole, group=group)
+    return found
 
 
 def _time(clock: Clock, group: dist.ProcessGroup, work: Callable[[], object], seconds: float) -> Timing:

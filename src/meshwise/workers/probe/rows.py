@@ -20,8 +20,7 @@ def row(kind: str, timing: Timing, **shape: Value) -> Row:
 class Results:
     """The rows measured so far, including failures with their reason, and the time left."""
 
-    seconds: float
-    """Time budget of the whole probe."""
+    seconds: float  # time budget of the whole probe
     say: Callable[[str], None]
     rows: list[Row] = field(default_factory=list[Row])
     began: float = field(default_factory=time.monotonic)

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from meshwise.workers.trainer.models.decoder.experts import MixedFeedForward
 from meshwise.workers.trainer.parallel import Ranks
 
-BIAS_STEP = 1e-3
-"""How far a step moves the bias of an expert (arXiv:2412.19437, 4.2)."""
+BIAS_STEP = 1e-3  # how far a step moves the bias of an expert (arXiv:2412.19437, 4.2)
 
 
 class Balance:

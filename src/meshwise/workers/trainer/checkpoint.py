@@ -47,10 +47,8 @@ from meshwise.workers.trainer.optimizer import MOMENTS, StepOptimizer
 from meshwise.workers.trainer.ranks.faults import TrainingError, kind_of
 
 READ_BYTES = 1 << 22
-METADATA = ".metadata"
-"""DCP's own description, which other programs read."""
-MIN_FREE_BYTES = 1 << 20
-"""A disk with fewer free bytes counts as full."""
+METADATA = ".metadata"  # DCP's own description, which other programs read
+MIN_FREE_BYTES = 1 << 20  # a disk with fewer free bytes counts as full
 
 
 def _state(parameters: NamedParameters, optimizer: StepOptimizer, tied: str, buffers: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -96,12 +94,9 @@ def find_damage(target: Path, part: int = 0, parts: int = 1) -> str:
 class ResumePoint(NamedTuple):
     """Where a run starts or resumes."""
 
-    step: int = 0
-    """Steps done."""
-    skipped: int = 0
-    """Steps among them that were skipped."""
-    ahead: int = 0
-    """Samples read beyond step x batch; negative if the batch was smaller before."""
+    step: int = 0  # steps done
+    skipped: int = 0  # steps among them that were skipped
+    ahead: int = 0  # samples read beyond step x batch; negative if the batch was smaller before
 
 
 class Checkpoints:

@@ -25,8 +25,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from meshwise.workers.trainer.contract.marker import DESCRIPTION, MAX_COUNT
 
-MAX_DESCRIPTION_BYTES = 1 << 28
-"""Bytes at most; a sharded tensor takes about a hundred for each of its parts."""
+MAX_DESCRIPTION_BYTES = 1 << 28  # bytes at most; a sharded tensor takes about a hundred for each of its parts
 MAX_DIMENSIONS = 8
 
 

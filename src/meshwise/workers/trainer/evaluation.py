@@ -10,8 +10,7 @@ from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.parallel import Ranks
 from meshwise.workers.trainer.passes import Passes
 
-MAX_BATCHES = 16
-"""Batches of the validation text that are read, so that a long text costs little."""
+MAX_BATCHES = 16  # batches of the validation text that are read, so that a long text costs little
 
 
 @dataclass(frozen=True)

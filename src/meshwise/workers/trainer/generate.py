@@ -71,8 +71,7 @@ def generate(predictor: Predictor, prompt: Tensor, count: int, temperature: floa
     return generated
 
 
-WARM_UP_STEPS = 2
-"""Steps that run before one is captured, so that every kernel is compiled; capturing runs nothing."""
+WARM_UP_STEPS = 2  # steps that run before one is captured, so that every kernel is compiled; capturing runs nothing
 
 
 def captured(step: Callable[[], None]) -> Callable[[], None]:

@@ -52,7 +52,7 @@ def _train(settings: Settings, device: torch.device, heart: Heartbeat) -> None:
     recorder = Recorder(settings, ranks, device, passes.phases, first)
     skips, done = SkippedSteps(settings, skipped), first
     stepper = Stepper(settings, ranks, passes, optimizer, parameters)
-    results = DelayedResults(device, recorder, skips)
+    results = DelayedResults(device, recorder, skips, heart)
     evaluator = Evaluator(settings, ranks, passes) if settings.eval_data else None
     heart.start_from(first)
     with Batches(settings, ranks, first, ahead) as batches:
@@ -103,8 +103,8 @@ def _raise_problems(problems: list[str], done: int) -> None:
 class DelayedResults:
     """Reads a step's results on a GPU only after the next step was launched, so that the GPU does not wait for the host."""
 
-    def __init__(self, device: torch.device, recorder: Recorder, skips: SkippedSteps) -> None:
-        self.device, self.recorder, self.skips = device, recorder, skips
+    def __init__(self, device: torch.device, recorder: Recorder, skips: SkippedSteps, heart: Heartbeat) -> None:
+        self.device, self.recorder, self.skips, self.heart = device, recorder, skips, heart
         self.last = Moment.now(device)
         self.pending: LaunchedStep | None = None
 
@@ -129,6 +129,7 @@ class DelayedResults:
         times = (done.phases.seconds(), done.phases.cpu_seconds())
         step = Step(done.step, loss, total, seconds, peak_memory(self.device), *times, imbalance=imbalance)
         self.recorder.record(step)
+        self.heart.recent.add(times[0])
         reach("step done")
         note = self.skips.check(done.step, loss, total)
         if note and dist.get_rank() == 0:

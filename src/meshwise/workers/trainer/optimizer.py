@@ -15,8 +15,7 @@ BETAS = (0.9, 0.95)
 NOT_DECAYED = ("bias", "norm_weight", "b1", "b2", "token_idx")
 """Endings of names of biases and gains that have several dimensions, as TTT's have one per head."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-"""Formats of the moments, by the names of the settings."""
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # formats of the moments, by the names of the settings
 
 
 class StepOptimizer(Protocol):

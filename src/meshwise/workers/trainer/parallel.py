@@ -41,15 +41,12 @@ EXPERT_AXES = ("pp", "dp_replicate", "edp", "ep")
 class Ranks:
     """The meshes of a run, and this rank's coordinates in them."""
 
-    mesh: DeviceMesh
-    """Over WEIGHT_AXES."""
-    full_mesh: DeviceMesh
-    """Over AXES."""
+    mesh: DeviceMesh  # over WEIGHT_AXES
+    full_mesh: DeviceMesh  # over AXES
     layout: Layout
     tied_group: dist.ProcessGroup | None
     """This rank and the one that holds the other copy of a tied embedding, if they are on different stages."""
-    always: bool = False
-    """Whether axes of one rank communicate too, so that one device runs every collective of a layout."""
+    always: bool = False  # whether axes of one rank communicate too, so that one device runs every collective of a layout
 
     @staticmethod
     def of(layout: Layout, device: str, always: bool = False) -> "Ranks":

@@ -8,8 +8,7 @@ from time import perf_counter, process_time
 import torch
 from torch.profiler import record_function
 
-Clock = tuple[float, float]
-"""Wall-clock and CPU seconds."""
+Clock = tuple[float, float]  # wall-clock and CPU seconds
 Mark = Clock | torch.cuda.Event
 
 

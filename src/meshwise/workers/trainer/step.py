@@ -17,8 +17,7 @@ from meshwise.workers.trainer.passes import Passes
 from meshwise.workers.trainer.phases import PhaseTimes
 from meshwise.workers.trainer.ranks.faults import is_finite
 
-EAGER_STEPS = 3
-"""Steps before one is captured: the first ones compile and choose kernels, and capturing runs nothing."""
+EAGER_STEPS = 3  # steps before one is captured: the first ones compile and choose kernels, and capturing runs nothing
 
 
 @dataclass
@@ -49,8 +48,7 @@ class LaunchedStep:
     """A step that the device may still be computing."""
 
     step: int
-    numbers: Tensor
-    """Loss, gradient norm and imbalance of experts, on the host once `end` has passed."""
+    numbers: Tensor  # loss, gradient norm and imbalance of experts, on the host once `end` has passed
     end: Moment
     phases: PhaseTimes
 

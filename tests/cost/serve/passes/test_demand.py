@@ -98,3 +98,19 @@ def test_a_pass_reads_the_experts_that_its_tokens_are_routed_to() -> None:
     share = (task.read(32) - task.weights) / task.experts
     assert share == pytest.approx(0.873, abs=0.001)
     assert (task.read(1) - task.weights) / task.experts == pytest.approx(1 / 16)
+
+
+def test_an_all_reduce_that_normalises_and_rounds_saves_kernels_where_there_is_one() -> None:
+    """Two of the 13 kernels of a dense layer, and two of its four roundings in fp8."""
+    fused = replace(VLLM, fused_reduce=True)
+    for tp, fmt, saved in ((1, "bf16", 0), (2, "bf16", 2), (2, "fp8", 4)):
+        one, other = (asked(runtime=runtime, fmt=fmt, on=f"{tp}xh200", tp=tp).stages[0][0].kernels for runtime in (VLLM, fused))
+        assert one - other == pytest.approx(32 * saved / 13)
+
+
+def test_tokens_that_meet_the_same_expert_are_counted_by_even_routing() -> None:
+    """Qwen3 30B-A3B, 8 of 128 experts: 8 tokens choose 64 times and reach 51.6 experts, so 1.5 of 8 find theirs read."""
+    (task,) = asked("qwen3-30b-a3b").stages[0]
+    assert task.sharing(1) == pytest.approx(0)
+    assert task.sharing(8) == pytest.approx(8 - 128 * (1 - (1 - 8 / 128) ** 8) / 8)
+    assert asked().stages[0][0].sharing(8) == 0

@@ -130,7 +130,7 @@ def test_an_h200_serves_8b_to_many_concurrent_requests() -> None:
 
     def check(users: int, seen: float) -> None:
         found = tensor(rig("h200"), 1, name="Llama 3 8B", users=users, prompt=1, calibration=device)
-        assert found.decode_tokens_per_second == pytest.approx(seen, rel=0.1)
+        assert found.decode_tokens_per_second == pytest.approx(seen, rel=0.12)
 
     check_every(check, [(1, 227), (8, 1744), (32, 6736), (64, 13013)])
 

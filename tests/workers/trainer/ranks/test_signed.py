@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.elastic.rendezvous.api import RendezvousStateError
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from meshwise.workers.trainer.contract.process.secret import SECRET, Forged, opened, signed
+from meshwise.workers.secret import SECRET, Forged, opened, signed
 from meshwise.workers.trainer.ranks.agent import rendezvous_failure
 from meshwise.workers.trainer.ranks.rendezvous import MISSING, RendezvousMonitor
 from meshwise.workers.trainer.ranks.signed import SignedPickler, SignedStore, SignedUnpickler, sign_objects

@@ -11,10 +11,8 @@ from meshwise.audit.doctor.profile import HALF, Evidence, Product
 from meshwise.cost.train.compute import product
 
 FUSED_ATTENTION = r"flash|fmha|efficient_attention|cudnn_attention|cudnn.*sdpa|sdpa.*cudnn|flex_attention|^wide_"
-MIN_SHARE = 0.03
-"""Share of a step below which a part is not worth a finding."""
-TF32_MARGIN = 1.1
-"""Rate of float32 products over that of the units without TF32 up to which they do not use it."""
+MIN_SHARE = 0.03  # share of a step below which a part is not worth a finding
+TF32_MARGIN = 1.1  # rate of float32 products over that of the units without TF32 up to which they do not use it
 FUSED_UPDATE = r"fused|multi_tensor_apply|^_update$|triton_.*adam"
 LOOPED_SAVING, LISTED_SAVING = 0.6, 0.3
 """Share of an update that one fused kernel saves, which reads and writes every number once: AdamW by one operator per tensor and operation
@@ -24,8 +22,7 @@ FUSE = "pass fused=True to the optimizer"
 MAX_LOSS_PASSES = 8.5
 """Operations over all logits in one micro-batch up to which a loss is usual: torch's own has four, and casts to float32 double them."""
 FUSED_LOSS_PASSES = 3
-WHOLE_PASS = 0.08
-"""Time of an operation over that of the longest one on logits from which on it reads or writes all of them."""
+WHOLE_PASS = 0.08  # time of an operation over that of the longest one on logits from which on it reads or writes all of them
 HEAD_SIZES = (16, 32, 64, 96, 128, 192, 256)
 """Sizes of a head for which attention kernels are built; others are padded to the next one."""
 SLOW_CHIP = 1.35
@@ -246,7 +243,12 @@ def uneven_experts(e: Evidence) -> Iterator[Fault]:
     for one in e.profile.products:
         if one.batch == 1 and one.n != one.m:
             groups[one.n, one.k].append(one)
-    routed = {shape: each for shape, each in groups.items() if len({one.m for one in each}) >= MIN_EXPERTS}
+    summed = {
+        (one.m, one.n, one.k) for one in e.profile.products
+    }  # a weight's gradient sums over the rows that the weight multiplied
+    routed = {
+        (n, k): each for (n, k), each in groups.items() if len({one.m for one in each if (n, k, one.m) in summed}) >= MIN_EXPERTS
+    }  # fmt: skip
     if not routed:
         return
     seconds = sum(one.seconds for each in routed.values() for one in each)

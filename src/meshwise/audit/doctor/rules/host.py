@@ -12,15 +12,11 @@ from meshwise.audit.doctor.split import ALLOCATES, WAITS
 
 MIN_SHARE = 0.03
 CERTAIN_SHARE = 0.1
-LATE_SHARE = 0.2
-"""Share of a step that the device may wait for launches before kernels count as too small."""
-TRACED_HOST = 1.15
-"""Time of a host that is traced over that of one that is not."""
+LATE_SHARE = 0.2  # share of a step that the device may wait for launches before kernels count as too small
+TRACED_HOST = 1.15  # time of a host that is traced over that of one that is not
 MIN_LAUNCHES = 50
-LONG_PAUSE = 0.04
-"""Share of a step from which on one pause of the host is looked at alone."""
-BEFORE = 24
-"""Operators before a pause that tell what it is."""
+LONG_PAUSE = 0.04  # share of a step from which on one pause of the host is looked at alone
+BEFORE = 24  # operators before a pause that tell what it is
 FROM_HOST = r"^aten::(?:to|_to_copy|copy_|embedding|stack|cat|pin_memory|tensor|from_numpy|lift_fresh|slice)$"
 
 
@@ -165,17 +161,18 @@ def host_copies(e: Evidence) -> Iterator[Fault]:
     lost = e.split.mean("copy")
     if lost < MIN_SHARE * e.step:
         return
-    slow = e.timeline.named(e.timeline.gpu, r"Memcpy.*Pageable")
     copies = e.timeline.named(e.timeline.gpu, r"^Memcpy.*(?:HtoD|DtoH)")
+    total = max(1e-12, float(copies.seconds.sum()))
+    pageable, back = (float(e.timeline.named(copies, words).seconds.sum()) / total for words in ("Pageable", "DtoH"))
     sizes = [e.timeline.details[int(d)].bytes for d in copies.detail if d >= 0]
-    share = float(slow.seconds.sum()) / max(1e-12, float(copies.seconds.sum()))
-    rate = f", {sum(sizes) / max(1e-12, float(copies.seconds.sum())) / 1e9:.3g} GB/s" if sizes else ""
+    rate = f", {sum(sizes) / total / 1e9:.3g} GB/s" if sizes else ""
+    unpinned = pageable > 0.5 and back < 0.5
+    pin = "pin the host's tensors (pin_memory=True) and copy with non_blocking=True on a stream of their own"
+    keep = "compute on the device what is needed of these tensors, or copy to pinned memory on a stream of its own, behind computation"
     yield Fault(
-        "copies to the host" if share < 0.5 else "pageable copies", "certain", lost * (0.7 if share > 0.5 else 0.5),
-        f"copies between host and device take {milliseconds(lost)} a step that nothing hides{rate}",
-        ("pin the host's tensors (pin_memory=True) and copy with non_blocking=True on a stream of their own" if share > 0.5 else
-         "copy on a stream of its own, behind computation"),
-        f"{len(copies) / e.count:.0f} copies a step, {share:.0%} of their time from memory that is not pinned",
+        "pageable copies" if unpinned else "copies to the host", "certain", lost * (0.7 if pageable > 0.5 else 0.5),
+        f"copies between host and device take {milliseconds(lost)} a step that nothing hides{rate}", pin if unpinned else keep,
+        f"{len(copies) / e.count:.0f} copies a step, {back:.0%} of their time to the host, {pageable:.0%} in memory that is not pinned",
     )  # fmt: skip
 
 

@@ -9,8 +9,7 @@ MIN_SHARE = 0.03
 SMALL_BYTES, FEW_BYTES = 1 << 19, 1 << 17
 """Bytes up to which a reduction mostly pays latency, and from which on a message could be hidden."""
 MIN_SMALL = 8
-HIDDEN_SHARE = 0.2
-"""Share of communication that is hidden up to which nothing seems to overlap."""
+HIDDEN_SHARE = 0.2  # share of communication that is hidden up to which nothing seems to overlap
 OVERLAPS = (
     ("gather", "weights are gathered", "prefetch the next layer (FSDP: set_modules_to_forward_prefetch, or forward_prefetch and "
      "limit_all_gathers=False)"),
@@ -63,9 +62,8 @@ def bus_rate(one: Message) -> float:
 
 
 def slow_link(profiles: Sequence[Profile], link: float = 0.0, name: str = "") -> Iterator[Fault]:
-    """Large messages are far slower than the link between the ranks. `link`: its bytes per second, if known.
-
-    A message takes longest where a rank waits for others, so that the rate is that of the rank which came last."""
+    """Large messages are far slower than the link between the ranks. `link`: its bytes per second, if known. A message takes longest where
+    a rank waits for others, so that the rate is that of the rank which came last."""
     large = [one for rank in profiles for one in rank.messages if one.bytes >= LARGE_BYTES]
     if not large or profiles[0].world < 2:
         return

@@ -7,11 +7,9 @@ from meshwise.audit.doctor.fault import Fault, milliseconds
 from meshwise.audit.doctor.kinds import COMMUNICATION, WORDS
 from meshwise.audit.doctor.profile import Profile
 
-SLOW = 1.15
-"""Work of a rank over the median from which on it holds up the others."""
+SLOW = 1.15  # work of a rank over the median from which on it holds up the others
 MIN_SHARE = 0.03
-SPIKE = 1.8
-"""Time of a step over the median of all that makes it an outlier."""
+SPIKE = 1.8  # time of a step over the median of all that makes it an outlier
 
 
 def slow_rank(profiles: Sequence[Profile]) -> Iterator[Fault]:

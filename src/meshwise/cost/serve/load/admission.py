@@ -14,8 +14,7 @@ from meshwise.cost.serve.memory.placement import Placement, cache_part, with_cac
 from meshwise.cost.work import Serve
 from meshwise.models.model import Model
 
-LONG_CONTEXT = 2**20
-"""Tokens of a context that is longer than every window."""
+LONG_CONTEXT = 2**20  # tokens of a context that is longer than every window
 
 
 def limits(
@@ -67,19 +66,20 @@ def _tokens(
     found: list[tuple[float, float]] = []
     # devices with requests of their own hold whole rows of 1/tp of the requests
     own, shards = (tp, 1) if placement.apart else (1, tp)
-    for load, chip, need in zip(placement.devices, chips, needs[1:], strict=True):
-        states = sum(math.ceil(rows[i].state / shards) for i in load.layers)
-        growing = [i for i in load.layers if not windowed[i]]
+    every = zip(placement.devices, chips, needs[1:], strict=True)
+    for (layers, left), load in {(load.layers, _left(runtime, chip, need)): load for load, chip, need in every}.items():
+        states = sum(math.ceil(rows[i].state / shards) for i in layers)
+        growing = [i for i in layers if not windowed[i]]
         grows = sum(cache_part(rows[i], shards) - math.ceil(rows[i].state / shards) for i in growing) / own
-        bounded = (kept[i] for i in load.layers if windowed[i])
+        bounded = (kept[i] for i in layers if windowed[i])
         fixed = states + sum(_window(cache.kv, cache.heads, shards, work.context, cache.tokens) for cache in bounded)
         if grows and runtime.grouped_pages:
-            blocks = device_pool(model, runtime, load, _left(runtime, chip, need), work, shards)
+            blocks = device_pool(model, runtime, load, left, work, shards)
             held = blocks.needed(work.context) - blocks.full * math.ceil(work.context / blocks.size)
             per_token = blocks.full / blocks.size
             found.append((own * blocks.blocks / per_token, held / per_token + blocks.size / 2))
         elif grows:
-            found.append((_left(runtime, chip, need) / grows, fixed / own / grows))
+            found.append((left / grows, fixed / own / grows))
     return min(found) if found else (math.inf, 0.0)
 
 

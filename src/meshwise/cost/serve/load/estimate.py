@@ -14,35 +14,26 @@ from meshwise.cost.serve.load.queue import SAMPLED_REQUESTS, arrivals, queued
 from meshwise.cost.serve.load.requests import NOTHING_SERVED, QUANTILES, Limits, Load, Percentiles, Report, percentiles, weighted
 from meshwise.cost.serve.passes.speed import Batch, PassCost
 
-FIXED_POINT_ROUNDS = 30
-"""Steps of the fixed point."""
-MAX_BUSY_SHARE = 0.98
-"""Largest share of mixed passes in the queue of prompts, whose wait grows without end towards 1. A choice."""
+FIXED_POINT_ROUNDS = 30  # steps of the fixed point
+MAX_BUSY_SHARE = 0.98  # largest share of mixed passes in the queue of prompts, whose wait grows without end towards 1. A choice.
 SHORT_SHARE, SHORT_STEP, LONG_SHARE, LONG_STEP = 0.8, 0.5, 0.2, 2.0
 """Shares of shorter and of longer pieces, and their distances from the mean in spreads. They keep mean and variance: 0.8 x 0.5 = 0.2 x 2,
 and 0.8 x 0.5^2 + 0.2 x 2^2 = 1."""
 BELOW_FULL_SHARE = 0.9
 """Share of the requests that fit at which a paged cache is not yet full, so that none is preempted. A choice."""
-PIECE_TOLERANCE = 0.01
-"""A prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice."""
-GOLDEN = 0.6180339887
-"""Multiples of it, whole numbers taken off, lie evenly between 0 and 1."""
-MIN_PIECE_SPREAD = 0.01
-"""Relative spread of pieces below which one size stands for all of them. A choice."""
+PIECE_TOLERANCE = 0.01  # a prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice.
+GOLDEN = 0.6180339887  # multiples of it, whole numbers taken off, lie evenly between 0 and 1
+MIN_PIECE_SPREAD = 0.01  # relative spread of pieces below which one size stands for all of them. A choice.
 
 
 class Passes(NamedTuple):
     """Passes of a replica with a constant number of generating requests."""
 
-    plain: float
-    """Seconds of a pass without prompts."""
-    mixed: float
-    """Seconds of a pass with a piece of `chunk` tokens of prompts."""
+    plain: float  # seconds of a pass without prompts
+    mixed: float  # seconds of a pass with a piece of `chunk` tokens of prompts
     chunk: float
-    share: float
-    """Share of passes with such a piece."""
-    step: float
-    """Mean seconds between two tokens of a request."""
+    share: float  # share of passes with such a piece
+    step: float  # mean seconds between two tokens of a request
 
     def capped(self) -> "Passes":
         """Return these passes with a share of at most 1: prompts that arrive faster than they are computed."""
@@ -53,13 +44,10 @@ class Passes(NamedTuple):
 class Steady:
     """A steady state of one replica."""
 
-    decodes: float
-    """Mean requests that generate tokens."""
-    rate: float
-    """Finished requests per second."""
+    decodes: float  # mean requests that generate tokens
+    rate: float  # finished requests per second
     passes: Passes
-    prefill: float
-    """Mean seconds from admission to the first token."""
+    prefill: float  # mean seconds from admission to the first token
 
 
 @dataclass(frozen=True)
@@ -69,8 +57,7 @@ class Estimator:
     cost: PassCost
     load: Load
     limits: Limits
-    full: bool = False
-    """Whether more requests wait than fit."""
+    full: bool = False  # whether more requests wait than fit
     together: bool = False
     """Whether all requests start at once and are equally long: those that end together are followed by prompts that fill whole passes."""
 
@@ -248,7 +235,7 @@ def _at_once(estimator: Estimator) -> Report:
     rate = load.users / seconds
     return Report(
         requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean, running=load.users,
-        waiting=rate * ttft.mean, ttft=ttft, tpot=_flat(per_token), itl=_flat(plain), e2e=_flat(seconds),
+        waiting=rate * ttft.mean, ttft=ttft, tpot=flat(per_token), itl=flat(plain), e2e=flat(seconds),
     )  # fmt: skip
 
 
@@ -354,7 +341,7 @@ def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed
     load = estimator.load
     if not steady.rate or not math.isfinite(steady.passes.step):
         return NOTHING_SERVED
-    first = _prompt_times(estimator, steady) if detailed else _flat(_mean_prompt_time(estimator, steady))
+    first = _prompt_times(estimator, steady) if detailed else flat(_mean_prompt_time(estimator, steady))
     ttft = first.plus(wait)
     rate = steady.rate
     if estimator.first_share:  # the first wave takes longer than those after it
@@ -363,16 +350,16 @@ def _report(estimator: Estimator, steady: Steady, *, wait: Percentiles, detailed
     per_token = steady.passes.step / load.gained
     plain, mixed, share = steady.passes.plain, steady.passes.mixed, steady.passes.share
     apart = [(plain, 1 - share), (mixed if estimator.limits.chunked else plain + mixed, share)]
-    tpot = _per_request(estimator, steady, apart) if detailed else _flat(per_token)
-    generating = _decode_times(load, tpot) if detailed else _flat(load.steps * steady.passes.step)
+    tpot = _per_request(estimator, steady, apart) if detailed else flat(per_token)
+    generating = _decode_times(load, tpot) if detailed else flat(load.steps * steady.passes.step)
     return Report(
         requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean,
         running=steady.decodes, waiting=rate * ttft.mean, ttft=ttft, tpot=tpot,
-        itl=weighted(apart) if load.steps else _flat(0.0), e2e=ttft.plus(generating),
+        itl=weighted(apart) if load.steps else flat(0.0), e2e=ttft.plus(generating),
     )  # fmt: skip
 
 
-def _flat(value: float) -> Percentiles:
+def flat(value: float) -> Percentiles:
     return Percentiles(value, value, value, value)
 
 
@@ -380,7 +367,7 @@ def _per_request(estimator: Estimator, steady: Steady, apart: list[tuple[float, 
     """Return the time per output token of a request: the mean over its steps, so the more steps, the closer to the mean of all."""
     load = estimator.load
     if load.steps < 1:
-        return _flat(0.0)
+        return flat(0.0)
     mean = steady.passes.step / load.gained
     variance = sum(weight * (value - steady.passes.step) ** 2 for value, weight in apart)
     spread = math.sqrt(variance / max(1.0, load.steps)) / load.gained
@@ -407,7 +394,7 @@ def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
     requests, and the first wave of a benchmark whose users all begin at once."""
     load, request = estimator.load, estimator.cost.request
     if not load.computed:
-        return _flat(steady.passes.plain + request)
+        return flat(steady.passes.plain + request)
     room = max(1.0, estimator.limits.tokens - (steady.decodes * (1 + load.draft) if estimator.limits.chunked else 0.0))
     decodes = estimator.beside(steady.decodes)
     lines = [(size, _smoothed(estimator, decodes, size, room)) for size in _sizes(room, load.computed)]

@@ -7,12 +7,11 @@ The slower pool sets the highest rate.
 import math
 from dataclasses import dataclass, replace
 
-from meshwise.cost.serve.load.estimate import Estimator, estimate, highest_rate
-from meshwise.cost.serve.load.requests import Lengths, Limits, Load, Percentiles, Report
+from meshwise.cost.serve.load.estimate import Estimator, estimate, flat, highest_rate
+from meshwise.cost.serve.load.requests import Lengths, Limits, Load, Report
 from meshwise.cost.serve.passes.speed import PassCost
 
-BISECTION_ROUNDS = 24
-"""Steps of the bisection for the request rate of a closed loop."""
+BISECTION_ROUNDS = 24  # steps of the bisection for the request rate of a closed loop
 CLOSED_LOOP_RATE_SHARE = 0.995
 """Share of the highest rate that a closed loop is taken to reach: its users wait, so that no queue grows without end."""
 
@@ -23,10 +22,8 @@ class PromptPool:
 
     cost: PassCost
     limits: Limits
-    share: float
-    """Replicas of this pool for each replica that generates."""
-    transfer: float
-    """Seconds in which the cache of a mean prompt moves to the other pool."""
+    share: float  # replicas of this pool for each replica that generates
+    transfer: float  # seconds in which the cache of a mean prompt moves to the other pool
 
 
 def prompts_of(load: Load, rate: float) -> Load:
@@ -73,12 +70,8 @@ def pooled(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, *, deta
     found = _at(cost, load, limits, pool, rate, detailed)
     waiting = max(0.0, load.users / rate - found.e2e.mean) if found else 0.0
     if found and low >= most * CLOSED_LOOP_RATE_SHARE * 0.99:  # the pools are full, and users wait for their turn
-        found = replace(found, ttft=found.ttft.plus(_flat(waiting)), e2e=found.e2e.plus(_flat(waiting)))
+        found = replace(found, ttft=found.ttft.plus(flat(waiting)), e2e=found.e2e.plus(flat(waiting)))
     return found
-
-
-def _flat(seconds: float) -> Percentiles:
-    return Percentiles(seconds, seconds, seconds, seconds)
 
 
 def _at(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, rate: float, detailed: bool) -> Report | None:
@@ -89,7 +82,7 @@ def _at(cost: PassCost, load: Load, limits: Limits, pool: PromptPool, rate: floa
         first = _full_passes(pool, load, rate / pool.share)
     if rest is None or first is None:
         return None
-    moved = _flat(pool.transfer)
+    moved = flat(pool.transfer)
     ttft = first.ttft.plus(moved)
     return Report(
         requests=rate, output_rate=rate * max(1.0, load.output.mean), input_rate=rate * load.prompt.mean, running=rest.running,

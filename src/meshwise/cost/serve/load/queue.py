@@ -7,8 +7,7 @@ from itertools import accumulate, pairwise
 
 from meshwise.cost.serve.load.requests import Lengths, Load, gaps
 
-SAMPLED_REQUESTS = 800
-"""Requests whose prompts are queued for the percentiles."""
+SAMPLED_REQUESTS = 800  # requests whose prompts are queued for the percentiles
 
 
 def arrivals(load: Load, rate: float, burst: float) -> list[tuple[float, float]]:

@@ -15,8 +15,7 @@ class Lengths:
     """Tokens of prompts or outputs: a mean with a spread, or a list of lengths to draw from."""
 
     mean: float
-    spread: float = 0.0
-    """Standard deviation over the mean, of a gamma distribution."""
+    spread: float = 0.0  # standard deviation over the mean, of a gamma distribution
     samples: tuple[int, ...] = ()
 
     @classmethod
@@ -66,18 +65,12 @@ class Load:
     output: Lengths
     users: int = 0
     rate: float = 0.0
-    burst: float = 1.0
-    """Standard deviation of the time between arrivals over its mean: 1 is a Poisson process, more are bursts."""
-    requests: int = 0
-    """Number of requests of a benchmark; 0: endless. Without users, all of them are sent at once."""
-    depth: int = 0
-    """Cached tokens before the prompt: earlier turns of a chat."""
-    prefix: float = 0.0
-    """Share of the prompt that the engine finds in its cache."""
-    draft: int = 0
-    """Tokens that speculative decoding proposes per step."""
-    accept: float = 0.0
-    """Probability that a proposed token is accepted."""
+    burst: float = 1.0  # standard deviation of the time between arrivals over its mean: 1 is a Poisson process, more are bursts
+    requests: int = 0  # number of requests of a benchmark; 0: endless. Without users, all of them are sent at once.
+    depth: int = 0  # cached tokens before the prompt: earlier turns of a chat
+    prefix: float = 0.0  # share of the prompt that the engine finds in its cache
+    draft: int = 0  # tokens that speculative decoding proposes per step
+    accept: float = 0.0  # probability that a proposed token is accepted
 
     @property
     def computed(self) -> float:
@@ -100,20 +93,13 @@ class Load:
 class Limits:
     """The most that an engine computes at once."""
 
-    sequences: int
-    """The most requests at once."""
-    tokens: int
-    """The most tokens of a pass."""
-    cache: float = math.inf
-    """Tokens of KV cache that fit."""
-    fixed: float = 0.0
-    """Cache of a request besides its tokens (windows, states), in tokens."""
-    reserves: bool = False
-    """Whether a request is admitted only if its whole output fits."""
-    chunked: bool = True
-    """Whether a pass computes decode tokens and pieces of prompts together."""
-    poll_passes: int = 1
-    """Passes between two looks for new requests."""
+    sequences: int  # the most requests at once
+    tokens: int  # the most tokens of a pass
+    cache: float = math.inf  # tokens of KV cache that fit
+    fixed: float = 0.0  # cache of a request besides its tokens (windows, states), in tokens
+    reserves: bool = False  # whether a request is admitted only if its whole output fits
+    chunked: bool = True  # whether a pass computes decode tokens and pieces of prompts together
+    poll_passes: int = 1  # passes between two looks for new requests
 
     def held(self, load: Load) -> float:
         """Return the mean tokens that a running request occupies. A shared prefix is stored once for all."""
@@ -176,37 +162,22 @@ def weighted(values: Sequence[tuple[float, float]]) -> Percentiles:
 class Report:
     """One replica at a load. Tokens per second count the whole time, prompts included."""
 
-    requests: float
-    """Finished requests per second."""
-    output_rate: float
-    """Output tokens per second."""
-    input_rate: float
-    """Prompt tokens per second, cached ones included."""
-    running: float
-    """Mean requests that generate tokens."""
-    waiting: float
-    """Mean requests that wait for their prompt or compute it."""
+    requests: float  # finished requests per second
+    output_rate: float  # output tokens per second
+    input_rate: float  # prompt tokens per second, cached ones included
+    running: float  # mean requests that generate tokens
+    waiting: float  # mean requests that wait for their prompt or compute it
     ttft: Percentiles
-    tpot: Percentiles
-    """Time per output token of a request, after its first."""
-    itl: Percentiles
-    """Time between two tokens of a stream."""
+    tpot: Percentiles  # time per output token of a request, after its first
+    itl: Percentiles  # time between two tokens of a stream
     e2e: Percentiles
-    preempted: float = 0.0
-    """Share of requests that lost their place in the cache and were computed again."""
+    preempted: float = 0.0  # share of requests that lost their place in the cache and were computed again
 
 
 NOTHING_SERVED = Report(
-    requests=0.0,
-    output_rate=0.0,
-    input_rate=0.0,
-    running=0.0,
-    waiting=0.0,
-    ttft=NO_TIMES,
-    tpot=NO_TIMES,
-    itl=NO_TIMES,
+    requests=0.0, output_rate=0.0, input_rate=0.0, running=0.0, waiting=0.0, ttft=NO_TIMES, tpot=NO_TIMES, itl=NO_TIMES,
     e2e=NO_TIMES,
-)
+)  # fmt: skip
 """The report of a layout that cannot serve the load."""
 
 

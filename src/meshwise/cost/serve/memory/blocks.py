@@ -15,12 +15,9 @@ MAX_PADDING_FACTOR = 1.25
 class PagedLayer:
     """The cache of one layer on a device: keys and values of each token, or a recurrent state of each request."""
 
-    token: float
-    """Bytes of keys and values per token; 0 for a recurrent layer."""
-    window: int = 0
-    """Tokens that it keeps; 0: all."""
-    state: float = 0.0
-    """Bytes of its state per request; 0 for attention."""
+    token: float  # bytes of keys and values per token; 0 for a recurrent layer
+    window: int = 0  # tokens that it keeps; 0: all
+    state: float = 0.0  # bytes of its state per request; 0 for attention
 
     @property
     def kind(self) -> tuple[bool, int]:
@@ -32,18 +29,12 @@ class Pool:
     """Blocks of a device. A block has one page in each layer of a group; all groups take their blocks from the same pool."""
 
     blocks: int
-    size: int
-    """Tokens of a block."""
-    page: float
-    """Bytes of a block in one layer."""
-    depth: int
-    """Layers of a group."""
-    full: int
-    """Groups of layers with full attention."""
-    windows: tuple[int, ...]
-    """The window of each group with one."""
-    states: int
-    """Groups of recurrent layers."""
+    size: int  # tokens of a block
+    page: float  # bytes of a block in one layer
+    depth: int  # layers of a group
+    full: int  # groups of layers with full attention
+    windows: tuple[int, ...]  # the window of each group with one
+    states: int  # groups of recurrent layers
 
     @property
     def groups(self) -> int:

@@ -13,17 +13,12 @@ from meshwise.models.model import Model
 class ArraySizes:
     """Bytes of the arrays that one micro-batch creates."""
 
-    hidden: float
-    """One array of hidden width."""
-    ffn: float
-    """One array of feed-forward width."""
+    hidden: float  # one array of hidden width
+    ffn: float  # one array of feed-forward width
     logits: float
-    scores: float
-    """Attention scores of all heads, without flash kernels."""
-    mask: float
-    """The attention mask, one per copy of the inputs."""
-    masks: float
-    """Further masks that are not copied."""
+    scores: float  # attention scores of all heads, without flash kernels
+    mask: float  # the attention mask, one per copy of the inputs
+    masks: float  # further masks that are not copied
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +56,8 @@ def array_sizes(model: Model, runtime: Runtime, request: CacheRequest, *, flash:
 def _width(model: Model) -> float:
     """Return the widest activation of a token inside a layer: feed-forward, all active experts together, or a recurrent mixer's input."""
     widest = 0.0
-    for name, ops in model.blocks.items():
-        times = sum(layer.count(name) for layer in model.layers)
-        if not times:
-            continue
+    for name, times in model.times.items():
+        ops = model.blocks.get(name, ())
         ups = sum(op.n * (op.m * op.count / times if op.expert else 1) for op in ops if op.name.endswith(".up"))
         widest = max(widest, ups, *(op.n for op in ops if op.kind == "matmul"))
     return widest

@@ -21,14 +21,11 @@ SIZES = {**{kind.lower(): BLOCKS[kind] for kind in _GGUF}, "fp8": (1, 1), "int8"
 class LayerCache:
     """The cache of one layer for all sequences."""
 
-    kv: int
-    """Bytes of keys and values, or of latents."""
+    kv: int  # bytes of keys and values, or of latents
     heads: int
     """KV heads that tensor parallelism splits `kv` by; 0 for a latent, which every device of a tensor-parallel group keeps whole."""
-    state: int
-    """Bytes of recurrent states."""
-    tokens: int
-    """Tokens kept per sequence; fewer than its context with sliding-window attention."""
+    state: int  # bytes of recurrent states
+    tokens: int  # tokens kept per sequence; fewer than its context with sliding-window attention
 
     @property
     def bytes(self) -> int:
@@ -39,15 +36,12 @@ class LayerCache:
 class CacheRequest:
     """The size of a cache to allocate: tokens per sequence, sequences, types."""
 
-    context: int
-    """Tokens of one sequence, prompt plus output."""
+    context: int  # tokens of one sequence, prompt plus output
     sequences: int = 1
     key: str = "f16"
     value: str = "f16"
-    batch: int | None = None
-    """Tokens per micro-batch; None: the runtime's default."""
-    logits: int | None = None
-    """Sequences whose logits are computed at once; None: the runtime's default."""
+    batch: int | None = None  # tokens per micro-batch; None: the runtime's default
+    logits: int | None = None  # sequences whose logits are computed at once; None: the runtime's default
 
 
 class PassSizes(TypedDict):
@@ -82,8 +76,7 @@ def layer_caches(model: Model, runtime: Runtime, request: CacheRequest) -> tuple
     """Return the cache of each layer, for all sequences together."""
     if request.context < 1 or request.sequences < 1:
         raise UserError(f"a cache needs at least one token and one sequence, not {request.context} and {request.sequences}")
-    times = {name: sum(layer.count(name) for layer in model.layers) for name in model.blocks}
-    kinds = {name: _block(model, runtime, request, ops, times[name]) for name, ops in model.blocks.items() if times[name]}
+    kinds = {name: _block(model, runtime, request, model.blocks[name], times) for name, times in model.times.items()}
     sums = {layer: _sum(kinds[block] for block in layer) for layer in dict.fromkeys(model.layers)}
     return tuple(sums[layer] for layer in model.layers)
 

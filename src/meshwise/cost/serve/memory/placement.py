@@ -17,21 +17,15 @@ from meshwise.models.model import Model
 from meshwise.models.op import BY_OUTPUT, Op
 from meshwise.models.tensors import EMBEDDING_LAYER
 
-HOST_MEMORY = -1
-"""The device number of host memory."""
+HOST_MEMORY = -1  # the device number of host memory
 
-SPLIT_ROWS_MULTIPLE = 128
-"""llama.cpp's row split cuts matrices at multiples of this many rows on NVIDIA cards since Volta."""
-VOCABULARY_MULTIPLE = 64
-"""vLLM pads the vocabulary to a multiple of this before it shards it."""
+SPLIT_ROWS_MULTIPLE = 128  # llama.cpp's row split cuts matrices at multiples of this many rows on NVIDIA cards since Volta
+VOCABULARY_MULTIPLE = 64  # vLLM pads the vocabulary to a multiple of this before it shards it
 
-MAX_SHARE = 1e30
-"""Larger than any memory, and well within single precision."""
+MAX_SHARE = 1e30  # larger than any memory, and well within single precision
 
-Pin = tuple[str, int]
-"""A pattern of tensor names, and the device that holds matching tensors: llama.cpp's -ot."""
-ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate_up|gate)_exps", HOST_MEMORY)
-"""-ot exps=CPU, or --cpu-moe."""
+Pin = tuple[str, int]  # a pattern of tensor names, and the device that holds matching tensors: llama.cpp's -ot
+ALL_EXPERTS: Pin = (r"\.ffn_(up|down|gate_up|gate)_exps", HOST_MEMORY)  # -ot exps=CPU, or --cpu-moe
 
 
 def host_experts(layers: int) -> tuple[Pin, ...]:
@@ -44,19 +38,14 @@ class Load:
     """Bytes of weights and cache on one device, and bytes of weights that a step reads."""
 
     device: int
-    layers: tuple[int, ...] = ()
-    """Layers whose cache is on this device; with tensor parallelism, a part of each."""
+    layers: tuple[int, ...] = ()  # layers whose cache is on this device; with tensor parallelism, a part of each
     head: bool = False
     weights: int = 0
-    once: int = 0
-    """Bytes of weights that every step reads once, for any number of tokens."""
-    experts: int = 0
-    """Bytes of experts."""
-    routed: float = 0.0
-    """Share of the experts that one token reads."""
+    once: int = 0  # bytes of weights that every step reads once, for any number of tokens
+    experts: int = 0  # bytes of experts
+    routed: float = 0.0  # share of the experts that one token reads
     cache: int = 0
-    adapter: int = 0
-    """Bytes of one LoRA adapter; those of all adapters are part of `weights`."""
+    adapter: int = 0  # bytes of one LoRA adapter; those of all adapters are part of `weights`
 
     @property
     def bytes(self) -> int:
@@ -75,12 +64,10 @@ class Placement:
     split: Literal["layer", "row", "tensor"]
     host: Load
     devices: tuple[Load, ...]
-    tp: int = 1
-    """Devices that share each layer in a tensor split."""
+    tp: int = 1  # devices that share each layer in a tensor split
     apart: bool = False
     """Whether these devices share the experts only: each has whole experts, all other weights, and requests of its own."""
-    adapters: int = 0
-    """LoRA adapters in memory."""
+    adapters: int = 0  # LoRA adapters in memory
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -231,7 +218,6 @@ def split_tensors(
     model: Model, weights: Weights, caches: Sequence[LayerCache], tp: int, pp: int = 1, *, host_embedding: bool = False
 ) -> Placement:
     """Place pipeline stages of whole layers, each sharded over `tp` devices, as vLLM does. All devices of a stage have equal loads.
-
     `host_embedding`: the embedding stays on the host, as in llama.cpp (-sm tensor)."""
     refusal = refuses_tp(model, tp)
     if refusal:
@@ -313,10 +299,8 @@ def cache_part(cache: LayerCache, tp: int, apart: bool = False) -> int:
 def with_adapters(placement: Placement, model: Model, number: int, rank: int) -> Placement:
     """Return a placement with `number` LoRA adapters of this rank beside the weights, in 16 bits: an input matrix and an output matrix for
     every product except those of routed experts. Of a product that is cut by outputs each device has the whole input matrix, and the other
-    way round.
-
-    Worked: rank 16 on Llama 3 8B: 16 x 2 bytes x (q 8,192 + k and v 2 x 5,120 + o 8,192 + three of 18,432) x 32 layers: 84 MB.
-    """
+    way round. Worked: rank 16 on Llama 3 8B: 16 x 2 bytes x (q 8,192 + k and v 2 x 5,120 + o 8,192 + three of 18,432) x 32 layers: 84
+    MB."""
     tp = placement.tp if placement.split == "tensor" and not placement.apart else 1
     sizes = {name: _adapter_bytes(ops, model.times[name], rank, tp) for name, ops in model.blocks.items() if model.times[name]}
     layers = [sum(sizes[block] for block in layer) for layer in model.layers]

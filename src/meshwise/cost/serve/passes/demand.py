@@ -18,8 +18,9 @@ from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 from meshwise.models.op import Op
 
-ROUNDED_INPUTS = ("fp8", "int8", "nvfp4")
-"""Formats whose products take inputs of the same type; others multiply in 16 bits."""
+ROUNDED_INPUTS = ("fp8", "int8", "nvfp4")  # formats whose products take inputs of the same type; others multiply in 16 bits
+
+REDUCES = 2.0  # all-reduces of a layer whose products are cut: after attention, and after the feed-forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,59 +28,39 @@ class Demand:
     """The work of a whole replica. `stages` run one after another; the devices of a stage compute the same layers in parallel."""
 
     int8_products: bool
-    peak_type: str
-    """Weight format, which decides the type that products are computed in."""
-    narrow: float
-    """Share of quantised weights."""
-    windows: tuple[int, ...]
-    """Distinct windows of the attention layers; 0 is full attention."""
-    attentions: tuple[Op, ...]
-    """An attention Op of each window, which counts the keys of a prompt."""
+    peak_type: str  # weight format, which decides the type that products are computed in
+    narrow: float  # share of quantised weights
+    windows: tuple[int, ...]  # distinct windows of the attention layers; 0 is full attention
+    attentions: tuple[Op, ...]  # an attention Op of each window, which counts the keys of a prompt
     flash: bool
-    pad: int
-    """The cache of a sequence is read in blocks of this many tokens."""
-    batch: int
-    """Tokens of a micro-batch."""
-    copies: int
-    """Micro-batches of a prompt in flight at once."""
-    queued: bool
-    """Whether the host can queue a whole stage before the next one starts, so that micro-batches overlap."""
-    alone: float
-    """Fraction of a layer's kernels with a single token, if the engine has kernels of its own for that; otherwise 1."""
-    pipeline: int
-    """Groups of requests that follow one another through the stages; 1 where a pass waits for the one before it."""
+    pad: int  # the cache of a sequence is read in blocks of this many tokens
+    batch: int  # tokens of a micro-batch
+    copies: int  # micro-batches of a prompt in flight at once
+    queued: bool  # whether the host can queue a whole stage before the next one starts, so that micro-batches overlap
+    alone: float  # fraction of a layer's kernels with a single token, if the engine has kernels of its own for that; otherwise 1
+    pipeline: int  # groups of requests that follow one another through the stages; 1 where a pass waits for the one before it
     stages: tuple[tuple[Task, ...], ...]
     host: Task
     pcie: Link | None
-    crossings: float
-    """Transfers between host memory and a device in a step."""
+    crossings: float  # transfers between host memory and a device in a step
     hops: tuple[Hop, ...]
     tp: int
-    reduces: float
-    """All-reduces of a layer."""
+    reduces: float  # all-reduces of a layer
     reduce_link: Link | None
     reduce_remote: bool
-    dispatch_bytes: float
-    """Bytes per token that a device sends to experts on other devices and gets back, per layer with experts; 0 where none are apart."""
-    peer_access: bool
-    """Whether its devices can read each other's memory over PCIe."""
-    reduce_bytes: float
-    """Bytes of an all-reduce per token."""
-    vocabulary: int
-    """Logits of a sequence that a token is chosen from; 0 where none is chosen."""
-    eager: bool
-    """Whether no graph launches a step."""
-    devices: int
-    """Devices that have work."""
-    row_products: float
-    """Products of a step that a row split cuts."""
-    row_bytes: float
-    """Bytes per token that a row split moves between devices."""
+    dispatch_bytes: float  # bytes per token and layer with experts to and from experts on other devices; 0 where none are apart
+    peer_access: bool  # whether its devices can read each other's memory over PCIe
+    reduce_bytes: float  # bytes of an all-reduce per token
+    vocabulary: int  # logits of a sequence that a token is chosen from; 0 where none is chosen
+    eager: bool  # whether no graph launches a step
+    devices: int  # devices that have work
+    row_products: float  # products of a step that a row split cuts
+    row_bytes: float  # bytes per token that a row split moves between devices
 
     def reached(self, context: float) -> tuple[float, ...]:
-        """Return the cached tokens that a sequence of this length reads, by window."""
-        padded = context + self.pad / 2
-        return tuple(min(padded, window) if window else padded for window in self.windows)
+        """Return the cached tokens that a sequence of this length reads, by window; llama.cpp keeps and reads a micro-batch more."""
+        padded, more = context + self.pad / 2, self.batch if self.int8_products else 0
+        return tuple(min(padded, window + more) if window else padded for window in self.windows)
 
     def prompt_pairs(self, prompt: float, depth: float = 0.0, *, size: float = 0.0) -> tuple[float, ...]:
         """Return pairs of query and key of `prompt` tokens after `depth` cached ones, by window. Without flash kernels a micro-batch of
@@ -111,11 +92,9 @@ class Workload:
     runtime: Runtime
     flash: bool
     windows: tuple[int, ...]
-    rows: tuple[LayerCache, ...]
-    """The cache of one token of one sequence, layer by layer, and the states of the sequence."""
+    rows: tuple[LayerCache, ...]  # the cache of one token of one sequence, layer by layer, and the states of the sequence
     per_token: TokenWork
-    rounds_inputs: bool = False
-    """Whether inputs of products are rounded to the type of the weights."""
+    rounds_inputs: bool = False  # whether inputs of products are rounded to the type of the weights
 
     def products(self, load: Load) -> float:
         """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
@@ -164,17 +143,19 @@ class Workload:
 
     def _further_kernels(self, load: Load) -> float:
         """Return the kernels of adapters, in layers of a dense model: two for each product, or for those that are joined; and one that
-        rounds the inputs of each, where they are multiplied in 8 or 4 bits."""
+        rounds the inputs of each, where they are multiplied in 8 or 4 bits. An all-reduce may do the work of a norm and a rounding."""
         each = 2 * bool(self.placement.adapters) + self.rounds_inputs
         numbers = adapted_products(self.model, self.runtime.joined) if each else ()
-        return each * sum(numbers[i] for i in load.layers) / DENSE_KERNELS if each else 0.0
+        reduced = self.runtime.fused_reduce and self.placement.tp > 1 and not self.placement.apart
+        fused = REDUCES * (1 + self.rounds_inputs) * len(load.layers) if reduced else 0.0
+        return (each * sum(numbers[i] for i in load.layers if each) - fused) / DENSE_KERNELS
 
     def _cache_read(self, cache: LayerCache) -> float:
         """Return bytes of one cached token of a layer that one device reads; those of 1/tp of the requests where devices have their own."""
         tp = self.placement.tp
         if self.placement.apart:
-            return _cache_read(self.model, cache, 1, self.flash, self.runtime.repeats_keys) / tp
-        return _cache_read(self.model, cache, tp, self.flash, self.runtime.repeats_keys)
+            return _cache_read(self.model, cache, 1, self.flash, self.runtime) / tp
+        return _cache_read(self.model, cache, tp, self.flash, self.runtime)
 
     def _latent_flops(self, layer: int) -> float:
         """Return FLOPs per cached token of one query with latent attention: every head computes with the whole latent (absorbed)."""
@@ -215,7 +196,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         queued=max((stage[0].layers for stage in stages), default=0) * runtime.launches <= runtime.queue, alone=runtime.alone,
         pipeline=len(stages) if placement.split == "tensor" else 1, stages=stages,
         host=host, pcie=rig.chips[0].host if rig.chips else None, crossings=_crossings(placement, weights),
-        hops=_hops(model, placement, rig, runtime, busy), tp=tp, reduces=2.0 if tp > 1 and not placement.apart else 0.0,
+        hops=_hops(model, placement, rig, runtime, busy), tp=tp, reduces=REDUCES if tp > 1 and not placement.apart else 0.0,
         dispatch_bytes=_dispatched(model, weights, tp) if placement.apart else 0.0,
         reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None, reduce_remote=wide,
         peer_access=all(chip.peer_access for chip in rig.chips), reduce_bytes=model.decoder.hidden * 2.0, devices=len(busy),
@@ -261,12 +242,12 @@ def _crossings(placement: Placement, weights: Weights) -> float:
     return bool(host.layers) + 2 * max(0.0, separate)
 
 
-def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool, repeated: bool) -> float:
-    """Return bytes of one cached token of a layer that one device reads. Without flash kernels each query head reads its keys;
-    `repeated`: a copy is written for each, and read."""
+def _cache_read(model: Model, cache: LayerCache, tp: int, flash: bool, runtime: Runtime) -> float:
+    """Return bytes of one cached token of a layer that one device reads. Without flash kernels, or with some, each query head reads its
+    keys; an engine that repeats them writes a copy for each, and reads it."""
     keys = cache_part(cache, tp) - ceil(cache.state / tp)
     heads = max(1, model.decoder.heads // cache.heads) if cache.heads else 1
-    return float((1 + 2 * heads if repeated else 1 if flash else heads) * keys)
+    return float((1 + 2 * heads if runtime.repeats_keys else 1 if flash and not runtime.per_head else heads) * keys)
 
 
 def _slower(op: Op, flash: bool) -> float:

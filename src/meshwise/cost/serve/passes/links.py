@@ -19,8 +19,7 @@ NETWORK_LATENCY_SECONDS = 3e-5
 """One way through two network cards, a switch and their drivers, where the link does not state its latency."""
 SOCKET_STEP_SECONDS = 1.5e-4
 """One step of a ring over TCP sockets: the network, and the copies and wake-ups of the programs at both ends."""
-MAX_RDMA_LATENCY_SECONDS = 1e-5
-"""Latency below which a network bypasses the kernel."""
+MAX_RDMA_LATENCY_SECONDS = 1e-5  # latency below which a network bypasses the kernel
 
 
 def latency(link: Link | None, remote: bool) -> float:
@@ -50,12 +49,10 @@ def all_to_all(d: Demand, tokens: float, s: ServeCalibration) -> float:
 
 
 def all_reduce(d: Demand, tokens: float, s: ServeCalibration) -> float:
-    """Return seconds of an all-reduce of `tokens` activations over the devices of a tensor-parallel group.
-
-    Over NVLink: 2 log2 n steps of latency and 2 (n - 1) / n of the bytes. Over PCIe and networks: a ring of 2 (n - 1) steps that moves 1/n
-    of the bytes in each; through host memory, every byte crosses PCIe twice.
-    Worked: 32 tokens of 8,192 elements over 4 RTX 4090: 6 steps of 17 us and 131 kB at 8 GB/s each: 0.2 ms, 32 ms in a step of 80 layers.
-    """
+    """Return seconds of an all-reduce of `tokens` activations over the devices of a tensor-parallel group. Over NVLink: 2 log2 n steps of
+    latency and 2 (n - 1) / n of the bytes. Over PCIe and networks: a ring of 2 (n - 1) steps that moves 1/n of the bytes in each; through
+    host memory, every byte crosses PCIe twice. Worked: 32 tokens of 8,192 elements over 4 RTX 4090: 6 steps of 17 us and 131 kB at 8 GB/s
+    each: 0.2 ms, 32 ms in a step of 80 layers."""
     n, link = d.tp, d.reduce_link
     size = tokens * d.reduce_bytes
     if n < 2:

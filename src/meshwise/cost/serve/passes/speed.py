@@ -20,49 +20,33 @@ from meshwise.cost.work import Serve
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
-HOST_SYNC_SECONDS = 3e-5
-"""Seconds of a synchronization between host and device."""
-BOUND_SHARPNESS = 6.0
-"""Sharpness of the minimum of two bounds: where they are equal, the rate is 11% below either. Of 3, 4, 6 and 10 this one has the smallest
-error on cards left out of the fit."""
-USUAL_CLOCK = 1.8e9
-"""Cycles per second of a chip that states no clock."""
-MAX_VECTOR_TOKENS = 8
-"""Tokens up to which llama.cpp multiplies vector by vector (MMVQ_MAX_BATCH_SIZE)."""
-MAX_SKINNY_TOKENS = 64
-"""Tokens of a pass up to which products are bound by reading: libraries split their sums over all SMs, and no tile is padded."""
-WARP_PEAK = {"Hopper": 0.63}
-"""Share of the peak that instructions of one warp (mma.sync) reach on architectures whose peak needs those of a warp group: llama.cpp
-uses the former."""
-FP4_SHARE = 0.7
-"""Share of the peak of 4-bit products that kernels reach, over the share of 8-bit ones: scales of 16 elements are applied in between."""
-MAX_EXACT_ROWS = 4096
-"""Rows that a product is tiled for are rounded to a multiple of 64 above this many, to keep the table of utilizations small."""
+HOST_SYNC_SECONDS = 3e-5  # seconds of a synchronization between host and device
+BOUND_SHARPNESS = 6.0  # of the minimum of two bounds: equal ones give 11% below either; the best of 3, 4, 6, 10 on cards left out
+LPDDR = 0.9  # LPDDR5X shared with a CPU: fits reach 0.87 of the datasheet on GB10, 0.73 on Strix Halo over RPC, 0.94 elsewhere
+SCAN_CYCLES = 1.7e-3  # cycles per token of a prompt and byte of recurrent states: llama.cpp goes token by token, a block per head
+TILE_TOKENS = 128  # tokens for which llama.cpp's products of quantised weights read a tile of weights once (MMQ)
+USUAL_CLOCK = 1.8e9  # cycles per second of a chip that states no clock
+MAX_VECTOR_TOKENS = 8  # tokens up to which llama.cpp multiplies vector by vector (MMVQ_MAX_BATCH_SIZE)
+MAX_SKINNY_TOKENS = 64  # tokens up to which products are bound by reading: sums are split over all SMs, and no tile is padded
+WARP_PEAK = {"Hopper": 0.63}  # share of the peak that llama.cpp's mma.sync reaches where it needs a warp group's instructions
+FP4_SHARE = 0.7  # share of the peak in 4-bit products over that in 8-bit ones: scales of 16 elements are applied in between
+MAX_EXACT_ROWS = 4096  # rows of a product are rounded to a multiple of 64 above this, to keep the table of utilizations small
 
 Parts = dict[str, float]
-Seconds = tuple[float, float, float, float, float, float, float]
-"""Seconds by part, in the order of SERVE_PARTS."""
-Calibrations = Callable[[Chip], ServeCalibration]
-"""The coefficients of each chip."""
+Seconds = tuple[float, float, float, float, float, float, float]  # seconds by part, in the order of SERVE_PARTS
+Calibrations = Callable[[Chip], ServeCalibration]  # the coefficients of each chip
 
 
 class Batch(NamedTuple):
     """The work of one pass."""
 
-    decodes: float
-    """Sequences that generate a token each."""
-    contexts: tuple[float, ...]
-    """Cached tokens that they read together, by window (Demand.windows)."""
-    tokens: float = 0.0
-    """Tokens of prompts."""
-    pairs: tuple[float, ...] = ()
-    """Pairs of query and key of these tokens, by window."""
-    ends: float = 0.0
-    """Prompts that end in this pass, so that their logits are computed."""
-    groups: int = 1
-    """Groups of requests that follow one another through the stages of a pipeline."""
-    draft: int = 0
-    """Tokens that speculative decoding proposes for each sequence, and that the pass verifies."""
+    decodes: float  # sequences that generate a token each
+    contexts: tuple[float, ...]  # cached tokens that they read together, by window (Demand.windows)
+    tokens: float = 0.0  # tokens of prompts
+    pairs: tuple[float, ...] = ()  # pairs of query and key of these tokens, by window
+    ends: float = 0.0  # prompts that end in this pass, so that their logits are computed
+    groups: int = 1  # groups of requests that follow one another through the stages of a pipeline
+    draft: int = 0  # tokens that speculative decoding proposes for each sequence, and that the pass verifies
 
     @property
     def rows(self) -> float:
@@ -74,12 +58,9 @@ class Batch(NamedTuple):
 class Speed:
     """Seconds of decoding and of a prompt, by part of SERVE_PARTS."""
 
-    decode: Parts
-    """One step of all requests, at the mean context of the generation."""
-    prefill: Parts
-    """The prompt of one request."""
-    users: int
-    """Concurrent requests."""
+    decode: Parts  # one step of all requests, at the mean context of the generation
+    prefill: Parts  # the prompt of one request
+    users: int  # concurrent requests
     prompt: int
 
     @property
@@ -123,18 +104,20 @@ def evaluate(d: Demand, work: Serve, calibrations: Calibrations) -> Speed:
 
 
 def read_rate(chip: Chip, s: ServeCalibration) -> float:
-    """Return bytes of weights read per second: the smaller of memory bandwidth and the rate at which the SMs consume bytes. A100s of May
-    2024 read 1.0 TB/s of their 1.9 with llama.cpp, RTX 4090s 0.95 of 1.0: 108 SMs at 1.41 GHz against 128 at 2.52."""
-    streamed = s.stream * chip.bandwidth
-    taken = s.reach * cycles(chip)
+    """Return bytes of weights read per second: the smaller of memory bandwidth and the rate at which the SMs consume bytes."""
+    streamed, taken = s.stream * reached(chip), s.reach * cycles(chip)
     return (streamed**-BOUND_SHARPNESS + taken**-BOUND_SHARPNESS) ** (-1 / BOUND_SHARPNESS)
 
 
 def flash_rate(chip: Chip, s: ServeCalibration) -> float:
-    """Return bytes of the KV cache read per second by flash kernels: the smaller of memory bandwidth and what the SMs take. llama.cpp
-    reads 0.93 of the 360 GB/s of an RTX 3060 (0.6B at depths of 2k to 16k) and half of the 4.8 TB/s of an H200."""
-    streamed, taken = s.flash_cache * chip.bandwidth, s.cache_reach * cycles(chip)
+    """Return bytes of the KV cache read per second by flash kernels: the smaller of memory bandwidth and what the SMs take."""
+    streamed, taken = s.flash_cache * reached(chip), s.cache_reach * cycles(chip)
     return (streamed**-BOUND_SHARPNESS + taken**-BOUND_SHARPNESS) ** (-1 / BOUND_SHARPNESS) if taken else streamed
+
+
+def reached(chip: Chip) -> float:
+    """Return bytes per second of the memory, at the share of the datasheet's that it reaches beside GDDR and HBM."""
+    return chip.bandwidth * (LPDDR if chip.unified and not chip.in_servers else 1.0)
 
 
 def cycles(chip: Chip) -> float:
@@ -158,8 +141,7 @@ def peak_flops(chip: Chip, kind: str, *, int8_products: bool) -> float:
 
 
 def _product_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
-    """Return FLOP/s of products with many tokens, for this mix of 16-bit and quantised weights. Kernels that unpack weights are bound by
-    the cycles of the SMs: an H200 reaches 0.15 of its peak with Q4_K_M (9,792 prompt tokens/s of an 8B in h200_llamacpp)."""
+    """Return FLOP/s of products with many tokens. Kernels that unpack weights are bound by cycles: 0.15 of an H200's peak in Q4_K_M."""
     if s.quantized and d.int8_products:
         half = peak_flops(chip, "", int8_products=False) * s.product
         return 1 / ((1 - d.narrow) / half + d.narrow / (s.quantized * cycles(chip)))
@@ -168,8 +150,7 @@ def _product_rate(d: Demand, chip: Chip, s: ServeCalibration) -> float:
 
 def _overlapped(read: float, multiplied: float, s: ServeCalibration) -> float:
     """Return seconds of products and the reading of their weights, which overlap. Products hide reading completely; reading hides all but
-    a share of products, since every tile fetches its inputs again. On an H200 each request from 8 to 64 adds 5.9 us to a step of an 8B
-    that takes 4.8 ms to read, where products alone would take 20."""
+    a share of products, since every tile fetches its inputs again."""
     return max(multiplied, read + s.exposed * multiplied)
 
 
@@ -218,9 +199,18 @@ class TaskCost:
             rows = rows if rows <= MAX_EXACT_ROWS else ceil(rows / 64) * 64
             dense = (task.flops - task.expert_flops) / self.filled(rows, False)
             experts = task.expert_flops * self.gain ** (1 - s.expert_gain) / s.expert_product / self.filled(rows, True)
-            multiplied = self.multiplied(tokens, dense + experts)
-            self.known[key] = (read, _overlapped(read, multiplied, s) - read)
+            multiplied = self.multiplied(tokens, dense) + self.multiplied(tokens, experts, task.sharing(tokens))
+            self.known[key] = (read, _overlapped(read, multiplied, s) - read + self.again(tokens))
         return self.known[key]
+
+    def again(self, tokens: float) -> float:
+        """Return seconds of reading weights again for each further tile of tokens, and of recurrent states."""
+        task = self.task
+        if not (self.s.quantized and self.d.int8_products) or tokens <= MAX_SKINNY_TOKENS or task.chip.kind != "gpu":
+            return 0.0
+        more, routed = ceil(tokens / TILE_TOKENS) - 1, max(0.0, tokens * task.routed / TILE_TOKENS - 0.5)
+        scanned = tokens * task.state * SCAN_CYCLES / (task.chip.clock or USUAL_CLOCK)
+        return (task.weights * more + task.experts * routed) / self.reading + scanned
 
     def all_layers(self, tokens: float, passes: int, single: bool) -> tuple[float, float]:
         """Return the same of several passes: full micro-batches, and one with the rest of the tokens."""
@@ -229,10 +219,11 @@ class TaskCost:
         full, last = self.layers(self.d.batch, False), self.layers(tokens - (passes - 1) * self.d.batch, False)
         return (passes - 1) * full[0] + last[0], (passes - 1) * full[1] + last[1]
 
-    def multiplied(self, tokens: float, flops: float) -> float:
-        """Return seconds of products with this many tokens. Kernels for a few tokens read weights once and multiply them token by token."""
+    def multiplied(self, tokens: float, flops: float, sharing: float | None = None) -> float:
+        """Return seconds of products with this many tokens. Kernels for a few tokens read weights once and multiply them token by token:
+        those after the first, or the `sharing` ones, take longer."""
         if self.s.vector and tokens <= MAX_VECTOR_TOKENS:
-            return max(0.0, tokens - 1) * flops / (self.s.vector * cycles(self.task.chip))
+            return (max(0.0, tokens - 1) if sharing is None else sharing) * flops / (self.s.vector * cycles(self.task.chip))
         return tokens * flops / self.rate
 
     def head(self, rows: float, single: bool) -> tuple[float, float]:
@@ -384,8 +375,7 @@ def _slowest(tasks: list[Seconds]) -> Seconds:
 
 
 def _hop_seconds(hop: Hop, batch: Batch, passes: int, s: ServeCalibration) -> float:
-    """Return exposed seconds of a hop: one micro-batch inside a host, where later ones overlap with computation; all of them over a
-    network. To another host, a round trip and its compute graph too."""
+    """Return exposed seconds of a hop: one micro-batch inside a host; over a network all, a round trip and the compute graph."""
     tokens = batch.rows - (batch.tokens - batch.ends if hop.logits else 0.0)
     size = tokens / batch.groups / passes * hop.token_bytes + (s.graph * hop.layers if hop.layers else 0.0)
     fixed = s.remote + 2 * latency(hop.link, True) if hop.remote else s.hop
@@ -394,14 +384,12 @@ def _hop_seconds(hop: Hop, batch: Batch, passes: int, s: ServeCalibration) -> fl
 
 
 def _row_split(d: Demand, s: ServeCalibration) -> float:
-    """Return seconds of synchronization in a step: every product sends its input to all devices and collects their outputs (llama.cpp,
-    -sm row)."""
+    """Return seconds of synchronization in a step: every product sends its input to all devices and collects outputs (-sm row)."""
     return d.row_products * (d.devices + 1) * s.row if d.row_products else 0.0
 
 
 def _on_host(d: Demand, batch: Batch, passes: int, s: ServeCalibration) -> float:
-    """Return seconds of the host's layers: computed on the CPU, or, for prompts, on the first device with the weights sent per
-    micro-batch, if that is faster."""
+    """Return seconds of the host's layers: on the CPU or, for prompts, on the first device with weights sent, if that is faster."""
     cpu, task = d.host.chip, d.host
     tokens = batch.rows
     cached = sum(read * context for read, context in zip(task.reads, batch.contexts, strict=True))

@@ -14,41 +14,26 @@ class Task:
 
     chip: Chip
     layers: int
-    kernels: float
-    """Kernels that a pass launches, in layers of a dense model."""
-    mixtures: float
-    """Layers with routed experts."""
-    weights: float
-    """Bytes of weights that every pass reads, without experts and head."""
-    head: float
-    """Bytes of the head, which is applied to the last token of a prompt only."""
-    experts: float
-    """Bytes of routed experts."""
-    routed: float
-    """Share of the experts that one token reads."""
-    flops: float
-    """FLOPs per token of all products, without the head."""
-    expert_flops: float
-    """FLOPs in `flops` of routed experts."""
+    kernels: float  # kernels that a pass launches, in layers of a dense model
+    mixtures: float  # layers with routed experts
+    weights: float  # bytes of weights that every pass reads, without experts and head
+    head: float  # bytes of the head, which is applied to the last token of a prompt only
+    experts: float  # bytes of routed experts
+    routed: float  # share of the experts that one token reads
+    flops: float  # FLOPs per token of all products, without the head
+    expert_flops: float  # FLOPs in `flops` of routed experts
     head_flops: float
-    products: tuple[Product, ...]
-    """The matrix products of all layers."""
-    reads: tuple[float, ...]
-    """Bytes of KV cache that a decoding sequence reads per cached token."""
-    state: float
-    """Bytes of recurrent states that a decoding sequence reads and writes."""
+    products: tuple[Product, ...]  # the matrix products of all layers
+    reads: tuple[float, ...]  # bytes of KV cache that a decoding sequence reads per cached token
+    state: float  # bytes of recurrent states that a decoding sequence reads and writes
     keyed: tuple[float, ...]
     """FLOPs of a decoding sequence per cached token, where all heads share a latent; otherwise reading takes longer and these are 0."""
     pairs: tuple[float, ...]
     """FLOPs of prompt attention per query and key; with flash kernels, converted to FLOPs at a head size of 128 that take as long."""
-    scores: tuple[float, ...]
-    """Bytes of scores per query and key that attention without flash kernels writes once; 0 with them."""
-    touched: float
-    """Bytes of inputs and outputs of the products, per token."""
-    adapters: int = 0
-    """LoRA adapters in memory."""
-    adapter: float = 0.0
-    """Bytes of one adapter, and its FLOPs per token: two of each element of two bytes."""
+    scores: tuple[float, ...]  # bytes of scores per query and key that attention without flash kernels writes once; 0 with them
+    touched: float  # bytes of inputs and outputs of the products, per token
+    adapters: int = 0  # LoRA adapters in memory
+    adapter: float = 0.0  # bytes of one adapter, and its FLOPs per token: two of each element of two bytes
 
     @cached_property
     def dense_products(self) -> tuple[Product, ...]:
@@ -68,6 +53,11 @@ class Task:
         all."""
         return self.experts * (1 - (1 - self.routed) ** tokens)
 
+    def sharing(self, tokens: float) -> float:
+        """Return how many of the tokens meet experts that another one has read already. Worked: of 8 tokens with 4 of 128 experts each, the
+        32 choices are of 28.7 experts, so 0.8."""
+        return max(0.0, tokens - (1 - (1 - self.routed) ** tokens) / self.routed) if self.routed else 0.0
+
     def adapter_bytes(self, requests: float) -> float:
         """Return the expected bytes of the distinct adapters in a batch where each request uses a random one."""
         return self.adapter * self.adapters * (1 - (1 - 1 / self.adapters) ** requests) if self.adapters else 0.0
@@ -82,10 +72,7 @@ class Hop:
     """A transfer of activations from one device to the next, or of logits back to the first host."""
 
     link: Link | None
-    remote: bool
-    """Whether it goes to another host."""
+    remote: bool  # whether it goes to another host
     token_bytes: float
-    logits: bool = False
-    """Whether it carries logits: of the last token of a prompt only."""
-    layers: int
-    """Layers of the remote host, whose compute graph is sent over RPC; 0 on the first host."""
+    logits: bool = False  # whether it carries logits: of the last token of a prompt only
+    layers: int  # layers of the remote host, whose compute graph is sent over RPC; 0 on the first host

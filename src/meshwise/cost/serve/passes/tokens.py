@@ -15,34 +15,23 @@ LATENT_KERNELS = 8.0
 a long cache."""
 SPARSE_KERNELS = 8.0
 """More of them with an index that chooses the keys of latent attention: its products, a norm, rotations, scores, and the choice."""
-SHARED_KERNELS = 3.0
-"""More of them with an expert that every token uses: two products and the gate between them."""
-RECURRENT_KERNELS = 4.0
-"""More of them in a recurrent mixer: convolution, gates, decay and scan instead of rotation and attention."""
+SHARED_KERNELS = 3.0  # more of them with an expert that every token uses: two products and the gate between them
+RECURRENT_KERNELS = 4.0  # more of them in a recurrent mixer: convolution, gates, decay and scan instead of rotation and attention
 
 
 @dataclass(frozen=True)
 class TokenWork:
     """Work per token of a model, layer by layer."""
 
-    products: tuple[float, ...]
-    """FLOPs of the products of each layer."""
-    experts: tuple[float, ...]
-    """FLOPs in `products` of routed experts."""
-    attention: tuple[tuple[Op, ...], ...]
-    """Attention Ops of each layer."""
-    kernels: tuple[float, ...]
-    """Kernels of each layer, in layers of a dense model."""
-    head: float
-    """FLOPs of the head."""
-    cut: int
-    """Number of products of all layers, without experts: those that a row split cuts."""
-    inputs: float
-    """Input elements of these products."""
-    outputs: float
-    """Output elements of these products."""
-    touched: float
-    """Input and output elements of the products of an average layer, with the experts that a token is routed to."""
+    products: tuple[float, ...]  # FLOPs of the products of each layer
+    experts: tuple[float, ...]  # FLOPs in `products` of routed experts
+    attention: tuple[tuple[Op, ...], ...]  # attention Ops of each layer
+    kernels: tuple[float, ...]  # kernels of each layer, in layers of a dense model
+    head: float  # FLOPs of the head
+    cut: int  # number of products of all layers, without experts: those that a row split cuts
+    inputs: float  # input elements of these products
+    outputs: float  # output elements of these products
+    touched: float  # input and output elements of the products of an average layer, with the experts that a token is routed to
 
 
 @lru_cache(maxsize=16)

@@ -16,12 +16,9 @@ class Product(NamedTuple):
     """A matrix product of some layers."""
 
     outputs: float
-    weight: float
-    """Inputs x times that a token passes through it."""
-    share: float = 1.0
-    """Share of the tokens that it multiplies: top_k / experts for one of many experts."""
-    copies: int = 1
-    """Experts of a layer, whose products are one grouped kernel that fills the chip together."""
+    weight: float  # inputs x times that a token passes through it
+    share: float = 1.0  # share of the tokens that it multiplies: top_k / experts for one of many experts
+    copies: int = 1  # experts of a layer, whose products are one grouped kernel that fills the chip together
 
 
 @lru_cache(maxsize=64)
@@ -41,11 +38,9 @@ def products(model: Model, tp: int, joined: bool) -> tuple[Product, ...]:
 @lru_cache(maxsize=4096)
 def utilization(shapes: tuple[Product, ...], rows: int, sms: int, tile: float) -> float:
     """Return useful work over the work of full waves of full tiles, with the best tile for each product shape (as in train/compute.py).
-
-    `tile` is the penalty of smaller tiles: their efficiency is (area / largest) to this power.
-    Worked: 512 rows by 4,096 outputs are 128 tiles of 128 x 128: two waves on an A100's 108 SMs, with only 20 tiles in the second. Of 128
-    experts, 8 of them per token, each has 512 x 8 / 128 = 32 rows, and all 128 together make the tiles of one kernel.
-    """
+    `tile` is the penalty of smaller tiles: their efficiency is (area / largest) to this power. Worked: 512 rows by 4,096 outputs are 128
+    tiles of 128 x 128: two waves on an A100's 108 SMs, with only 20 tiles in the second. Of 128 experts, 8 of them per token, each has 512
+    x 8 / 128 = 32 rows, and all 128 together make the tiles of one kernel."""
     useful = spent = 0.0
     for n, weight, share, copies in shapes if sms else ():
         own = rows * share

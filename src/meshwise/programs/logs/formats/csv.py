@@ -11,8 +11,7 @@ from meshwise.runs.table import Header, decimal_mark
 name = "csv"
 order = 30
 DELIMITERS = ",;\t|"
-LINES_AHEAD = 200
-"""Lines from which the decimal mark of a file is determined."""
+LINES_AHEAD = 200  # lines from which the decimal mark of a file is determined
 
 
 def matches(head: str) -> bool:

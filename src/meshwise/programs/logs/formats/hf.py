@@ -22,10 +22,8 @@ _BANNERS = {
     "number of trainable parameters": "params",
 }
 _BAR = re.compile(r"(\d+)/(\d+) \[[\d:]+<[\d:?]+,\s*([\d.]+)\s*(it/s|s/it)\]")
-MAX_ARGUMENT_CHARS = 2000
-"""Characters of a line that may hold arguments."""
-MAX_OBJECT_CHARS = 1 << 15
-"""Characters kept of one object."""
+MAX_ARGUMENT_CHARS = 2000  # characters of a line that may hold arguments
+MAX_OBJECT_CHARS = 1 << 15  # characters kept of one object
 
 
 def matches(head: str) -> bool:

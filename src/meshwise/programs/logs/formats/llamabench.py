@@ -14,8 +14,7 @@ from meshwise.runs.run import Run
 
 name = "llama-bench"
 order = 10
-COLUMNS = frozenset({"n_prompt", "n_gen", "avg_ts"})
-"""Columns by which `-o csv` is recognized."""
+COLUMNS = frozenset({"n_prompt", "n_gen", "avg_ts"})  # columns by which `-o csv` is recognized
 _TEST = re.compile(r"(pp|tg)(\d+)(?:\+tg(\d+))?(?:\s*@\s*d(\d+))?")
 _SPEED = re.compile(r"([\d.]+)\s*(?:±\s*[\d.]+)?")
 

@@ -12,8 +12,7 @@ from meshwise.runs.table import Header, decimal_mark, read_cell
 
 name = "markdown"
 order = 40
-MAX_ROWS = 5_000
-"""Rows of a table held in memory; a longer one is read in pieces."""
+MAX_ROWS = 5_000  # rows of a table held in memory; a longer one is read in pieces
 RANK_FIGURES = {
     "tokens_per_second": "tokens_per_second",
     "tokens_per_second_per_device": "tokens_per_second",

@@ -1,6 +1,4 @@
-"""Megatron-LM and Megatron-DeepSpeed: `iteration ... | elapsed time per iteration (ms): ... |` of any version, and the arguments above.
-
-training_log in megatron/training prints these lines; later versions added TFLOPs and samples per second."""
+"""Megatron-LM and Megatron-DeepSpeed: the lines of training_log, `iteration ... | elapsed time ...`, and the arguments above."""
 
 import re
 from collections.abc import Iterable

@@ -1,6 +1,4 @@
-"""nanotron: `iteration: 5 / 100 | consumed_tokens: 5.24M | elapsed_time_per_iteration_ms: 2.3K | tokens_per_sec: 456K | ...`.
-
-It rounds to three digits with K, M, B, so all its figures are marked as rough."""
+"""nanotron: `iteration: 5 / 100 | elapsed_time_per_iteration_ms: 2.3K | ...`; figures are rough: it rounds to three digits."""
 
 import re
 from collections.abc import Iterable

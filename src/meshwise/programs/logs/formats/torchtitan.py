@@ -1,6 +1,4 @@
-"""torchtitan: `step: 10  loss: 7.1  grad_norm: 2.4  memory: 30.9GiB(65.1%)  tps: 5,321  tflops: 311.8  mfu: 31.5%`, and the lines above.
-
-Lines of versions 0.1 to 0.3, and of 2024, which print wps for tps. Validation steps (`validate step: ...`) are not steps of training."""
+"""torchtitan 0.1 to 0.3, and 2024's wps: `step: 10  loss: 7.1  memory: 30.9GiB(65.1%)  tps: 5,321  mfu: 31.5%`, and the lines above."""
 
 import re
 from collections.abc import Iterable
@@ -89,8 +87,7 @@ class _Header:
 
     series: Series
     dim: float = 0.0
-    micro_batches: float = 1.0
-    """Pieces into which a pipeline cuts the local batch."""
+    micro_batches: float = 1.0  # pieces into which a pipeline cuts the local batch
 
     def read_line(self, text: str) -> None:
         series = self.series
@@ -125,10 +122,8 @@ class _Header:
                     self.dim = number.value
 
     def _set_width(self, params: float) -> None:
-        """Set the widths of a Llama if they explain its exact size; if not, the name of the model decides.
-
-        The feed-forward width is not printed. It follows from
-        params = tables x vocab x dim + layers x (2 dim^2 (1 + kv heads / heads) + 3 dim x ffn + 2 dim) + dim."""
+        """Set the widths of a Llama if they explain its exact size; if not, the name of the model decides. The feed-forward width is not
+        printed. It follows from params = tables x vocab x dim + layers x (2 dim^2 (1 + kv heads / heads) + 3 dim x ffn + 2 dim) + dim."""
         facts, dim = self.series.facts, self.dim
         layers, heads, vocab = (facts.get(field, 0.0) for field in ("layers", "heads", "vocab"))
         if not (dim and layers and heads and vocab):

@@ -24,16 +24,11 @@ from meshwise.run.train.hosts import JOIN_SECONDS, Hosts, address_towards
 from meshwise.workers.trainer.contract.process.stop import stop_signals
 
 FOLDER, GENERATION = ".nodes", "generation.json"
-HEARTBEAT_SECONDS = 1.0
-"""Seconds between heartbeats."""
-LOST_SECONDS = 10.0
-"""Seconds without a new heartbeat after which a node counts as lost."""
-SETTLE_SECONDS = 3.0
-"""Seconds to wait for the other nodes that lost the same peer."""
-FIRST_SECONDS = 30.0
-"""Seconds that a start waits for more nodes once there are enough, as torchrun's last call."""
-ANSWER_SECONDS = 2.0
-"""Seconds in which a node that can be reached answers."""
+HEARTBEAT_SECONDS = 1.0  # seconds between heartbeats
+LOST_SECONDS = 10.0  # seconds without a new heartbeat after which a node counts as lost
+SETTLE_SECONDS = 3.0  # seconds to wait for the other nodes that lost the same peer
+FIRST_SECONDS = 30.0  # seconds that a start waits for more nodes once there are enough, as torchrun's last call
+ANSWER_SECONDS = 2.0  # seconds in which a node that can be reached answers
 RENDEZVOUS_PORTS = 100
 """Ports that successive generations cycle through, so that a port that is still closing does not block the next one."""
 
@@ -43,13 +38,10 @@ class Generation:
     """The nodes that train together, until one is lost or joins."""
 
     number: int = 0
-    members: tuple[int, ...] = ()
-    """Their ranks, in order; the first leads."""
+    members: tuple[int, ...] = ()  # their ranks, in order; the first leads
     rendezvous: str = ""
-    over: bool = False
-    """Whether the run is done."""
-    regroup: bool = False
-    """Whether the leader asks all to form the next generation."""
+    over: bool = False  # whether the run is done
+    regroup: bool = False  # whether the leader asks all to form the next generation
 
 
 @dataclass
@@ -60,12 +52,10 @@ class Node:
     host: str = ""
     address: str = ""
     waiting: bool = False
-    left: int = 0
-    """The generation that its workers have left, and when this was first seen."""
+    left: int = 0  # the generation that its workers have left, and when this was first seen
     left_at: float = 0.0
     beat: str = ""
-    changed: float = -LOST_SECONDS
-    """When its heartbeat last changed, by this node's clock."""
+    changed: float = -LOST_SECONDS  # when its heartbeat last changed, by this node's clock
 
     def live(self, now: float) -> bool:
         return now - self.changed < LOST_SECONDS
@@ -176,8 +166,7 @@ class Membership:
     # generations
 
     def form(self, lead: Callable[[Generation], bool]) -> Generation | None:
-        """Wait for the next generation of which this node is a member; None if the run is over. `lead` prepares it, if it can: it is called
-        by the node that leads, before the others start."""
+        """Wait for the next generation of which this node is a member; None after the run; `lead` prepares it where it leads."""
         self.waiting, begun, reported = True, time.monotonic(), ""
         self._write()
         enough = 0.0

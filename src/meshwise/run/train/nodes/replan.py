@@ -12,8 +12,7 @@ from meshwise.run.train.report.memory import layout_of
 from meshwise.runs.compare import layouts
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
-NODES = re.compile(r"\d+(?=x\d+x)|(?<=:)\d+$", re.ASCII)
-"""The number of nodes in '3x8xh200@400Gbps' and 'jean-zay:48'."""
+NODES = re.compile(r"\d+(?=x\d+x)|(?<=:)\d+$", re.ASCII)  # the number of nodes in '3x8xh200@400Gbps' and 'jean-zay:48'
 
 
 @dataclass(frozen=True)

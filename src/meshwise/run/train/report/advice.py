@@ -7,7 +7,9 @@ from statistics import median
 from typing import Any
 
 from meshwise.cost.parts import TRAIN_WORDS
+from meshwise.plan.ask import EnergyAsk
 from meshwise.plan.train.choice import TIE_SHARE, Choice, differences
+from meshwise.plan.train.energy import trained
 from meshwise.plan.train.own_run import finetune_words
 from meshwise.plan.train.search import search
 from meshwise.run.train.launch import Launch
@@ -17,10 +19,8 @@ from meshwise.runs.table import run_of
 from meshwise.workers.trainer.contract.rows import PREDICTED_COLUMNS
 from meshwise.workers.trainer.contract.settings import Layout, Settings, broken_rules
 
-LAYOUTS_SHOWN = 3
-"""Faster layouts that the report shows."""
-GENERIC_CHIP = "cpu"
-"""The chip that stands for any CPU."""
+LAYOUTS_SHOWN = 3  # faster layouts that the report shows
+GENERIC_CHIP = "cpu"  # the chip that stands for any CPU
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,14 @@ class Forecast:
     here: Choice
     scale: float
     """Factor on predicted seconds: 1, or on a generic CPU the measured over the predicted time of earlier runs in this folder."""
-    fitted: int
-    """Number of earlier runs that the scale comes from."""
-    kind: str
-    """gpu, tpu or cpu."""
-    generic: bool
-    """Whether the chip is the generic CPU, which does not describe this machine."""
-    evaluated: int
-    """Layouts that the search evaluated."""
+    fitted: int  # number of earlier runs that the scale comes from
+    kind: str  # gpu, tpu or cpu
+    generic: bool  # whether the chip is the generic CPU, which does not describe this machine
+    evaluated: int  # layouts that the search evaluated
     better: tuple[Choice, ...]
     """Layouts on as many devices that the trainer can run and that are faster by more than TIE_SHARE, fastest first."""
-    doubled: Choice | None
-    """The fastest layout with twice the batch, if one fits."""
+    doubled: Choice | None  # the fastest layout with twice the batch, if one fits
+    watts: float | None  # power of this node's devices in a step; None where the chip states no limit
 
     @property
     def seconds(self) -> float:
@@ -57,10 +53,13 @@ def forecast(ready: Launch, earlier: list[dict[str, Any]]) -> Forecast:
     ratios = scales(earlier, ready.settings) if generic else []
     faster = [one for one in layouts(q, _keeps_rules(ready.settings), found=found) if one.step < here.step * (1 - TIE_SHARE)]
     batch = 2 * ready.settings.batch
+    own = ready.processes_here
+    drawn = trained(EnergyAsk(), q.chip, own, own, here.time, here.mfu, None)
     larger = layouts(replace(q, work=replace(q.work, batch=batch)), _keeps_rules(replace(ready.settings, batch=batch)))
     return Forecast(
         here=here, scale=median(ratios) if ratios else 1.0, fitted=len(ratios), kind=q.chip.kind, generic=generic,
         evaluated=found.evaluated, better=tuple(_distinct(faster))[:LAYOUTS_SHOWN], doubled=next(larger, None),
+        watts=drawn.watts if drawn else None,
     )  # fmt: skip
 
 
@@ -110,12 +109,9 @@ class Suggestion:
     """A layout to try next."""
 
     choice: Choice
-    gain: float
-    """Predicted tokens per second over those of the run, less 1."""
-    command: str
-    """The command that runs it; '' where that is not worth it."""
-    doubled: bool = False
-    """Whether it is for twice the batch."""
+    gain: float  # predicted tokens per second over those of the run, less 1
+    command: str  # the command that runs it; '' where that is not worth it
+    doubled: bool = False  # whether it is for twice the batch
 
 
 def suggestions(settings: Settings, forecast: Forecast) -> list[Suggestion]:

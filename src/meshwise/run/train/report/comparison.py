@@ -1,11 +1,12 @@
 """The numbers in the report of a run: measured beside predicted, by part, over ranks and over earlier runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwise.cost.parts import TRAIN_WORDS
+from meshwise.run.meter import Meter
 from meshwise.run.train.report.advice import Forecast
 from meshwise.runs.run import Run
 from meshwise.runs.table import run_of
@@ -31,15 +32,13 @@ PHASES = {
     "forward": "forward", "backward": "backward", "passes": "pipelined passes", "data": "reading data",
     "reduce": "gradient norm and clipping", "optimizer": "optimizer",
 }  # fmt: skip
-PARTS_OUTSIDE_PASSES = ("optimizer", "offload", "fixed")
-"""Parts of a prediction outside of the forward and backward passes."""
+PARTS_OUTSIDE_PASSES = ("optimizer", "offload", "fixed")  # parts of a prediction outside of the forward and backward passes
 FILES = (
     "config.json", "environment.json", "steps.jsonl", "evaluations.jsonl", "kernels.json", "ranks.json", "measurement.jsonl", "report.md",
     "weights", "adapter", "lengths", "tensorboard",
 )  # fmt: skip
 """Files and folders that a run may leave, in the order in which the report names them."""
-EVEN_LOAD_RATIO = 1.05
-"""Ranks count as evenly loaded up to this ratio of largest to mean."""
+EVEN_LOAD_RATIO = 1.05  # ranks count as evenly loaded up to this ratio of largest to mean
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,11 @@ class Measured:
     steps: list[Step]
     ranks: list[Rank]
     row: dict[str, Any]
-    earlier: list[dict[str, Any]]
-    """Rows of the runs before it in the same measurement.jsonl."""
-    first_step: float | None = None
-    """Seconds from the start to the end of the first step."""
-    evaluations: tuple[dict[str, Any], ...] = ()
-    """Rows of validation losses."""
-    kernels: Kernels | None = None
-    """The step whose kernels were profiled; None without a GPU."""
+    earlier: list[dict[str, Any]]  # rows of the runs before it in the same measurement.jsonl
+    first_step: float | None = None  # seconds from the start to the end of the first step
+    evaluations: tuple[dict[str, Any], ...] = ()  # rows of validation losses
+    kernels: Kernels | None = None  # the step whose kernels were profiled; None without a GPU
+    watts: float | None = None  # mean power of this node's devices in the timed steps; None without a meter
 
     @property
     def since_restart(self) -> list[Step]:
@@ -96,6 +92,13 @@ def read(settings: Settings, folder: Path, started: float, before: int) -> Measu
     return Measured(settings, steps, ranks, rows[-1], rows[:-1], first, evaluations, read_kernels(folder / KERNELS))
 
 
+def with_power(measured: Measured, meter: Meter) -> Measured:
+    """Return measurements with the power of the timed steps, by the meter of this node."""
+    timed = measured.timed
+    found = meter.between(timed[0].ended - timed[0].seconds, timed[-1].ended) if timed else None
+    return replace(measured, watts=found.watts if found else None)
+
+
 @dataclass(frozen=True)
 class Part:
     """Seconds of one part of the step; None where it was not predicted or not measured."""
@@ -103,8 +106,7 @@ class Part:
     words: str
     predicted: float | None
     measured: float | None
-    inner: bool = False
-    """Whether it belongs to a part above it."""
+    inner: bool = False  # whether it belongs to a part above it
 
 
 def parts(measured: Measured, forecast: Forecast | None) -> list[Part]:
@@ -156,8 +158,7 @@ class Spread:
     unit: str
     least: tuple[float, Rank]
     most: tuple[float, Rank]
-    ratio: float
-    """The most over the mean."""
+    ratio: float  # the most over the mean
 
     @property
     def even(self) -> bool:
@@ -183,8 +184,7 @@ def _spread(words: str, unit: str, values: Sequence[tuple[float | None, Rank]]) 
     return Spread(words, unit, least, most, most[0] / mean if mean else 1.0)
 
 
-EQUAL_COLUMNS = ("model", "seq_len", "gpu", "precision", "compiled")
-"""Columns that must be equal for runs to be compared."""
+EQUAL_COLUMNS = ("model", "seq_len", "gpu", "precision", "compiled")  # columns that must be equal for runs to be compared
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,10 @@ class Scaling:
     """Two runs on different numbers of devices: with the same batch (strong), or the same batch per device (weak)."""
 
     weak: bool
-    load: float
-    """Sequences per step that both have, in all or per device."""
+    load: float  # sequences per step that both have, in all or per device
     few: int
     many: int
-    efficiency: float
-    """Throughput per device on many devices over that on few."""
+    efficiency: float  # throughput per device on many devices over that on few
 
     @property
     def speedup(self) -> float:

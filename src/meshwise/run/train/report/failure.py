@@ -14,12 +14,9 @@ from meshwise.runs.compare import layouts
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.settings import Layout, broken_rules
 
-MAX_MEMORY_SHARE = 0.9
-"""Largest share of the memory that ran out that a suggested layout may need."""
-LOST = ("killed", "gone", "lost", "hang")
-"""Kinds of failure that the training program did not cause."""
-LAYOUTS_SEARCHED = 64
-"""Layouts to look at: the trainer may not be able to run the fastest ones."""
+MAX_MEMORY_SHARE = 0.9  # largest share of the memory that ran out that a suggested layout may need
+LOST = ("killed", "gone", "lost", "hang")  # kinds of failure that the training program did not cause
+LAYOUTS_SEARCHED = 64  # layouts to look at: the trainer may not be able to run the fastest ones
 CUTS = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
 
 
@@ -54,7 +51,7 @@ def memory_lines(ready: Launch) -> list[str]:
     if near is None:
         none = "no layout on these devices is predicted to need clearly less: use more devices, a smaller --batch or --seq"
         return [*lines, none]
-    words = _options(ready.settings.layout, near)
+    words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in _changes(ready.settings.layout, near).items())
     needs = sum(parts(ready, near).values()) / GIB
     return [*lines, f"nearest layout that needs less: {words}: {needs:.2f} GiB, {near.step / now.step:.2f} x the time"]
 
@@ -79,7 +76,3 @@ def _runs(ready: Launch, row: Choice) -> bool:
 def _changes(current: Layout, row: Choice) -> dict[str, Any]:
     new = layout_of(row.layout)
     return {f.name: getattr(new, f.name) for f in fields(Layout) if getattr(new, f.name) != getattr(current, f.name)}
-
-
-def _options(current: Layout, row: Choice) -> str:
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in _changes(current, row).items())

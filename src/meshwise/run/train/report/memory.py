@@ -19,9 +19,7 @@ def layout_of(row: "dict[str, int | str]") -> Layout:
 
 
 def parts(ready: Launch, row: Choice) -> dict[str, float]:
-    """Return the predicted bytes of a device by kind. The planner counts 16-bit numbers; where the trainer has float32, weights, gradients
-    and AdamW's moments take 4 + 4 + 8 bytes per parameter (docs/use/run.md), and activations twice the planner's.
-    """
+    """Return the predicted bytes of a device by kind, with 4 + 4 + 8 bytes per parameter where it has float32 (docs/use/run.md)."""
     s, a = ready.settings, layout_of(row.layout)
     if s.device == "cuda" and s.precision != "fp32":
         return row.memory

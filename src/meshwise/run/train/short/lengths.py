@@ -22,8 +22,7 @@ def parse(text: str) -> tuple[int, ...]:
 
 
 def equal_tokens(ready: Launch, lengths: Sequence[int]) -> int:
-    """Return a number of tokens per step that every length divides into whole batches for each data rank: the run's own, or the next
-    larger one. 0 if that is more than twice the run's tokens and more than twice the longest length."""
+    """Return tokens per step that every length divides into whole batches: the run's or the next larger; 0 if more than twice too many."""
     s = ready.settings
     each = s.layout.dp * s.layout.pp
     unit = math.lcm(*lengths) * each

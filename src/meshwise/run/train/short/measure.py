@@ -45,8 +45,7 @@ def sweep(run: TrainRun, text: str, say: Say, draw: Draw) -> SweepResult:
 
 
 def measure(points: Sequence[Point], out: Path, say: Say, done: list[Outcome]) -> None:
-    """Run each point briefly in its own folder. All rows, failures too, go to one measurement.jsonl in `out`; `done` gets the outcomes.
-    DoesNotFit where a signal stops it."""
+    """Run each point briefly in its own folder; all rows go to measurement.jsonl in `out`, outcomes to `done`; DoesNotFit on a signal."""
     say, ready = ignore_broken_pipe(say), [point for point in points if point.ready]
     for number, point in enumerate(ready, 1):
         if point.ready:

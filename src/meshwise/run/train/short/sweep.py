@@ -22,8 +22,7 @@ from meshwise.workers.trainer.contract.settings import RECOMPUTE, SCHEDULES
 
 WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "compile": ("no", "yes")}
 AXES = (*LAYOUT_AXES, "compile", "batch", "seq")
-MAX_RUNS = 64
-"""Most runs in one sweep: each starts processes and takes many seconds."""
+MAX_RUNS = 64  # most runs in one sweep: each starts processes and takes many seconds
 Value = int | str
 
 
@@ -172,12 +171,9 @@ class Ranking:
 
     devices: int
     runs: int
-    correlation: float | None
-    """Spearman's, of the runs that completed; None for too few of them."""
-    best: Outcome | None
-    """The fastest; None if no run completed."""
-    pick: Outcome
-    """The fastest by the prediction, of those that fit."""
+    correlation: float | None  # spearman's, of the runs that completed; None for too few of them
+    best: Outcome | None  # the fastest; None if no run completed
+    pick: Outcome  # the fastest by the prediction, of those that fit
 
 
 def rankings(outcomes: Sequence[Outcome]) -> list[Ranking]:

@@ -12,8 +12,7 @@ from meshwise.ui.views.tables import Column, Table, grid
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import Rank, measured_steps
 
-MILESTONE_ROWS = 5
-"""Rows in the table of losses."""
+MILESTONE_ROWS = 5  # rows in the table of losses
 
 
 def sections(result: TrainResult, lengths: Lengths) -> list[Section]:
@@ -87,10 +86,6 @@ def _figure(name: str, show: str) -> Callable[[Outcome], str]:
     return lambda outcome: f"{float(outcome.row[name]):{show}}" if outcome.ran and outcome.row[name] != "" else ""
 
 
-def _tokens(outcome: Outcome) -> int:
-    return outcome.run.whole("seq") * outcome.run.whole("batch")
-
-
 def _loss(outcome: Outcome) -> str:
     row = outcome.row
     return f"{float(row['loss_first']):.3f} to {float(row['loss_last']):.3f}" if outcome.ran else ""
@@ -99,7 +94,7 @@ def _loss(outcome: Outcome) -> str:
 COLUMNS: tuple[Column[Outcome], ...] = (
     Column("sequence", lambda outcome: f"{outcome.run.whole('seq'):,}", text=True),
     Column("batch", lambda outcome: f"{outcome.run.whole('batch'):,}"),
-    Column("tokens/step", lambda outcome: f"{_tokens(outcome):,}"),
+    Column("tokens/step", lambda outcome: f"{outcome.run.whole('seq') * outcome.run.whole('batch'):,}"),
     Column("s/step", lambda outcome: _figure("sec_per_iter", ".4f")(outcome) or str(outcome.row["outcome"])),
     Column("tokens/s", lambda outcome: f"{outcome.rate:,.0f}" if outcome.ran else ""),
     Column("per device", _figure("tokens_per_sec_per_gpu", ",.0f")),

@@ -15,8 +15,7 @@ from meshwise.ui.views.tables import Column, Table, grid
 from meshwise.units import GIB
 from meshwise.workers.trainer.contract.rows import typical_step
 
-EVALUATIONS = 8
-"""Validation losses that the report shows, the last ones."""
+EVALUATIONS = 8  # validation losses that the report shows, the last ones
 
 
 def drawn(result: TrainResult | SweepResult) -> tuple[str, str]:
@@ -67,20 +66,27 @@ def headline(measured: Measured, forecast: Forecast | None) -> Section:
     """Return time, throughput and memory of a step."""
     tokens, flops, mfu = measured.rates
     memory = f"{float(measured.row['mem_gb']):.2f} GiB"
-    cells = [_figures(measured, measured.seconds, tokens, flops / 1e12, mfu, memory)]
+    cells = [_figures(measured, measured.seconds, tokens, flops / 1e12, mfu, memory, measured.watts)]
     if forecast is not None:
         rate, here = measured.tokens / forecast.seconds, forecast.here
         peak = here.mfu / forecast.scale if math.isfinite(mfu) else math.nan
-        cells.insert(0, _figures(measured, forecast.seconds, rate, here.tflops["exact"] / forecast.scale, peak, _gib(here.peak)))
-    names = ("step", "tokens/s", "tokens/s per device", "TFLOP/s per device", "MFU", "memory, fullest device")
+        rated = here.tflops["exact"] / forecast.scale
+        cells.insert(0, _figures(measured, forecast.seconds, rate, rated, peak, _gib(here.peak), forecast.watts))
+    names = (
+        "step", "tokens/s", "tokens/s per device", "TFLOP/s per device", "MFU", "memory, fullest device", "power of this node's devices",
+        "their energy in a step",
+    )  # fmt: skip
     rows = [row for row in zip(names, *cells, strict=True) if row[-1]]
     table = grid(("", "predicted", "measured") if forecast else ("", "measured"), rows)
     return Section("predicted and measured" if forecast else "measured", table, tuple(_about(measured, forecast)))
 
 
-def _figures(measured: Measured, seconds: float, rate: float, tflops: float, mfu: float, memory: str) -> tuple[str, ...]:
+def _figures(
+    measured: Measured, seconds: float, rate: float, tflops: float, mfu: float, memory: str, watts: float | None
+) -> tuple[str, ...]:
     each = rate / measured.settings.layout.devices
-    return _time(seconds), f"{rate:,.0f}", f"{each:,.0f}", f"{tflops:.4g}", _share(mfu), memory
+    power = (f"{watts:,.0f} W", f"{watts * seconds:,.4g} J") if watts else ("", "")
+    return _time(seconds), f"{rate:,.0f}", f"{each:,.0f}", f"{tflops:.4g}", _share(mfu), memory, *power
 
 
 def _about(measured: Measured, forecast: Forecast | None) -> list[str]:

@@ -14,8 +14,7 @@ class Section:
     title: str
     table: Table[Any] | None = None
     lines: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
-    """Commands to try next."""
+    commands: tuple[str, ...] = ()  # commands to try next
 
 
 def as_text(sections: Sequence[Section]) -> str:

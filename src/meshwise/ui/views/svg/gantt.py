@@ -12,18 +12,15 @@ from meshwise.plan.train.timeline import COMPUTED, INNER_PARTS, STREAMS, Timelin
 from meshwise.ui.views.svg.drawing import GRID, INK, document
 
 WIDTH, LEFT, RIGHT, TOP = 1100, 70, 16, 66
-BREAK_PIXELS = 26
-"""Pixels between the two ends of a step whose middle is left out."""
+BREAK_PIXELS = 26  # pixels between the two ends of a step whose middle is left out
 MAX_MICRO_BATCHES_DRAWN = 26
 """The middle is left out if there are more micro-batches than this, not counting those that fill the pipeline."""
 TONES = ("#8ec9f0", "#7fc29b", "#f2c14e")
 """Colours of forward, backward and weight-gradient passes."""
 WAITS = {"tp": "#cc79a7", "cp": "#7a3db8", "ep": "#b00020", "p2p": "#5b5b5b"}
 CLOSING = {"dp": "#d55e00", "offload": "#7a3db8", "optimizer": "#8a6d00", "fixed": "#9a9a9a"}
-MIN_BOX_PIXELS = 0.2
-"""Pixels below which a box is not visible."""
-DIGIT_PIXELS = 6.5
-"""Width of a digit in pixels."""
+MIN_BOX_PIXELS = 0.2  # pixels below which a box is not visible
+DIGIT_PIXELS = 6.5  # width of a digit in pixels
 
 
 @dataclass(frozen=True)

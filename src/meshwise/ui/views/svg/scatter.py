@@ -12,8 +12,7 @@ from meshwise.runs.train.case import Case
 from meshwise.ui.views.svg.drawing import COLOURS, GRID, INK, document
 
 WIDTH, HEIGHT = 720, 540
-LEFT, RIGHT, TOP, BOTTOM = 74, 184, 64, 56
-"""Room for the labels of the axes, the legend, and the title."""
+LEFT, RIGHT, TOP, BOTTOM = 74, 184, 64, 56  # room for the labels of the axes, the legend, and the title
 BAND_SHARE = 0.10
 STEPS = (
     (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7), tuple(n / 5 for n in range(5, 50)),
@@ -40,8 +39,7 @@ def scatter(validation: TrainValidation) -> str:
 class Dot(NamedTuple):
     measured: float
     predicted: float
-    near: bool
-    """Whether it is within a factor of 2 of the best run of its group."""
+    near: bool  # whether it is within a factor of 2 of the best run of its group
 
 
 class Scale:

@@ -2,7 +2,7 @@
 
 page.py       what every page has: a form, an answer, and its records
 pick.py       models to run on a machine
-plan.py       layouts to train a model
+plan.py       layouts to train a model, or to fine-tune it
 serve.py      layouts to serve a model
 replay.py     timed traffic through a deployment
 whatif.py     one question at many points
@@ -10,13 +10,14 @@ mesh.py       which device holds what
 timeline.py   the step, operation by operation
 count.py      parameters, FLOPs and bytes
 accuracy.py   predictions against measurements; scores.py: what accuracy and audit show of a score
-audit.py      reported results, checked
+audit.py      reported results, checked; check.py: a launch file
+diff.py       two saved plans side by side
 runs.py       runs, live and finished, and results of bench
 """
 
-from meshwise.ui.web.pages import accuracy, audit, count, mesh, pick, plan, replay, runs, serve, timeline, whatif
+from meshwise.ui.web.pages import accuracy, audit, check, count, diff, mesh, pick, plan, replay, runs, serve, timeline, whatif
 
 PAGES = (
-    pick.PAGE, plan.PAGE, serve.PAGE, replay.PAGE, whatif.PAGE, mesh.PAGE, timeline.PAGE, count.PAGE, accuracy.PAGE, audit.PAGE,
-    runs.PAGE,
+    pick.PAGE, plan.PAGE, plan.TUNING_PAGE, serve.PAGE, replay.PAGE, whatif.PAGE, diff.PAGE, check.PAGE, audit.PAGE, mesh.PAGE,
+    timeline.PAGE, count.PAGE, accuracy.PAGE, runs.PAGE,
 )  # fmt: skip

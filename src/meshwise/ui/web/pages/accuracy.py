@@ -7,7 +7,7 @@ from meshwise.calibrate.result import Validation
 from meshwise.errors import UserError, nearest, quoted
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.pages import scores
+from meshwise.ui.web.pages import audit, scores
 from meshwise.ui.web.pages.page import Page, Reply, Site
 
 OTHER_PARAMETERS = ("table", "axis")
@@ -32,7 +32,8 @@ def answer(site: Site, query: Pairs) -> Reply | None:
     validation = validation_of(site, query)
     shown = scores.values(validation, asking.one(query, "axis"))
     links = {axis: asking.changed(query, axis=axis) for axis in shown["axes"]}
-    return Reply({"tables": tables(), "score": shown, "links": links}, validation.score, validation.rows(), validation.table)
+    values = {"tables": tables(), "score": shown, "links": links, "upload": audit.PAGE.upload}
+    return Reply(values, validation.score, validation.rows(), validation.table)
 
 
 def score(site: Site, query: Pairs) -> Reply:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from meshwise import api
@@ -14,19 +13,12 @@ from meshwise.ui.views import audit as views
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import scores
-from meshwise.ui.web.pages.page import Example, Page, Reply, Site
+from meshwise.ui.web.pages.page import Page, Reply, Site, Upload, examples_of
 
-FILE = "file"
-"""The parameter that chooses one of the files named on the command line."""
+FILE = "file"  # the parameter that chooses one of the files named on the command line
 TABLES = (".csv", ".jsonl")
-MAX_RUNS = 200
-"""Runs in the table, at most; .json has all."""
-EXAMPLES = (
-    Example("A claim that cannot be", "124M parameters, 7.5 s per step, 40% MFU",
-            "params=124M&seq=128&batch=16%2Fgpu&on=8xh100-sxm&step=7.5s&mfu=40%25"),
-    Example("Llama 3 70B on 64 H100s", "is 4.1 s per step normal?",
-            "model=llama-3-70b&seq=8k&batch=128&on=8x8xh100-sxm&step=12s&tp=8&pp=4&mbs=1"),
-)  # fmt: skip
+MAX_RUNS = 200  # runs in the table, at most; .json has all
+EXAMPLES = examples_of("audit")
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
@@ -44,21 +36,11 @@ def answer(site: Site, query: Pairs) -> Reply | None:
     return checked([], figures, site) if figures else None
 
 
-def uploaded(site: Site, name: str, content: bytes, query: Pairs) -> Reply:
-    """Audit the content of an uploaded file. It lies on disk only while it is read, in a folder of its own."""
+def uploaded(site: Site, paths: list[Path], query: Pairs) -> Reply:
+    """Audit uploaded files with the figures of the query."""
     ask = asking.question(AuditAsk, query, site.named.models)
     figures = {key: value for key, value in vars(ask).items() if value not in ("", 0, 0.0, None)}
-    with TemporaryDirectory(prefix="meshwise-") as folder:
-        path = Path(folder, safe_name(name))
-        path.write_bytes(content)
-        return checked([path], figures, site)
-
-
-def safe_name(name: str) -> str:
-    """Return the last part of a file's name, without characters that mean something to a file system."""
-    last = name.replace("\\", "/").rpartition("/")[2]
-    kept = "".join(c for c in last if c.isalnum() or c in "._- ")[-80:].lstrip(". ")
-    return kept or "upload.log"
+    return checked(paths, figures, site)
 
 
 def checked(paths: Sequence[Path], figures: dict[str, Any], site: Site) -> Reply:
@@ -80,8 +62,7 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
     rows = audit.rows()
     trained, served = views.kinds(rows)
     return {
-        "verdict": audit.verdict,
-        "files": audit.files,
+        "verdict": audit.verdict, "files": audit.files, "notes": audit.notes, "unscored": unscored,
         "findings": [
             {
                 "certainty": finding.certainty, "message": finding.message, "arithmetic": finding.arithmetic,
@@ -91,14 +72,17 @@ def values(audit: Audit, scored: Sequence[Validation] = (), unscored: Sequence[s
         ],
         "tables": [views.runs_table(trained[:MAX_RUNS], views.TRAINED), views.runs_table(served[:MAX_RUNS], views.SERVED)],
         "more": max(0, len(trained) - MAX_RUNS) + max(0, len(served) - MAX_RUNS),
-        "notes": audit.notes,
         "suggestions": [suggestion.message for suggestion in audit.predictions.suggestions],
         "scores": [scores.values(each, "devices") for each in scored],
-        "unscored": unscored,
     }  # fmt: skip
 
 
 PAGE = Page(
     name="audit", title="Audit", about="Check reported results: a log, a table, or figures that somebody states",
-    template="audit.html", answer=answer, form=lambda query: asking.groups(AuditAsk, query), examples=EXAMPLES, uploads=True,
+    template="audit.html", answer=answer, form=lambda query: asking.groups(AuditAsk, query), examples=EXAMPLES,
+    upload=Upload(
+        "Your own log or table",
+        "Logs of Megatron, torchtitan, nanotron, DeepSpeed, HF Trainer, vLLM and llama-bench; CSV, JSONL, Markdown",
+        "Check it", uploaded,
+    ),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import toggled
 from meshwise.ui.web.drawing import Bar, Layouts, Row
-from meshwise.ui.web.pages.page import Launch, Site
+from meshwise.ui.web.pages.page import Launch, Reply, Site
 
 Made = TypeVar("Made", bound=Plan[Any, Any])
 Chosen = TypeVar("Chosen")
@@ -28,6 +28,12 @@ def plan_of(site: Site, query: Pairs, ask: type[Ask], made: type[Made], plan: Ca
     if isinstance(saved, made) and saved.ask == asked:
         return saved
     return site.kept.get((ask.verb, asked), lambda: plan(**vars(asked)))
+
+
+def believe(site: Site, plan: TrainPlan | ServePlan) -> Reply:
+    """Return what the figures of a plan rest on, which a page asks for after its answer."""
+    lines = site.kept.get(("believe", plan.ask), plan.believe)
+    return Reply({"reasons": lines}, lines, [{"line": line} for line in lines])
 
 
 def table(

@@ -10,11 +10,9 @@ from meshwise.plan.fields import COUNT, LENGTH, SHARE, TEXT, Ask, asked, questio
 from meshwise.ui.views import count as views
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.pages.page import Example, Page, Reply, Site, missing_fields
+from meshwise.ui.web.pages.page import Page, Reply, Site, examples_of, missing_fields
 
-MAX_MODELS = 6
-"""Models side by side, at most."""
-CLUSTER = "Training on a cluster, without a search"
+MAX_MODELS = 6  # models side by side, at most
 
 
 @question
@@ -23,16 +21,12 @@ class CountAsk(Ask):
 
     verb: ClassVar[str] = "count"
 
-    model: str = asked(
-        default="", converter=TEXT, help="One or more presets, separated by commas.", complete="models", kw_only=False
-    )
-    seq: int = asked(default=0, converter=LENGTH, help="Sequence length.", shown="4k, or the context if shorter")
-    tokens: float = asked(default="15T", converter=COUNT, help="Tokens to train on.")
-    on: str = asked(
-        default="", converter=TEXT, help="Cluster: adds days and bytes per device.", complete="clusters", group=CLUSTER
-    )
-    batch: str = asked(default="", converter=TEXT, help="Sequences (1024) or tokens (4M).", group=CLUSTER)
-    mfu: float = asked(default="40%", converter=SHARE, help="Assumed MFU.", group=CLUSTER)
+    model: str = asked(default="", converter=TEXT, kw_only=False)
+    seq: int = asked(default=0, converter=LENGTH)
+    tokens: float = asked(default="15T", converter=COUNT)
+    on: str = asked(default="", converter=TEXT)
+    batch: str = asked(default="", converter=TEXT)
+    mfu: float = asked(default="40%", converter=SHARE)
 
     @property
     def models(self) -> list[str]:
@@ -75,10 +69,5 @@ def values(counts: Sequence[Count], ask: CountAsk) -> dict[str, Any]:
 PAGE = Page(
     name="count", title="Count", about="Parameters, FLOPs, caches and bytes of models", template="count.html", answer=answer,
     form=lambda query: asking.groups(CountAsk, query), missing=missing_fields({"model": "a model"}),
-    examples=(
-        Example("Llama 3 70B", "parameters by part, FLOPs, caches", "model=llama-3-70b"),
-        Example("Three models side by side", "dense, mixture of experts, MLA", "model=llama-3-70b%2C+deepseek-v3%2C+bloom-176b"),
-        Example("Llama 3 70B on a TPU pod", "its training budget, in one's head",
-                "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M"),
-    ),
+    examples=examples_of("count"),
 )  # fmt: skip

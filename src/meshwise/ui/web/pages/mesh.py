@@ -13,8 +13,7 @@ from meshwise.ui.web.pages import choices, plan
 from meshwise.ui.web.pages.page import Page, Reply, Site, missing_fields
 
 OTHER_PARAMETERS = (*choices.OTHER_PARAMETERS, "row", "from")
-MAX_DEVICES_DRAWN = 4096
-"""Devices that are drawn at once."""
+MAX_DEVICES_DRAWN = 4096  # devices that are drawn at once
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:

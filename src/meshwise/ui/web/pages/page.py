@@ -1,9 +1,13 @@
 """Pages and answers: a Page has a name, a form and an answer to a query; a Reply has values of a template, JSON, and rows of CSV."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from meshwise.catalogue.files import BUILT_IN
 from meshwise.plan.serve.plan import ServePlan
 from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.web.answers import Kept
@@ -28,6 +32,16 @@ class Example:
     query: str
 
 
+@cache
+def _examples() -> dict[str, list[dict[str, str]]]:
+    return tomllib.loads((BUILT_IN / "page_examples.toml").read_text(encoding="utf-8"))
+
+
+def examples_of(page: str) -> tuple[Example, ...]:
+    """Return the questions to start from on a page."""
+    return tuple(Example(**example) for example in _examples()[page])
+
+
 @dataclass(frozen=True)
 class Reply:
     """An answer: values for the page's template, and the same as JSON and as rows."""
@@ -36,6 +50,18 @@ class Reply:
     data: Any = None
     rows: Sequence[Mapping[str, Any]] = ()
     title: str = ""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The files that a page takes: what the form says about them, how many there are, and what reads them."""
+
+    title: str
+    about: str
+    button: str
+    read: Callable[[Site, list[Path], Pairs], Reply]
+    files: int = 1
+    pasted: bool = False  # whether the text may be pasted instead
 
 
 @dataclass(frozen=True)
@@ -52,10 +78,8 @@ class Page:
     examples: tuple[Example, ...] = ()
     planned: "Callable[[Site, Pairs], TrainPlan | ServePlan] | None" = None
     """Returns the plan behind the answer, which can be saved as plan.json and as a report."""
-    uploads: bool = False
-    """Whether it takes a file."""
-    live: bool = False
-    """Whether its answers change while the program runs, so that none is kept."""
+    upload: "Upload | None" = None  # what it reads from files, where it takes some
+    live: bool = False  # whether its answers change while the program runs, so that none is kept
 
     @property
     def reported(self) -> bool:
@@ -87,8 +111,7 @@ class Launch:
     title: str
     text: str
     about: str = ""
-    file: str = ""
-    """The name to save it under; '' for commands."""
+    file: str = ""  # the name to save it under; '' for commands
 
 
 @dataclass(frozen=True)
@@ -97,8 +120,7 @@ class Dropped:
 
     name: str
     value: str
-    share: float
-    """Percent of the largest, for its bar."""
+    share: float  # percent of the largest, for its bar
 
 
 def missing_fields(required: Mapping[str, str]) -> Callable[[Pairs], list[str]]:

@@ -9,10 +9,9 @@ from meshwise.plan.pick.machines import Machines
 from meshwise.ui.views import pick as views
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
-from meshwise.ui.web.pages.page import Example, Launch, Page, Reply, Site
+from meshwise.ui.web.pages.page import Launch, Page, Reply, Site, examples_of
 
-COMMANDS = 3
-"""Models whose commands the page shows."""
+COMMANDS = 3  # models whose commands the page shows
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
@@ -52,9 +51,5 @@ def missing(query: Pairs) -> list[str]:
 PAGE = Page(
     name="pick", title="Pick", about="Which open model to run on a machine", template="pick.html", answer=answer,
     form=lambda query: asking.groups(PickAsk, query), missing=missing,
-    examples=(
-        Example("One RTX 3090, to chat", "8k of context, 10 tokens/s", "on=1xrtx3090"),
-        Example("A Mac with 64 GB, to write code", "32k of context", "on=m4-max%3A64GB&purpose=code"),
-        Example("$2,000 to buy", "the best models that the cards run", "buy=2000"),
-    ),
+    examples=examples_of("pick"),
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """The page Plan: a form of TrainAsk, the table of layouts, bars of time and memory, a comparison of two rows, and how to start one."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwise import api, units
@@ -14,21 +15,14 @@ from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import Comparison, compare_trained, selected
 from meshwise.ui.web.pages import choices
-from meshwise.ui.web.pages.page import Badge, Example, Launch, Page, Reply, Site, Tile, calibrated, dropped, missing_fields
+from meshwise.ui.web.pages.page import Badge, Launch, Page, Reply, Site, Tile, calibrated, dropped, examples_of, missing_fields
 from meshwise.units import GIB
 
 REQUIRED_FIELDS = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}
-EXAMPLES = (
-    Example("BLOOM on Jean Zay", "176B parameters on 384 A100s, as it was trained",
-            "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&framework=megatron-deepspeed&tokens=366B"),
-    Example("Llama 3 70B on 512 H100s", "15T tokens in batches of 4M", "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T"),
-    Example("Llama 3 8B on one node", "8 H100s, with FSDP", "model=llama-3-8b&on=8xh100-sxm&batch=512&framework=torchtitan"),
-    Example("Llama 3 70B on a TPU pod", "v5p, 16 x 20 x 28 chips", "model=llama-3-70b&on=tpu-v5p%3A16x20x28&batch=4M&tokens=15T"),
-)  # fmt: skip
+EXAMPLES = examples_of("plan")
 
 
-PROGRAMS = {"fsdp": "accelerate", "ddp": "accelerate"}
-"""Programs that write the launch files of frameworks of another name."""
+PROGRAMS = {"fsdp": "accelerate", "ddp": "accelerate"}  # programs that write the launch files of frameworks of another name
 TUNERS = {"trl": "trainer", "accelerate": "trainer", "fsdp": "trainer", "ddp": "trainer", "deepspeed": "trainer"}
 """The same for plans with adapters."""
 
@@ -65,6 +59,7 @@ def values(plan: TrainPlan, query: Pairs) -> dict[str, Any]:
             "what-if": f"/what-if?{asking.changed(query, a='', b='', sort='')}",
         },
         "why": f"/plan/why?{asking.changed(query, sort='', a='', b='')}", "reasons": (),
+        "believe": f"/plan/believe?{asking.changed(query, sort='', a='', b='')}",
     }  # fmt: skip
 
 
@@ -74,6 +69,10 @@ def why(site: Site, query: Pairs) -> Reply:
     explained = site.kept.get(("why", plan.ask), lambda: api.explain(plan))
     rows: list[Mapping[str, Any]] = [{"reason": line} for line in explained.reasons]
     return Reply({"reasons": explained.reasons}, explained.to_json(), rows)
+
+
+def believe(site: Site, query: Pairs) -> Reply:
+    return choices.believe(site, plan_of(site, query))
 
 
 def badges(plan: TrainPlan) -> list[Badge]:
@@ -97,13 +96,11 @@ def tiles(plan: TrainPlan, c: Choice) -> list[Tile]:
         Tile("memory", f"{c.peak / GIB:.1f} GiB", f"of {c.capacity / GIB:.0f}, 90% below {c.peak_high / GIB:.0f}"),
     ]
     if c.total_days is not None:
-        ideal = f"{c.days:,.1f} without failures" if c.days and c.wall_days else "without failures"
-        shown.append(Tile("training", f"{c.total_days:,.1f} days", ideal))
-    if c.total_dollars is not None:
-        rate = plan.cluster["dollars_per_hour"]
-        shown.append(Tile("cost", views.money(c), f"at ${rate:,.2f} per device-hour" if rate is not None else ""))
-    if c.mwh:
-        shown.append(Tile("energy", f"{c.mwh:,.0f} MWh", "at the devices' rated power"))
+        titles = {"cost": "cost", **dict.fromkeys(dict(views.TIMES), "training"), **dict.fromkeys(dict(views.ENERGIES), "energy")}
+        for column in views.total_columns(plan.best):
+            unit = "" if column.title == "cost" else f" {column.title}"
+            interval = column.cell(c).partition("(")[2].rstrip(")").replace("-", " to ")
+            shown.append(Tile(titles[column.title], f"{(column.short or column.cell)(c)}{unit}", f"90%: {interval}"))
     return shown
 
 
@@ -112,25 +109,18 @@ def time_bar(c: Choice, full: float, label: str) -> drawing.Bar:
 
 
 def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:
-    total = f"{c.peak / GIB:.1f} of {c.capacity / GIB:.0f} GiB"
-    return drawing.bar("tm", c.memory, c.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total, kind)
+    return _bytes_bar(c, c.memory, label, f"{c.peak / GIB:.1f} of {c.capacity / GIB:.0f} GiB", kind)
 
 
 def moment_bars(c: Choice, kind: object) -> list[drawing.Bar]:
     """Return a bar of the memory at each moment of a step, with the peak named."""
     labels = {name: f"{words}{', the peak' * (name == c.peak_moment)}" for name, words in views.MOMENT_WORDS.items()}
-    return [
-        drawing.bar(
-            "tm",
-            sizes,
-            c.capacity,
-            lambda value: f"{value / GIB:.2f} GiB",
-            labels[name],
-            f"{sum(sizes.values()) / GIB:.2f} GiB",
-            kind,
-        )
-        for name, sizes in c.moments.items()
-    ]
+    totals = {name: f"{sum(sizes.values()) / GIB:.2f} GiB" for name, sizes in c.moments.items()}
+    return [_bytes_bar(c, sizes, labels[name], totals[name], kind) for name, sizes in c.moments.items()]
+
+
+def _bytes_bar(c: Choice, sizes: dict[str, float], label: str, total: str, kind: object) -> drawing.Bar:
+    return drawing.bar("tm", sizes, c.capacity, lambda value: f"{value / GIB:.2f} GiB", label, total, kind)
 
 
 def table(plan: TrainPlan, query: Pairs) -> drawing.Layouts:
@@ -169,4 +159,33 @@ PAGE = Page(
     name="plan", title="Plan", about="The fastest layouts to train a model on a cluster", template="answer.html",
     answer=answer, form=lambda query: asking.groups(TrainAsk, query), missing=missing_fields(REQUIRED_FIELDS), examples=EXAMPLES,
     planned=plan_of,
+)  # fmt: skip
+
+
+TUNED = {"finetune": "lora:16", "batch": "8"}
+"""What a question about fine-tuning leaves out most often: a usual adapter, and the batch of published recipes on one card. A choice."""
+TUNED_FIRST = ("model", "on", "finetune", "base", "objective", "tokens", "batch", "seq")
+"""Inputs that come first on the page Fine-tune."""
+
+
+def tuned(query: Pairs) -> Pairs:
+    """Return a query with a method of fine-tuning and a batch."""
+    given = {name for name, value in query if value.strip()}
+    return [*query, *((name, value) for name, value in TUNED.items() if name not in given)]
+
+
+def tuning_form(query: Pairs) -> list[asking.Group]:
+    """Return the form of a plan with the method of fine-tuning among its first inputs."""
+    groups = asking.groups(TrainAsk, query, examples=TUNED)
+    by_name = {one.name: one for group in groups for one in group.inputs}
+    left = [replace(group, inputs=tuple(one for one in group.inputs if one.name not in TUNED_FIRST)) for group in groups]
+    first = asking.Group("", tuple(by_name[name] for name in TUNED_FIRST))
+    return [first, *(replace(group, title=group.title or "More") for group in left if group.inputs)]
+
+
+TUNING_PAGE = Page(
+    name="finetune", title="Fine-tune", about="Fine-tune a model on your cards: what fits, how long it takes, what it costs",
+    template="answer.html", answer=lambda site, query: answer(site, tuned(query)), form=tuning_form,
+    missing=missing_fields({"model": "a model", "on": "the devices (on)"}), planned=lambda site, query: plan_of(site, tuned(query)),
+    examples=examples_of("finetune"),
 )  # fmt: skip

@@ -5,50 +5,21 @@ from typing import Any
 from markupsafe import Markup
 
 from meshwise import api
-from meshwise.catalogue import files
-from meshwise.errors import UserError, quoted
 from meshwise.replay.answer import Replayed
 from meshwise.replay.ask import ReplayAsk
-from meshwise.replay.traces.trace import SUFFIX
 from meshwise.ui.views import replay as views
 from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Group, Pairs
-from meshwise.ui.web.pages.page import Badge, Example, Page, Reply, Site, Tile
+from meshwise.ui.web.pages.page import Badge, Page, Reply, Site, Tile, examples_of
 
-MAX_PAGE_REQUESTS = 50_000
-"""Requests that a page replays, at most; the command line takes 20 million."""
 HIDDEN = (
-    "users",
-    "prompt",
-    "output",
-    "prompt_spread",
-    "output_spread",
-    "depth",
-    "measured",
-    "measured_of",
-    "top",
-    "cheapest",
-    "by",
-)
-EXAMPLES = (
-    Example("An hour of conversations on four H200s", "Mooncake's trace, a router that knows prefixes",
-            "model=llama-3.1-8b%3Afp8&on=4xh200&trace=mooncake-conversation&fix=cards%3D1&router=prefix&ttft=1s%40p95"),
-    Example("Bursts of code completion", "Azure's trace, copies by their queue",
-            "model=llama-3.1-8b%3Afp8&on=1xh100-sxm&trace=azure-code-2023&autoscale=queue%3A4&copies=1..6&ttft=1s%40p95"),
-    Example("Agents that call tools", "made traffic with growing contexts",
-            "model=llama-3.1-8b%3Afp8&on=1xh200&make=agent&rate=1%2Fs&hours=1&ttft=1s%40p95"),
+    "users", "prompt", "output", "prompt_spread", "output_spread", "depth", "measured", "measured_of", "top", "cheapest", "by",
 )  # fmt: skip
+EXAMPLES = examples_of("replay")
 
 
 def answer(site: Site, query: Pairs) -> Reply | None:
-    ask = asking.question(ReplayAsk, query, site.named.models)
-    known = files.files("traces", SUFFIX)
-    if ask.trace and ask.trace not in known:
-        raise UserError(f"--trace {quoted(ask.trace)}: the page reads no files; it has {', '.join(known)}, and --make")
-    if ask.cheapest:
-        raise UserError("--cheapest replays a trace many times: use the command line")
-    if ask.rate * ask.hours * 3600 * ask.scale_users > MAX_PAGE_REQUESTS or (ask.trace and ask.scale_users > 4):
-        raise UserError(f"a page replays at most {MAX_PAGE_REQUESTS:,} requests; the command line takes more")
+    ask = asking.replayed(query, site.named.models)
     given = {name: value for name, value in vars(ask).items() if name not in ("model", "trace")}
     result = site.kept.get(("replay", ask), lambda: api.replay(ask.model, trace=ask.trace, **given))
     return Reply(values(result), result.to_json(), result.rows(), f"{result.trace.name} on {ask.on}")
@@ -95,7 +66,7 @@ def tiles(result: Replayed) -> list[Tile]:
     shown += [
         Tile("queue", f"{f.waiting:.2g}", f"requests on average, {f.most_waiting:.3g} at worst"),
         Tile("copies", f"{f.copies:.3g}", f"on average, busy {views.share(f.busy)}"),
-        Tile("device-hours", f"{f.device_hours:,.2f}", f"at most {f.kwh:,.2f} kWh" if f.kwh is not None else ""),
+        Tile("device-hours", f"{f.device_hours:,.2f}", f"{f.kwh:,.3g} kWh" if f.kwh is not None else ""),
     ]
     if f.dollars is not None:
         shown.append(Tile("cost", f"${f.dollars:,.2f}", "at the list price, or --price"))

@@ -17,12 +17,9 @@ from meshwise.ui.web.pages.page import Page, Reply, Site
 from meshwise.units import GIB
 
 Figures = dict[str, float | None]
-MAX_RUNS_DRAWN = 6
-"""Runs whose curves are drawn at once."""
-POLL_SECONDS = 0.5
-"""Seconds between two looks at the file of steps."""
-LOOKS_PER_HEARTBEAT = 30
-"""Looks without news after which a comment keeps the connection open."""
+MAX_RUNS_DRAWN = 6  # runs whose curves are drawn at once
+POLL_SECONDS = 0.5  # seconds between two looks at the file of steps
+LOOKS_PER_HEARTBEAT = 30  # looks without news after which a comment keeps the connection open
 CHARTS = (
     ("loss", "loss", ""), ("tokens_per_second", "tokens/s", "tokens_per_second"), ("mfu", "MFU, %", "mfu"),
     ("memory", "GiB on the fullest device", "memory"),

@@ -16,22 +16,12 @@ from meshwise.ui.web import asking, drawing
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import compare_served, selected
 from meshwise.ui.web.pages import choices
-from meshwise.ui.web.pages.page import Badge, Example, Launch, Page, Reply, Site, Tile, calibrated, dropped, missing_fields
+from meshwise.ui.web.pages.page import Badge, Launch, Page, Reply, Site, Tile, calibrated, dropped, examples_of, missing_fields
 from meshwise.units import GIB
 
 REQUIRED_FIELDS = {"model": "a model", "on": "devices (on)"}
-REQUIRED_TO_FIND_CHEAPEST = {"model": "a model"}
-"""Fields that are required where the devices are searched."""
-EXAMPLES = (
-    Example("Llama 3.3 70B on four cards", "Q4_K_M on 4 x RTX 4060 Ti, 16k of context",
-            "model=llama-3.3-70b%3Aq4_k_m&on=4xrtx4060ti-16gb&context=16k"),
-    Example("Llama 3.3 70B for 64 users", "8 H100s, first token within 2 s for 95%",
-            "model=llama-3.3-70b&on=8xh100-sxm&users=64&ttft=2s%40p95"),
-    Example("The cheapest devices for 12 requests/s", "Llama 3.1 8B in fp8, 40 ms a token",
-            "model=llama-3.1-8b%3Afp8&rate=12%2Fs&ttft=1s&tpot=40ms&cheapest=1"),
-    Example("Llama 3.1 8B on one RTX 4090", "Q8_0, 32k of context", "model=llama-3.1-8b%3Aq8_0&on=1xrtx4090&context=32k"),
-    Example("Two hosts over 10 Gbit/s", "Q4_K_M on 2 x (2 x RTX 3090)", "model=llama-3.3-70b%3Aq4_k_m&on=2x(2xrtx3090)%4010Gbps"),
-)  # fmt: skip
+REQUIRED_TO_FIND_CHEAPEST = {"model": "a model"}  # fields that are required where the devices are searched
+EXAMPLES = examples_of("serve")
 
 
 def plan_of(site: Site, query: Pairs) -> ServePlan:
@@ -45,6 +35,10 @@ def answer(site: Site, query: Pairs) -> Reply | None:
         return Reply(cheapest_values(points), points.to_json(), points.rows(), f"{ask.model}: the cheapest devices")
     plan = plan_of(site, query)
     return Reply(values(plan, query), plan.to_json(), plan.rows(), f"{plan.ask.model} on {plan.ask.on}")
+
+
+def believe(site: Site, query: Pairs) -> Reply:
+    return choices.believe(site, plan_of(site, query))
 
 
 def cheapest_values(points: ServePoints) -> dict[str, Any]:
@@ -89,6 +83,7 @@ def values(plan: ServePlan, query: Pairs) -> dict[str, Any]:
         "command": plan.command,
         "links": {"what-if": f"/what-if?{asking.changed([('of', 'serve'), *query], a='', b='', sort='')}"},
         "why": "",
+        "believe": f"/serve/believe?{asking.changed(query, sort='', a='', b='')}",
         "reasons": plan.reasons,
     }
 

@@ -15,10 +15,8 @@ from meshwise.ui.web.pages import choices, plan
 from meshwise.ui.web.pages.page import Page, Reply, Site, Tile, missing_fields
 
 OTHER_PARAMETERS = (*choices.OTHER_PARAMETERS, "row")
-MAX_OPERATIONS_DRAWN = 50_000
-"""Operations that a browser draws; of more, the picture shows the beginning and the end."""
-SECONDS_DECIMALS = 6
-"""Decimals of seconds: microseconds."""
+MAX_OPERATIONS_DRAWN = 50_000  # operations that a browser draws; of more, the picture shows the beginning and the end
+SECONDS_DECIMALS = 6  # decimals of seconds: microseconds
 
 
 def timeline_of(site: Site, query: Pairs) -> tuple[Timeline, Any, int]:

@@ -1,5 +1,4 @@
-"""The page What-if: one question at many points. Sliders move the question; curves follow one axis, a heat map two; and the front of
-serving, speed of each request against throughput."""
+"""The page What-if: one question at many points."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,28 +12,25 @@ from meshwise.plan.axes import SERVE_AXES, TRAIN_AXES
 from meshwise.plan.fields import PRICE
 from meshwise.plan.serve import lookup as serve_lookup
 from meshwise.plan.serve.choice import ServeChoice
+from meshwise.plan.serve.words import target_words
 from meshwise.plan.train import lookup as train_lookup
 from meshwise.plan.train.choice import Choice
 from meshwise.plan.vary import Axis, Points, Value
+from meshwise.ui.views.plan import name_cell
 from meshwise.ui.views.tables import Table, grid
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.pages import plan as planned
 from meshwise.ui.web.pages import serve as served
-from meshwise.ui.web.pages.page import Example, Page, Reply, Site
+from meshwise.ui.web.pages.page import Page, Reply, Site, examples_of
 from meshwise.units import GIB
 
-SERVING = "serve"
-"""The value of `of` for a serving question."""
-SLIDER_PREFIX = "at."
-"""Prefix of the parameters of sliders: at.nodes=64."""
+SERVING = "serve"  # the value of `of` for a serving question
+SLIDER_PREFIX = "at."  # prefix of the parameters of sliders: at.nodes=64
 OTHER_PARAMETERS = ("of", "x", "y", "show")
-STEPS = (-3, -2, -1, 0, 1, 2, 3)
-"""Positions of a slider, in doublings of the question's own value."""
-HEAT_MAP_STEPS = STEPS[1:-1]
-"""Values of each axis of a heat map."""
-HIDDEN = ("top", "measured", "measured_of", "cheapest")
-"""Fields of a question that only a single plan has."""
+STEPS = (-3, -2, -1, 0, 1, 2, 3)  # positions of a slider, in doublings of the question's own value
+HEAT_MAP_STEPS = STEPS[1:-1]  # values of each axis of a heat map
+HIDDEN = ("top", "measured", "measured_of", "cheapest")  # fields of a question that only a single plan has
 AnyAsk = TrainAsk | ServeAsk
 
 
@@ -90,12 +86,8 @@ TITLES = {
 }  # fmt: skip
 
 
-def _read_price(text: str, ask: Any) -> float:
-    return PRICE(text)
-
-
 PRICE_AXIS: Axis[Any] = Axis(
-    "price", "$1/h..$8/h", _read_price, lambda value, ask: units.exactly(float(value), "dollars/s"),
+    "price", "$1/h..$8/h", lambda text, ask: PRICE(text), lambda value, ask: units.exactly(float(value), "dollars/s"),
     lambda ask, value: replace(ask, price=float(value)), whole=False,
 )  # fmt: skip
 """A price changes no layout, so it is no axis of --vary, but a slider of the page."""
@@ -204,22 +196,16 @@ def answer(site: Site, query: Pairs) -> Reply | None:
     if chosen not in [metric.name for metric in shown]:
         raise UserError(f"show {quoted(chosen)}: expected one of {', '.join(metric.name for metric in shown)}")
     values = {
-        "title": f"{moved.model} on {moved.on}",
-        "serving": base.verb == "serve",
-        "axes": [name for name in axes_of(base.verb) if name != "price"],
-        "names": names,
-        "sliders": sliders(base, moved),
-        "metrics": shown,
-        "chosen": next(metric for metric in shown if metric.name == chosen),
-        "chart": chart(points, shown, chosen, moved),
-        "table": table(points, shown),
+        "title": f"{moved.model} on {moved.on}", "serving": base.verb == "serve",
+        "axes": [name for name in axes_of(base.verb) if name != "price"], "names": names, "sliders": sliders(base, moved),
+        "metrics": shown, "chosen": next(metric for metric in shown if metric.name == chosen),
+        "chart": chart(points, shown, chosen, moved), "table": table(points, shown),
         "reasons": [f"{' '.join(point.labels)}: {point.why}" for point in points if getattr(point, "why", "")],
-        "lessons": getattr(points, "lessons", []),
-        "command": points.command,
+        "lessons": getattr(points, "lessons", []), "command": points.command,
         "front": f"/what-if/front?{asking.changed(query, x='', y='', show='')}" if base.verb == "serve" else "",
         "question": f"/{base.verb}?{asking.changed(asking.query_of(moved))}",
         "reset": asking.changed([(name, value) for name, value in query if not name.startswith(SLIDER_PREFIX)]),
-    }
+    }  # fmt: skip
     return Reply(values, points.to_json(), points.rows(), f"What if: {moved.model} on {moved.on}")
 
 
@@ -234,7 +220,7 @@ def chart(points: Points[Any, Any], metrics: Sequence[Metric], chosen: str, ask:
         {
             "labels": list(point.labels),
             "values": [point.values[name] for name in points.axes],
-            "layout": point.choice.name if point.choice else point.refusal,
+            "layout": _named(point),
             "fits": point.choice is not None,
             **{metric.name: _of(metric, point.choice) for metric in metrics},
         }
@@ -249,11 +235,31 @@ def chart(points: Points[Any, Any], metrics: Sequence[Metric], chosen: str, ask:
 
 
 def table(points: Points[Any, Any], metrics: Sequence[Metric]) -> Table[Sequence[str]]:
-    titles = (*points.axes, "layout", *(metric.title for metric in metrics))
-    names = [point.choice.name if point.choice else point.refusal for point in points]
+    titles = (*points.axes, "layout", *(metric.title for metric in metrics), *(["meets"] if asks_for_more(points.ask) else []))
+    names = [_named(point) for point in points]
     figures = [[_shown(_of(metric, point.choice)) for metric in metrics] for point in points]
-    rows = [(*point.labels, name, *cells) for point, name, cells in zip(points, names, figures, strict=True)]
+    meets = [[_meets(point)] if asks_for_more(points.ask) else [] for point in points]
+    rows = [(*point.labels, name, *cells, *met) for point, name, cells, met in zip(points, names, figures, meets, strict=True)]
     return grid(titles, rows, words=(len(points.axes),))
+
+
+def asks_for_more(ask: AnyAsk) -> bool:
+    """Return whether a question has a deadline or latency targets."""
+    return bool(ask.within if isinstance(ask, TrainAsk) else target_words(ask))
+
+
+def _named(point: Any) -> str:
+    """Return the name of a point's layout, with '!' where it may not fit, or why there is none."""
+    if point.choice is None:
+        return point.refusal
+    return name_cell(point.choice) if isinstance(point.choice, Choice) else point.choice.name
+
+
+def _meets(point: Any) -> str:
+    if point.choice is None or point.ask is None:
+        return ""
+    met = point.choice.meets if isinstance(point.choice, ServeChoice) else point.meets(point.ask.within)
+    return "yes" if met else "no"
 
 
 def _shown(value: float | None) -> str:
@@ -289,13 +295,5 @@ def missing(query: Pairs) -> list[str]:
 PAGE = Page(
     name="what-if", title="What if", about="What changes with more nodes, a larger batch, another network or chip",
     template="whatif.html", answer=answer, form=form, missing=missing,
-    examples=(
-        Example("Llama 3 70B on more nodes", "tokens/s, days and dollars",
-                "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes"),
-        Example("Nodes and batch", "a heat map of both",
-                "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T&x=nodes&y=batch"),
-        Example("More users on eight H100s", "and the front of serving",
-                "of=serve&model=llama-3.3-70b&on=8xh100-sxm&users=8&x=users"),
-        Example("BLOOM on other chips", "A100 or H100", "model=bloom-176b&on=jean-zay%3A48&batch=2048x2048&tokens=366B&x=chip"),
-    ),
+    examples=examples_of("what-if"),
 )  # fmt: skip

@@ -13,7 +13,7 @@ let asking = null;
 async function ask(address, { push = true, keep = false } = {}) {
   asking?.abort();
   const mine = (asking = new AbortController());
-  answer.setAttribute("aria-busy", "true");
+  busy(true);
   try {
     const reply = await fetch(address, { headers: { [FRAGMENT]: "1" }, signal: mine.signal });
     if (!reply.ok) throw new Error(reply.status === 503 ? (await reply.text()).trim() : `the server answered ${reply.status}`);
@@ -24,9 +24,23 @@ async function ask(address, { push = true, keep = false } = {}) {
   } catch (error) {
     if (error.name !== "AbortError" && mine === asking) offline(address, error);
   } finally {
-    if (mine === asking) answer.setAttribute("aria-busy", "false");
+    if (mine === asking) busy(false);
   }
 }
+
+/** Say that an answer is on its way, or has come; while it is, it can be cancelled. */
+function busy(now) {
+  answer.setAttribute("aria-busy", String(now));
+  const cancel = document.getElementById("cancel");
+  if (cancel) cancel.hidden = !now;
+}
+
+document.getElementById("cancel")?.addEventListener("click", () => {
+  asking?.abort(); // the server ends the search of a client that has left
+  asking = null;
+  busy(false);
+  told("Cancelled: the last answer stays.");
+});
 
 function show(text, keep) {
   const focused = answer.contains(document.activeElement) ? document.activeElement.id : "";
@@ -101,6 +115,8 @@ if (form) {
   if (matchMedia("(max-width: 900px)").matches && location.search.length > 1) form.closest("details").open = false;
 }
 
+for (const want of document.querySelectorAll(".want")) comboboxes(want, want.getAttribute("action").slice(1));
+
 document.addEventListener("click", (event) => {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   const row = event.target.closest(".layouts tbody tr");
@@ -143,15 +159,17 @@ document.addEventListener("change", (event) => {
 
 /** Send a file and show what was found in it. */
 async function upload(place) {
-  answer.setAttribute("aria-busy", "true");
+  busy(true);
+  const body = new FormData(place);
+  if (form) for (const [name, value] of new FormData(form)) if (value.trim()) body.append(name, value.trim());
   try {
-    const reply = await fetch(place.action, { method: "POST", body: new FormData(place), headers: { [FRAGMENT]: "1" } });
+    const reply = await fetch(place.action, { method: "POST", body, headers: { [FRAGMENT]: "1" } });
     if (reply.ok) show(await reply.text(), false);
     else told((await reply.text()).trim() || `the server answered ${reply.status}`);
   } catch (error) {
     offline(location.href, error);
   } finally {
-    answer.setAttribute("aria-busy", "false");
+    busy(false);
   }
 }
 document.addEventListener("submit", (event) => {

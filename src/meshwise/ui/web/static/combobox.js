@@ -23,6 +23,7 @@ function combobox(input, page) {
   let fetching = null;
 
   const close = () => {
+    fetching?.abort(); // names that come later must not open it again
     list.hidden = true;
     current = -1;
     input.setAttribute("aria-expanded", "false");
@@ -65,7 +66,8 @@ function combobox(input, page) {
     if (event.isTrusted) look(input.value);
   });
   input.addEventListener("click", () => list.hidden && look(input.value, true));
-  input.addEventListener("blur", () => setTimeout(close, 120));
+  input.addEventListener("blur", close); // a press on the list keeps the focus, so this is another field or none
+  document.addEventListener("pointerdown", (event) => event.target !== input && !list.contains(event.target) && close());
   input.addEventListener("keydown", (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
@@ -74,7 +76,7 @@ function combobox(input, page) {
     } else if (event.key === "Enter" && current >= 0) {
       event.preventDefault();
       pick(list.children[current].dataset.value);
-    } else if (event.key === "Escape") close();
+    } else if (event.key === "Enter" || event.key === "Escape" || event.key === "Tab") close();
   });
 }
 

@@ -12,37 +12,29 @@ from typing import Any, cast
 from meshwise.workers.trainer.contract.finetune.targets import described
 from meshwise.workers.trainer.contract.settings import Settings
 
-MARKER = "complete"
-"""Name of the marker file; a checkpoint folder without it was never finished."""
+MARKER = "complete"  # name of the marker file; a checkpoint folder without it was never finished
 CHECKSUM = "checksum"
-MAX_MARKER_BYTES = 1 << 26
-"""Bytes of a marker at most: those of a million files."""
-MAX_COUNT = 2**62
-"""No count in a marker is larger."""
-DESCRIPTION = "tensors.json"
-"""Name of the file that says what a checkpoint holds."""
+MAX_MARKER_BYTES = 1 << 26  # bytes of a marker at most: those of a million files
+MAX_COUNT = 2**62  # no count in a marker is larger
+DESCRIPTION = "tensors.json"  # name of the file that says what a checkpoint holds
 PART = re.compile(r"\.metadata|tensors\.json|__[0-9]{1,9}_[0-9]{1,9}\.distcp", re.ASCII)
 """Names of the files of a checkpoint: DCP's, and the description."""
 STEP = re.compile(r"[1-9][0-9]{0,14}", re.ASCII)
-DAMAGED_PREFIX = "damaged-"
-"""Prefix of a checkpoint that was found damaged."""
+DAMAGED_PREFIX = "damaged-"  # prefix of a checkpoint that was found damaged
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """The settings of a run that decide which samples come next, the learning rate, and which weights its checkpoints hold."""
 
-    samples: int
-    """Samples read so far."""
+    samples: int  # samples read so far
     batch: int
     seq: int
     seed: int
     text: str
     fingerprint: str
-    finetune: str
-    """Fine-tuning method, as `described`; empty in checkpoints that were written before this was recorded."""
-    base: str
-    """Fingerprint of the frozen weights; empty if there are none, or if they are random."""
+    finetune: str  # fine-tuning method, as `described`; empty in checkpoints that were written before this was recorded
+    base: str  # fingerprint of the frozen weights; empty if there are none, or if they are random
     lr: float
     warmup: int
     steps: int
@@ -60,13 +52,10 @@ class Trained:
 class Marker:
     """The record of a finished checkpoint. Its file has a checksum of its own: one flipped bit would train other samples."""
 
-    step: int
-    """Steps done."""
-    skipped: int
-    """Steps among them that were not applied."""
+    step: int  # steps done
+    skipped: int  # steps among them that were not applied
     trained: Trained
-    files: Mapping[str, tuple[int, int]]
-    """Size in bytes and CRC-32 of every file, by name."""
+    files: Mapping[str, tuple[int, int]]  # size in bytes and CRC-32 of every file, by name
 
     def text(self) -> str:
         """Return the content of the marker's file."""

@@ -8,10 +8,8 @@ MAX_LEARNING_RATE = 3e-3
 ADAPTER_RATE, FINETUNE_RATE = 2e-4, 2e-5
 """Peak rates of fine-tuning with adapters (arXiv:2305.14314, table 9) and of all weights (arXiv:2307.09288, section 3.1)."""
 MAX_WARM_UP_STEPS = 2000
-COSINE_END_SHARE = 0.1
-"""Share of the peak at the end of a cosine (arXiv:2005.14165, appendix B)."""
-DECAY_STEPS_SHARE = 0.2
-"""Share of the steps in which warm-up-stable-decay falls to zero (arXiv:2404.06395)."""
+COSINE_END_SHARE = 0.1  # share of the peak at the end of a cosine (arXiv:2005.14165, appendix B)
+DECAY_STEPS_SHARE = 0.2  # share of the steps in which warm-up-stable-decay falls to zero (arXiv:2404.06395)
 
 
 def default_rate(params: float, steps: int) -> float:

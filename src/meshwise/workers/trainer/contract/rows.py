@@ -14,14 +14,11 @@ from typing import Any, cast
 from meshwise.workers.trainer.contract.models.registry import sizes_of
 from meshwise.workers.trainer.contract.settings import Settings
 
-WARM_UP_STEPS = 2
-"""Steps excluded from the measurement: the first ones allocate, compile and connect."""
+WARM_UP_STEPS = 2  # steps excluded from the measurement: the first ones allocate, compile and connect
 UNSHARED_PHASES = ("data", "forward", "backward", "passes")
 """Phases before the first collective that all ranks share, the all-reduce of the loss."""
-KERNELS = "kernels.json"
-"""File of the kernels of a profiled step."""
-EVALUATIONS = "evaluations.jsonl"
-"""File of a run's validation losses."""
+KERNELS = "kernels.json"  # file of the kernels of a profiled step
+EVALUATIONS = "evaluations.jsonl"  # file of a run's validation losses
 PREDICTED_COLUMNS = ("predicted_sec_per_iter", "predicted_mem_gb")
 """Columns of the planner's prediction, and their names in the facts of Settings."""
 
@@ -39,20 +36,16 @@ class Step:
     """Seconds by phase on the rank that writes the step; empty if they were not timed."""
     cpu: dict[str, float] = field(default_factory=dict[str, float])
     """CPU seconds by phase, which do not grow while a rank waits; empty on a GPU."""
-    ended: float = field(default_factory=time)
-    """When the step ended, in seconds since 1970."""
-    imbalance: float = 0.0
-    """Load of the busiest expert over the mean, in the worst layer; 0 if the model has no experts."""
+    ended: float = field(default_factory=time)  # when the step ended, in seconds since 1970
+    imbalance: float = 0.0  # load of the busiest expert over the mean, in the worst layer; 0 if the model has no experts
 
 
 @dataclass(frozen=True)
 class Kernels:
     """The kernels of one step on a GPU."""
 
-    seconds: float
-    """From the first kernel's start to the last one's end."""
-    parts: dict[str, float]
-    """Seconds by part; with `idle` they add up to the step, but for communication that other kernels hide."""
+    seconds: float  # from the first kernel's start to the last one's end
+    parts: dict[str, float]  # seconds by part; with `idle` they add up to the step, but for communication that other kernels hide
 
 
 @dataclass(frozen=True)
@@ -61,18 +54,12 @@ class Rank:
 
     rank: int
     host: str
-    at: dict[str, int]
-    """Its coordinate on each axis of the mesh."""
-    tokens: int
-    """Tokens it reads per step; ranks that split the layers of the same samples read the same ones."""
-    seconds: float | None
-    """Seconds before the first collective that all ranks share; None if its phases were not timed."""
-    cpu_seconds: float | None
-    """CPU seconds among these; None on a GPU."""
-    memory: float
-    """The most bytes it held at once."""
-    reserved: float | None = None
-    """The most bytes its allocator reserved on the GPU."""
+    at: dict[str, int]  # its coordinate on each axis of the mesh
+    tokens: int  # tokens it reads per step; ranks that split the layers of the same samples read the same ones
+    seconds: float | None  # seconds before the first collective that all ranks share; None if its phases were not timed
+    cpu_seconds: float | None  # CPU seconds among these; None on a GPU
+    memory: float  # the most bytes it held at once
+    reserved: float | None = None  # the most bytes its allocator reserved on the GPU
 
 
 def measured_steps(steps: Sequence[Step]) -> list[Step]:

@@ -15,16 +15,14 @@ RECOMPUTE = ("none", "selective", "full")
 PRECISIONS = ("bf16", "fp8", "fp8-row", "fp32")
 """fp8, fp8-row: matrix products of the layers in 8 bits with one scale per tensor or per row, and everything else as with bf16."""
 MOMENTS = ("fp32", "bf16")
-FP8_SIZE_MULTIPLE = 16
-"""Sizes of 8-bit products are multiples of this."""
+FP8_SIZE_MULTIPLE = 16  # sizes of 8-bit products are multiples of this
 DEVICES = ("cpu", "cuda")
 ON_NAN = ("stop", "skip")
 LR_SCHEDULES = ("cosine", "wsd", "linear")
 TRACKERS = ("wandb", "trackio")
 HIDDEN_TOKEN_BIT = 1 << 31
 """This bit of a token of 4 bytes says that no loss is computed for it: it belongs to a prompt, or fills a sequence up."""
-BYTE_VOCABULARY = 256
-"""Vocabulary of the embedded text: one token per byte."""
+BYTE_VOCABULARY = 256  # vocabulary of the embedded text: one token per byte
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +34,10 @@ class Layout:
     tp: int = 1
     pp: int = 1
     cp: int = 1
-    ep: int = 1
-    """Ranks, out of dp_shard x cp x tp, over which the experts of a layer are spread."""
+    ep: int = 1  # ranks, out of dp_shard x cp x tp, over which the experts of a layer are spread
     mbs: int = 1
     vpp: int = 1
-    zero: int = 3
-    """3 frees gathered weights after the forward pass; 2 keeps them until the backward pass is done."""
+    zero: int = 3  # 3 frees gathered weights after the forward pass; 2 keeps them until the backward pass is done
     recompute: str = "none"
     schedule: str = "1f1b"
 
@@ -64,8 +60,7 @@ class TokenFile:
     """A file of unsigned little-endian tokens of 2 or 4 bytes."""
 
     path: str
-    offset: int
-    """Bytes before the first token."""
+    offset: int  # bytes before the first token
     count: int
     width: int
 
@@ -79,77 +74,50 @@ class Settings:
     """The settings of a run that its workers read."""
 
     name: str
-    model: dict[str, Any]
-    """The keys of HF's config.json."""
+    model: dict[str, Any]  # the keys of HF's config.json
     layout: Layout
     batch: int
     seq: int
-    given: str = ""
-    """The model as the user gave it: a preset, a file or a folder."""
+    given: str = ""  # the model as the user gave it: a preset, a file or a folder
     steps: int = 20
     lr: float = 3e-3
     warmup: int = 5
     lr_schedule: str = "cosine"
-    clip: float = 1.0
-    """Largest norm of the gradient; larger ones are scaled down to it."""
-    weight_decay: float = 0.1
-    """Weight decay of matrices; norms and biases have none."""
+    clip: float = 1.0  # largest norm of the gradient; larger ones are scaled down to it
+    weight_decay: float = 0.1  # weight decay of matrices; norms and biases have none
     precision: str = "bf16"
-    moments: str = "fp32"
-    """Format of AdamW's two moments; bf16 needs split weights."""
+    moments: str = "fp32"  # format of AdamW's two moments; bf16 needs split weights
     device: str = "cpu"
     seed: int = 0
     compile: bool = False
-    graph: bool = True
-    """Replay each step as one CUDA graph, if the run has one device."""
+    graph: bool = True  # replay each step as one CUDA graph, if the run has one device
     out: str = "run"
-    data: tuple[TokenFile, ...] = ()
-    """Token files to read; empty: the embedded text, one token per byte."""
-    text: str = ""
-    """Description of the data; empty for the embedded text."""
-    fingerprint: str = ""
-    """Fingerprint of the data, set if checkpoints must recognize it."""
+    data: tuple[TokenFile, ...] = ()  # token files to read; empty: the embedded text, one token per byte
+    text: str = ""  # description of the data; empty for the embedded text
+    fingerprint: str = ""  # fingerprint of the data, set if checkpoints must recognize it
     base: str = ""
     """Fingerprint of frozen weights, which checkpoints do not hold, set if these must recognize them; empty: random weights."""
-    answers: bool = False
-    """Whether some tokens of the data are hidden from the loss, which is the mean over all others of a step."""
-    pack: bool = False
-    """Whether tokens see only their own document."""
-    document_end: int = -1
-    """The token that ends a document; -1: unknown."""
-    eval_data: tuple[TokenFile, ...] = ()
-    """Token files of the validation loss; empty: there is none."""
-    eval_text: str = ""
-    """Description of the validation data."""
-    eval_every: int = 0
-    """Steps between validation losses; 0: only after the last."""
-    tokenizer: bool = False
-    """Whether the data was tokenized with tokenizer.json in the run's folder."""
-    finetune: FinetuneMethod = FULL
-    """Fine-tuning method: which weights train, and which are frozen."""
-    weights: str = ""
-    """HF safetensors to start from, a file or a folder; empty: random weights."""
-    save: bool = False
-    """Write the weights as HF safetensors at the end."""
+    answers: bool = False  # whether some tokens of the data are hidden from the loss, which is the mean over all others of a step
+    pack: bool = False  # whether tokens see only their own document
+    document_end: int = -1  # the token that ends a document; -1: unknown
+    eval_data: tuple[TokenFile, ...] = ()  # token files of the validation loss; empty: there is none
+    eval_text: str = ""  # description of the validation data
+    eval_every: int = 0  # steps between validation losses; 0: only after the last
+    tokenizer: bool = False  # whether the data was tokenized with tokenizer.json in the run's folder
+    finetune: FinetuneMethod = FULL  # fine-tuning method: which weights train, and which are frozen
+    weights: str = ""  # HF safetensors to start from, a file or a folder; empty: random weights
+    save: bool = False  # write the weights as HF safetensors at the end
     checkpoint_every: int = 0
     """Steps between checkpoints in checkpoints/ of the run's folder; 0 writes none. A run resumes from the newest one."""
-    keep: int = 3
-    """Number of checkpoints to keep."""
-    timeout: float = 600.0
-    """Seconds without progress after which a run ends and names the stragglers."""
-    on_nan: str = "stop"
-    """stop, or skip: do not apply a step whose loss or gradient is not finite."""
-    tensorboard: bool = False
-    """Write TensorBoard curves to tensorboard/ of the run's folder."""
-    track: tuple[str, ...] = ()
-    """Dashboards that get the curves: wandb, trackio."""
-    metrics_file: str = ""
-    """File that holds the latest values in Prometheus' text format; empty: none."""
+    keep: int = 3  # number of checkpoints to keep
+    timeout: float = 600.0  # seconds without progress after which a run ends and names the stragglers
+    on_nan: str = "stop"  # stop, or skip: do not apply a step whose loss or gradient is not finite
+    tensorboard: bool = False  # write TensorBoard curves to tensorboard/ of the run's folder
+    track: tuple[str, ...] = ()  # dashboards that get the curves: wandb, trackio
+    metrics_file: str = ""  # file that holds the latest values in Prometheus' text format; empty: none
     profile_from: int = 0
-    profile_steps: int = 0
-    """Number of steps from `profile_from` on that torch's profiler traces on rank 0; 0: none."""
-    memory_snapshot: bool = False
-    """Record the history of GPU memory, and write it at the end or when memory runs out."""
+    profile_steps: int = 0  # number of steps from `profile_from` on that torch's profiler traces on rank 0; 0: none
+    memory_snapshot: bool = False  # record the history of GPU memory, and write it at the end or when memory runs out
     facts: dict[str, float | str] = field(default_factory=dict[str, float | str])
     """Facts from the planner: flops_per_token, params, peak (FLOP/s of a device), capacity (its bytes), gpu (its name)."""
 
@@ -254,8 +222,7 @@ def broken_rules(settings: Settings) -> list[str]:
 
 
 def valid_choices(settings: Settings) -> str:
-    """Suggest values of one axis, up to twice the given one, that satisfy every rule: 'tp 1, 2 or 4'. Returns "" if no change of a single
-    axis helps."""
+    """Suggest values of one axis, up to twice the given one, that satisfy every rule ('tp 1, 2 or 4'); '' if none helps alone."""
     for name in ("tp", "cp", "ep", "pp", "vpp", "dp_shard", "dp_replicate", "mbs"):
         given = getattr(settings.layout, name)
         others = [replace(settings, layout=replace(settings.layout, **{name: value})) for value in range(1, 2 * given + 1)]

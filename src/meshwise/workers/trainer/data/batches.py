@@ -10,10 +10,8 @@ from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.data.samples import local_batch
 from meshwise.workers.trainer.parallel import Ranks
 
-BATCHES_AHEAD = 2
-"""Batches that are read before the loop asks for them."""
-PINNED_STEPS = 8
-"""Steps for which a batch in pinned memory stays unchanged: by then the device has long copied it."""
+BATCHES_AHEAD = 2  # batches that are read before the loop asks for them
+PINNED_STEPS = 8  # steps for which a batch in pinned memory stays unchanged: by then the device has long copied it
 
 
 class Batches:

@@ -14,10 +14,8 @@ from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.finetune.targets import chosen
 from meshwise.workers.trainer.models.linear import AdaptedLinear
 
-COLUMNS: dict[str, Placement] = {"lora_a": Replicate()}
-"""Parameters that stay whole in a layer cut along its outputs."""
-ROWS: dict[str, Placement] = {"weight": Shard(1), "lora_a": Shard(1)}
-"""Parameters that a layer cut along its inputs cuts."""
+COLUMNS: dict[str, Placement] = {"lora_a": Replicate()}  # parameters that stay whole in a layer cut along its outputs
+ROWS: dict[str, Placement] = {"weight": Shard(1), "lora_a": Shard(1)}  # parameters that a layer cut along its inputs cuts
 
 
 class AdaptedColumns(ColwiseParallel):

@@ -49,8 +49,7 @@ class Headed(nn.Module):
 
     config: Config
     lm_head: nn.Linear | None
-    logit_cap: float = 0.0
-    """Logits become cap x tanh(logit / cap); 0: they stay as they are."""
+    logit_cap: float = 0.0  # logits become cap x tanh(logit / cap); 0: they stay as they are
     logit_factor: float = 1.0
 
     def end(self, x: Tensor, norm: nn.Module | None, targets: Tensor | None) -> Tensor:

@@ -17,12 +17,9 @@ from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.ops.adapted import adapted_gate, adapted_linear, rows_of, weight_of
 from meshwise.workers.trainer.ops.nf4 import Quantized, dequantize, empty, quantize
 
-Columns = tuple[tuple[int, ...], tuple[int, ...]]
-"""Where adapters are among the joined ones of gate and up, and of down."""
-ROWS_AT_ONCE = 1024
-"""Rows of a weight that are copied in float32 at a time."""
-RANK_MULTIPLE = 16
-"""The ranks of joined adapters are padded to a multiple of this, as tensor cores read them."""
+Columns = tuple[tuple[int, ...], tuple[int, ...]]  # where adapters are among the joined ones of gate and up, and of down
+ROWS_AT_ONCE = 1024  # rows of a weight that are copied in float32 at a time
+RANK_MULTIPLE = 16  # the ranks of joined adapters are padded to a multiple of this, as tensor cores read them
 
 
 class AdaptedLinear(nn.Linear):
@@ -116,8 +113,7 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, AdaptedLinear]]:
 
 @torch.no_grad()
 def row_lengths(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
-    """Return the lengths of the rows of W + scale b a in float32, without holding b a. |W + s b a|^2 = |W|^2 + 2 s b (W a^T) + s^2 (b a
-    a^T) b, row by row."""
+    """Return the rows' lengths of W + s b a in float32 without holding b a: |W|^2 + 2 s b (W a^T) + s^2 (b a a^T) b, row by row."""
     with torch.autocast(weight.device.type, enabled=False):
         weight, a, b = (part.detach().float() for part in (weight, a, b))
         squares = weight.square().sum(1)

@@ -15,12 +15,10 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-SIZE = 1024
-"""Weights that one Triton program updates."""
+SIZE = 1024  # weights that one Triton program updates
 MAX_GROUPED_WEIGHTS = 2**16
 """Largest tensor, in weights, that shares a launch with others: a launch of its own takes 3 us, however small the tensor."""
-PACKED_MULTIPLE = 64
-"""Packed tensors start at multiples of this: compiled blocks copy unaligned inputs."""
+PACKED_MULTIPLE = 64  # packed tensors start at multiples of this: compiled blocks copy unaligned inputs
 
 
 @triton.jit

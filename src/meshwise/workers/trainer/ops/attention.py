@@ -24,10 +24,8 @@ HAS_ALL_GATHER_SINGLE = hasattr(_functional_collectives, "all_gather_single_auto
 gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
     _functional_collectives, "all_gather_single_autograd" if HAS_ALL_GATHER_SINGLE else "all_gather_tensor_autograd"
 )
-MIN_HEAD_SIZE = 16
-"""FlexAttention multiplies tiles at least this wide."""
-LONG_KEYS = 8192
-"""Keys beyond which the mask of blocks is computed by a compiled kernel, which never holds the mask of all keys."""
+MIN_HEAD_SIZE = 16  # FlexAttention multiplies tiles at least this wide
+LONG_KEYS = 8192  # keys beyond which the mask of blocks is computed by a compiled kernel, which never holds the mask of all keys
 MAX_NARROW_HEAD_SIZE = 128
 WIDE_TILES: dict[str, int] = {"bwd_num_warps": 8, "bwd_num_stages": 2}
 """Launch of FlexAttention's backward kernel for heads wider than MAX_NARROW_HEAD_SIZE, tiles of 64 x 64: the fastest of nine on an
@@ -45,8 +43,7 @@ class LocalShard:
     cp_group: ProcessGroup | None = None
     tp_group: ProcessGroup | None = None
     ep: int = 1
-    ep_group: ProcessGroup | None = None
-    """Ranks over which experts are spread."""
+    ep_group: ProcessGroup | None = None  # ranks over which experts are spread
 
     def positions(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the positions of this rank's `length` queries, and of the keys of all ranks in the order of ranks. Of 2 x cp equal parts
@@ -67,12 +64,9 @@ class Rule:
     """How the scores of a layer are computed."""
 
     factor: float
-    window: int = 0
-    """Tokens that a query sees, itself included; 0: all before it."""
-    cap: float = 0.0
-    """Scores become cap x tanh(score / cap); 0: they stay as they are."""
-    alibi: int = 0
-    """Heads of the whole model, if scores fall with the distance; 0: they do not."""
+    window: int = 0  # tokens that a query sees, itself included; 0: all before it
+    cap: float = 0.0  # scores become cap x tanh(score / cap); 0: they stay as they are
+    alibi: int = 0  # heads of the whole model, if scores fall with the distance; 0: they do not
 
 
 class Scores(NamedTuple):
@@ -80,10 +74,8 @@ class Scores(NamedTuple):
 
     mask: Tensor | None = None
     """Keys that a query sees (boolean), or what is added to the scores (ALiBi, minus infinity for unseen keys)."""
-    blocks: Any = None
-    """FlexAttention's BlockMask."""
-    slopes: Tensor | None = None
-    """ALiBi slopes of this rank's heads, for FlexAttention."""
+    blocks: Any = None  # FlexAttention's BlockMask
+    slopes: Tensor | None = None  # ALiBi slopes of this rank's heads, for FlexAttention
     positions: tuple[Tensor, Tensor] | None = None
     """Positions of queries and of keys, for FlexAttention with ALiBi on a part of the sequence."""
     plain: bool = False

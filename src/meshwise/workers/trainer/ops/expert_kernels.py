@@ -17,10 +17,8 @@ from meshwise.workers.trainer.ops import grouped_products
 from meshwise.workers.trainer.ops.fused_projections import GATES, activation_of
 from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
-ELEMENTS_AT_ONCE = 1024
-"""Elements of a row that a program processes at a time."""
-PAD_ROWS_PER_PROGRAM = 16
-"""Rows that a program checks for padding."""
+ELEMENTS_AT_ONCE = 1024  # elements of a row that a program processes at a time
+PAD_ROWS_PER_PROGRAM = 16  # rows that a program checks for padding
 
 
 @triton.jit

@@ -30,12 +30,9 @@ def uncompiled(function: Callable[Arguments, Returned]) -> Callable[Arguments, R
 class Arrangement(NamedTuple):
     """Maps from choices to rows, and from rows to choices."""
 
-    places: Tensor
-    """Row of each choice."""
-    choices: Tensor
-    """Choice in each row; the number of choices where a row is padding."""
-    ends: Tensor
-    """End of each expert's rows, 32 bits."""
+    places: Tensor  # row of each choice
+    choices: Tensor  # choice in each row; the number of choices where a row is padding
+    ends: Tensor  # end of each expert's rows, 32 bits
 
 
 def arrange(experts: Tensor, count: int, aligned: int = 0) -> Arrangement:

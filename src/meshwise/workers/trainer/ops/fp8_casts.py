@@ -15,27 +15,19 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_OF_DTYPE = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
-MIN_LARGEST_VALUE = 1e-12
-"""Largest value of a tensor of zeros."""
-PROGRAMS, AT_ONCE = 1056, 4096
-"""Programs that look for the largest value of a tensor, and elements that each reads at a time."""
-LOOK_ROWS, LOOK_COLUMNS = 64, 128
-"""Tile that one program reads to find the largest value of every row and column."""
-ROWS, COLUMNS = 128, 64
-"""Tile of a cast: its transposed rows are 128 bytes."""
+MIN_LARGEST_VALUE = 1e-12  # largest value of a tensor of zeros
+PROGRAMS, AT_ONCE = 1056, 4096  # programs that look for the largest value of a tensor, and elements that each reads at a time
+LOOK_ROWS, LOOK_COLUMNS = 64, 128  # tile that one program reads to find the largest value of every row and column
+ROWS, COLUMNS = 128, 64  # tile of a cast: its transposed rows are 128 bytes
 
 
 class Cast(NamedTuple):
     """An 8-bit tensor."""
 
-    plain: Tensor
-    """(rows, columns); empty if it was not asked for."""
-    turned: Tensor
-    """(columns, rows); empty if it was not asked for."""
-    scale: Tensor
-    """The factor of the values of `plain`, or one for each of its rows."""
-    turned_scale: Tensor
-    """The factor of the values of `turned`, or one for each of its rows."""
+    plain: Tensor  # (rows, columns); empty if it was not asked for
+    turned: Tensor  # (columns, rows); empty if it was not asked for
+    scale: Tensor  # the factor of the values of `plain`, or one for each of its rows
+    turned_scale: Tensor  # the factor of the values of `turned`, or one for each of its rows
 
 
 @triton.jit
@@ -96,8 +88,7 @@ def _cast(
 def cast(
     x: Tensor, dtype: torch.dtype, by_row: bool = False, plain: bool = True, turned: bool = True, scale: Tensor | None = None
 ) -> Cast:
-    """Cast a matrix, with one scale or one `by_row`. A known scale (of `turned`, which is then all there is) saves the pass that looks for
-    it."""
+    """Cast a matrix, with one scale or one `by_row`. A known scale, of `turned` alone, saves the pass that looks for it."""
     x = x.contiguous()
     found, turned_found = (scale * MAX_OF_DTYPE[dtype],) * 2 if scale is not None else _find_largest(x, by_row)
     made = Cast(

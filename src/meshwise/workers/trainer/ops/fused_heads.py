@@ -13,12 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ELEMENTS_PER_PROGRAM = 1024
-"""Elements that one program of the kernels here processes at a time."""
+ELEMENTS_PER_PROGRAM = 1024  # elements that one program of the kernels here processes at a time
 PROGRAMS = {1: 4096, 2: 1056}
 """Programs of the backward kernel by kind of norm: each adds up the gradients of the gains over its tokens."""
-MAX_NORM_FEATURES = 4096
-"""Features of all heads beyond which a norm over them does not fit the registers of a program."""
+MAX_NORM_FEATURES = 4096  # features of all heads beyond which a norm over them does not fit the registers of a program
 
 
 @triton.jit
@@ -47,10 +45,8 @@ def _turn(
     start, out, gain, cos, sin, eps, offset,
     COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr, LANES: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Rotate the heads of one token, GROUP at a time: (x1, x2) become (x1 cos - x2 sin, x2 cos + x1 sin).
-
-    NORM 1 norms each head before, NORM 2 all heads together, which are one group.
-    """
+    """Rotate the heads of one token, GROUP at a time: (x1, x2) become (x1 cos - x2 sin, x2 cos + x1 sin). NORM 1 norms each head before,
+    NORM 2 all heads together, which are one group."""
     half: tl.constexpr = HEAD // 2
     lane = tl.arange(0, LANES)[None, :]
     for first in tl.static_range(0, COUNT, GROUP):
@@ -72,10 +68,8 @@ def _turn_back(
     start, by_start, by_out, gain, cos, sin, eps, offset, total1, total2,
     COUNT: tl.constexpr, HEAD: tl.constexpr, GROUP: tl.constexpr, NORM: tl.constexpr, LANES: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Compute the gradient of what `_turn` read, and add this token's gradient of the gain to total1 and total2, its halves.
-
-    With n = x / rms and e the gradient rotated back: by gain = sum e n, by x = (e gain - n mean(e gain n)) / rms.
-    """
+    """Compute the gradient of what `_turn` read, and add this token's gradient of the gain to total1 and total2, its halves. With n = x /
+    rms and e the gradient rotated back: by gain = sum e n, by x = (e gain - n mean(e gain n)) / rms."""
     half: tl.constexpr = HEAD // 2
     lane = tl.arange(0, LANES)[None, :]
     for first in tl.static_range(0, COUNT, GROUP):

@@ -16,8 +16,7 @@ from torch import Tensor
 
 FUSED_ROWS_MULTIPLE = 16
 """A fused weight is padded with rows of zeros to a multiple of this, as the tensor cores read them; TTT's kernels rely on it."""
-ELEMENTS_PER_PROGRAM = 1024
-"""Elements that one program of the kernels here processes."""
+ELEMENTS_PER_PROGRAM = 1024  # elements that one program of the kernels here processes
 
 
 def needs_no_padding(weights: list[Tensor]) -> bool:
@@ -96,8 +95,7 @@ def _fused_linear_gradients(ctx: Any, by_out: Tensor) -> tuple[Tensor, list[Tens
 fused_linear.register_autograd(_fused_linear_gradients, setup_context=_fused_linear_save)
 
 
-GATES = {"silu": 0, "gelu_tanh": 1}
-"""Activation functions that the kernel computes."""
+GATES = {"silu": 0, "gelu_tanh": 1}  # activation functions that the kernel computes
 
 
 @triton.jit
@@ -114,11 +112,9 @@ def activation_of(g, KIND: tl.constexpr):  # noqa: N803
 
 @triton.jit
 def _gate(both, out, by_both, width, BLOCK: tl.constexpr, BACK: tl.constexpr, KIND: tl.constexpr):  # noqa: N803
-    """Compute h = a(g) u for rows [g u]. If BACK, `out` holds e, the gradient of h: writes [e u a'(g), e a(g)], and h over e.
-
-    a is silu, g s with s = sigmoid(g); or gelu (arXiv:1606.08415), g s with s = (1 + tanh t) / 2 = sigmoid(2 t) and
-    t = sqrt(2 / pi) (g + 0.044715 g^3).
-    """
+    """Compute h = a(g) u for rows [g u]. If BACK, `out` holds e, the gradient of h: writes [e u a'(g), e a(g)], and h over e. a is silu,
+    g s with s = sigmoid(g); or gelu (arXiv:1606.08415), g s with s = (1 + tanh t) / 2 = sigmoid(2 t) and t = sqrt(2 / pi) (g + 0.044715
+    g^3)."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width

@@ -29,8 +29,7 @@ class Tile(NamedTuple):
     deep: int = 64
     warps: int = 8
     stages: int = 3
-    flat: bool = True
-    """Whether the loops over tiles and over steps are one."""
+    flat: bool = True  # whether the loops over tiles and over steps are one
 
 
 FASTEST, DEEPER = Tile(), Tile(stages=4)
@@ -102,10 +101,8 @@ def _by_weights(
     left, right, out, squares, ends, count, outputs, columns,
     TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, FLAT: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Add up left^T right over the rows of each expert, which is the gradient of its matrix, and the squares of each tile of it.
-
-    The loops are not flattened where their lengths differ, but the copy of a tile to memory goes on during the next tile.
-    """
+    """Add up left^T right over the rows of each expert, which is the gradient of its matrix, and the squares of each tile of it. The
+    loops are not flattened where their lengths differ, but the copy of a tile to memory goes on during the next tile."""
     across = columns // WIDE
     each = (outputs // TALL) * across
     for tile in tl.range(tl.program_id(0), count * each, tl.num_programs(0), flatten=FLAT):
@@ -128,8 +125,7 @@ def fits(weights: Tensor, tile: Tile = FASTEST) -> bool:
 
 
 def product_by_rows(rows: Tensor, weights: Tensor, ends: Tensor, tile: Tile = FASTEST) -> Tensor:
-    """Multiply each expert's rows, which end at `ends`, by its matrix of `weights` (experts, inputs, outputs). Rows after the last
-    expert's have no value."""
+    """Multiply each expert's rows, up to its end in `ends`, by its matrix of `weights` (experts, inputs, outputs)."""
     count, inner, columns = weights.shape
     out = rows.new_empty(len(rows), columns)
     left = TensorDescriptor.from_tensor(rows, [tile.tall, tile.deep])

@@ -11,10 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LOGIT_BYTES_AT_ONCE = 2**30
-"""Bytes of logits held at a time: enough rows to fill a GPU, and little compared with its memory."""
-IGNORED_TARGET = -100
-"""Target of a token without a loss."""
+LOGIT_BYTES_AT_ONCE = 2**30  # bytes of logits held at a time: enough rows to fill a GPU, and little compared with its memory
+IGNORED_TARGET = -100  # target of a token without a loss
 VOCABULARY_MULTIPLE = 64
 """The product pads the vocabulary to a multiple of this: unaligned rows of 16-bit logits take twice as long."""
 

@@ -18,22 +18,17 @@ LEVELS = (
     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
 )  # fmt: skip
 """Values of nf4 (arXiv:2305.14314, appendix E)."""
-GROUP_BLOCKS = 256
-"""Blocks whose scales share a scale."""
+GROUP_BLOCKS = 256  # blocks whose scales share a scale
 SCALE_STEPS = 127
-WEIGHTS_AT_ONCE = 1 << 24
-"""Weights that are quantized at a time, so that their float32 copies take little memory."""
+WEIGHTS_AT_ONCE = 1 << 24  # weights that are quantized at a time, so that their float32 copies take little memory
 
 
 class Quantized(NamedTuple):
     """A matrix in nf4."""
 
-    packed: Tensor
-    """Two weights a byte, row by row, the first in the upper half."""
-    codes: Tensor
-    """The scale of each block, a byte."""
-    scales: Tensor
-    """The scale of each group of blocks, then the mean scale of all blocks; float32."""
+    packed: Tensor  # two weights a byte, row by row, the first in the upper half
+    codes: Tensor  # the scale of each block, a byte
+    scales: Tensor  # the scale of each group of blocks, then the mean scale of all blocks; float32
 
 
 def empty(rows: int, columns: int) -> Quantized:

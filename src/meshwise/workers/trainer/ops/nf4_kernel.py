@@ -11,8 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BYTES_PER_PROGRAM = 1024
-"""Bytes of packed weights that one program reads."""
+BYTES_PER_PROGRAM = 1024  # bytes of packed weights that one program reads
 
 
 @triton.jit

@@ -13,10 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 512
-"""Choices of one program: 65,536 of them occupy nearly all multiprocessors of an H200."""
-PAIRS_AT_ONCE = 4096
-"""Pairs of choice (or token) and expert that a program compares at a time."""
+BLOCK = 512  # choices of one program: 65,536 of them occupy nearly all multiprocessors of an H200
+PAIRS_AT_ONCE = 4096  # pairs of choice (or token) and expert that a program compares at a time
 
 
 @triton.jit
@@ -121,8 +119,7 @@ def _sizes(count: int) -> tuple[int, int, int]:
 
 @torch.library.custom_op("meshwise::count_choices", mutates_args=())
 def count_choices(experts: Tensor, count: int) -> Tensor:
-    """Return the number of choices of each expert in each block of a group (groups, blocks, experts), given the expert of each choice
-    (groups, choices)."""
+    """Return the choices of each expert by block (groups, blocks, experts), given the expert of each choice (groups, choices)."""
     return _run_count(experts.contiguous(), len(experts), count, None)
 
 

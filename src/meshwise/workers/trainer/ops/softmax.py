@@ -25,10 +25,8 @@ def _rows(
     logits, stride, targets, losses, vocabulary, width, share, cap,
     CAPPED: tl.constexpr, DEEP: tl.constexpr, BLOCK: tl.constexpr,  # noqa: N803
 ):  # fmt: skip
-    """Compute one row: loss = ln sum exp(z) - z[target]; z becomes softmax(z) - 1[target]. A row stays in cache for the second read.
-
-    If CAPPED, z is cap tanh(logit / cap), and the gradient is times 1 - tanh^2. tanh is 2 sigmoid(2 x) - 1.
-    """
+    """Compute one row: loss = ln sum exp(z) - z[target]; z becomes softmax(z) - 1[target]. A row stays in cache for the second read. If
+    CAPPED, z is cap tanh(logit / cap), and the gradient is times 1 - tanh^2. tanh is 2 sigmoid(2 x) - 1."""
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * stride
     target = tl.load(targets + row)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 PROGRAMS, AT_ONCE = 1056, 4096
 """Programs that add up one tensor, eight on each multiprocessor of an H100 or H200, and elements that each reads at a time."""
-MIN_OWN_LAUNCH_ELEMENTS = 2**20
-"""Elements from which on a tensor has launches of its own; torch adds up all smaller ones at once."""
+MIN_OWN_LAUNCH_ELEMENTS = 2**20  # elements from which on a tensor has launches of its own; torch adds up all smaller ones at once
 
 
 @triton.jit

@@ -19,8 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from meshwise.workers.trainer.ops.wide_kernels import wide_by_keys, wide_by_queries, wide_delta, wide_forward, wide_scores
 
-MAX_CAP = 60.0
-"""exp(60) x 10^6 keys x values of 10^6 stay below the largest float32, 3.4e38."""
+MAX_CAP = 60.0  # exp(60) x 10^6 keys x values of 10^6 stay below the largest float32, 3.4e38
 MAX_HEAD_SIZE = 256
 """Features of a head that a tile has room for. They must be a multiple of 8: a descriptor's rows begin at multiples of 16 bytes."""
 AT_ONCE, MOST = 2**30, 2**31
@@ -31,12 +30,9 @@ AT_ONCE, MOST = 2**30, 2**31
 class Tile:
     """A tile of one kernel, and its launch."""
 
-    rows: int
-    """Queries; in the products of keys and values, keys."""
-    columns: int
-    """Keys; the products have tiles as wide as a head."""
-    step: int
-    """Numbers that a product sums at a time; the forward kernel sums all features of a head at once."""
+    rows: int  # queries; in the products of keys and values, keys
+    columns: int  # keys; the products have tiles as wide as a head
+    step: int  # numbers that a product sums at a time; the forward kernel sums all features of a head at once
     warps: int
     stages: int
 

@@ -10,10 +10,8 @@ import triton.language as tl
 
 @triton.jit
 def _below(raw, bend):
-    """Return r = (1 - tanh) / 2 of raw scores: 1 / (1 + 2^(bend x raw)), the reciprocal as the square of a fast root.
-
-    The capped score is cap x (1 - 2r), and its derivative 4 r (1 - r).
-    """
+    """Return r = (1 - tanh) / 2 of raw scores: 1 / (1 + 2^(bend x raw)), the reciprocal as the square of a fast root. The capped score is
+    cap x (1 - 2r), and its derivative 4 r (1 - r)."""
     root = tl.rsqrt(1 + tl.exp2(raw * bend))
     return root * root
 
@@ -107,10 +105,8 @@ def wide_scores(
 def wide_by_keys(
     scores, rows, grads, start, seq, shared, GROUP: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr, SIZE: tl.constexpr
 ):
-    """Write a tile of the gradients of values or keys: scores, transposed, by rows of queries, summed over the heads that share these keys.
-
-    The first tile, which has most queries, starts first.
-    """
+    """Write a tile of the gradients of values or keys: scores, transposed, by rows of queries, summed over the heads that share these
+    keys. The first tile, which has most queries, starts first."""
     mine, first = tl.program_id(0), tl.program_id(1) * ROWS
     batch, head = (start + mine) // shared, (start + mine) % shared
     summed = tl.zeros((ROWS, SIZE), tl.float32)

@@ -31,9 +31,9 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 from torch.distributed.run import parse_args, run
 
+from meshwise.workers.secret import SECRET
 from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.process.parent import AGENT
-from meshwise.workers.trainer.contract.process.secret import SECRET
 from meshwise.workers.trainer.contract.process.stop import CUT_OFF, LOST_TERMINAL, STOPS
 from meshwise.workers.trainer.contract.rows import read_rows
 from meshwise.workers.trainer.contract.settings import Settings
@@ -42,8 +42,7 @@ from meshwise.workers.trainer.ranks.process_group import LABELS, NODE_RANK, NODE
 from meshwise.workers.trainer.ranks.rendezvous import RendezvousMonitor, format_nodes
 from meshwise.workers.trainer.ranks.store import LOOPBACK, install
 
-ANSWER_SECONDS = 3.0
-"""Seconds in which a node that can be reached accepts a connection."""
+ANSWER_SECONDS = 3.0  # seconds in which a node that can be reached accepts a connection
 
 SHARE = f"give all nodes an --out on a file system that they share, which holds the secret, or the same text in {SECRET}"
 
@@ -68,11 +67,9 @@ class Agent(LocalElasticAgent):
     """torchrun's agent, which restarts workers only if their failure may not repeat."""
 
     out, steps = Path(), 0
-    started = 0.0
-    """When the workers started, in seconds since 1970."""
+    started = 0.0  # when the workers started, in seconds since 1970
     killed_before = oom_kills()
-    monitor: RendezvousMonitor | None = None
-    """Set if the run has several nodes."""
+    monitor: RendezvousMonitor | None = None  # set if the run has several nodes
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         if self.monitor:

@@ -34,15 +34,13 @@ LOST = (
 class Failure:
     """Why a run ended or restarted."""
 
-    kind: str
-    """oom, nan, disk, hang, gone (a rank died without a message), killed, lost (another rank died), stopped or error."""
+    kind: str  # oom, nan, disk, hang, gone (a rank died without a message), killed, lost (another rank died), stopped or error
     rank: int
     host: str
     step: int
     """The step it happened in, counted from 1 as printed; for a stopped run the last one done. 0 before there were workers."""
     message: str
-    final: bool = False
-    """Whether it would happen again, so that a restart is useless."""
+    final: bool = False  # whether it would happen again, so that a restart is useless
 
     def write(self, folder: Path) -> bool:
         """Write failure.json atomically; return False if the disk is full, and leaves no file then."""

@@ -14,8 +14,8 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -27,8 +27,10 @@ from meshwise.workers.trainer.contract.process.kill_points import reach
 from meshwise.workers.trainer.contract.process.lease import share
 from meshwise.workers.trainer.contract.process.parent import orphaned
 from meshwise.workers.trainer.contract.process.stop import reason, requested, stop_file, stop_signals
+from meshwise.workers.trainer.contract.rows import UNSHARED_PHASES
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ranks.faults import Failure, TrainingError, exit_now, failure_of
+from meshwise.workers.trainer.ranks.pace import LOOK_SECONDS, Recent, Straggler, find_slow
 from meshwise.workers.trainer.ranks.process_group import Worker, connect, init_process_group, store_address
 from meshwise.workers.trainer.ranks.signed import SignedStore
 
@@ -41,13 +43,12 @@ class Beat:
     """A heartbeat of one rank."""
 
     count: int
-    done: int
-    """Steps done."""
+    done: int  # steps done
     node: int
     host: str
     pid: int
-    where: str = ""
-    """The line that the main thread is at, if it has made no progress for long."""
+    where: str = ""  # the line that the main thread is at, if it has made no progress for long
+    pace: dict[str, float] = field(default_factory=dict[str, float])  # seconds of recent steps by phase
 
 
 class Heartbeat:
@@ -64,6 +65,10 @@ class Heartbeat:
         self.limit: int | None = None
         self.last: int | None = None
         self.before: dict[int, Beat] | None = None
+        # stages of a pipeline differ in everything but their data
+        self.recent = Recent(UNSHARED_PHASES if settings.layout.pp == 1 else UNSHARED_PHASES[:1])
+        self.looked, self.suspected = time.monotonic(), set[Straggler]()
+        self.named = set[Straggler]()
         self.main = threading.main_thread().ident or 0
         self.stop_file = stop_file()
         self.signals, self.wake = os.pipe()
@@ -139,7 +144,7 @@ class Heartbeat:
             if orphaned():
                 exit_now()
             try:
-                for task in (self._beat, self._agree, self._watch):
+                for task in (self._beat, self._agree, self._watch, self._compare):
                     task()
                 self.answered = time.monotonic()
             except Exception as error:
@@ -163,7 +168,7 @@ class Heartbeat:
     def _beat(self) -> None:
         self.count += 1
         where = _where(self.main) if time.monotonic() - self.moved > self.settings.timeout / 3 else ""
-        beat = Beat(self.count, self.done, self.worker.node, self.worker.host, os.getpid(), where)
+        beat = Beat(self.count, self.done, self.worker.node, self.worker.host, os.getpid(), where, self.recent.mean())
         self.store.set(f"beat/{self.worker.rank}", json.dumps(asdict(beat)))
 
     def _handle_signal(self) -> None:
@@ -211,6 +216,17 @@ class Heartbeat:
                 failure = self._failure("hang", _format_ranks(behind, now, self.worker.world) + why, min(behind), now)
                 self._end(failure, kill=behind, beats=now)
 
+    def _compare(self) -> None:
+        """Have rank 0 name ranks that are slower than the others in two looks, with the phase, once."""
+        if self.worker.rank or self.worker.world < 2 or time.monotonic() - self.looked < LOOK_SECONDS:
+            return
+        self.looked, beats = time.monotonic(), self._beats()
+        slow = find_slow({rank: beat.pace for rank, beat in beats.items() if beat.pace})
+        for rank, phase in sorted(self.suspected & set(slow) - self.named):
+            say(f"rank {rank} on {beats[rank].host} is slow: {slow[rank, phase]}")
+            self.named.add((rank, phase))
+        self.suspected = set(slow)
+
     def _end(self, failure: Failure, kill: "tuple[int, ...]" = (), beats: "dict[int, Beat] | None" = None) -> None:
         try:
             claimed, first = self._claim(failure)
@@ -219,7 +235,8 @@ class Heartbeat:
         for rank in kill:
             beat = (beats or {}).get(rank)
             if first and beat and beat.node == self.worker.node and beat.pid != os.getpid():
-                _kill(beat.pid)  # a stopped worker would keep torchrun waiting
+                with suppress(ProcessLookupError):
+                    os.kill(beat.pid, signal.SIGKILL)  # a stopped worker would keep torchrun waiting
         claimed.exit(self.folder, first=first)
 
     def _failure(self, kind: str, message: str, rank: int | None = None, beats: "Mapping[int, Beat] | None" = None) -> Failure:
@@ -298,13 +315,6 @@ def _where(thread: int) -> str:
     return (
         f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "code outside the trainer"
     )
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

@@ -16,12 +16,10 @@ from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPriva
 from meshwise.workers.trainer.ranks import store as stores
 from meshwise.workers.trainer.ranks.signed import sign_objects
 
-STORE = "MESHWISE_STORE"
-"""HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts."""
+STORE = "MESHWISE_STORE"  # HOST:PORT of a store that no worker hosts; set by the launcher of a run on several hosts
 NODE_RANK = "MESHWISE_NODE_RANK"
 NODES = "MESHWISE_NODES"
-LABELS = "MESHWISE_NODE_LABELS"
-"""Ranks of the nodes as the user numbered them, if some of them are missing."""
+LABELS = "MESHWISE_NODE_LABELS"  # ranks of the nodes as the user numbered them, if some of them are missing
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,10 @@ class Worker:
     rank: int
     world: int
     node: int
-    host: str
-    """Host name, with the node's number if there are several."""
-    start: str
-    """A name that all workers of one start share; after a restart it is another."""
+    host: str  # host name, with the node's number if there are several
+    start: str  # a name that all workers of one start share; after a restart it is another
     nodes: int
-    first_label: str = "0"
-    """The rank of the first node, as the user numbered it."""
+    first_label: str = "0"  # the rank of the first node, as the user numbered it
 
     @staticmethod
     def here() -> "Worker":

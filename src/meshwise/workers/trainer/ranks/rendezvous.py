@@ -13,12 +13,9 @@ from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPriva
 from meshwise.workers.trainer.contract.process.stop import requested, stop_file
 from meshwise.workers.trainer.ranks.signed import SignedStore
 
-PATIENCE_SECONDS = 3.0
-"""Seconds before missing nodes are reported; a node that writes nothing new for as long counts as missing."""
-TICK, LOOK = 0.25, 4
-"""Seconds between checks whether to stop, and how many of these pass between reads of the store."""
-WAITS, MISSING = "meshwise/waits/", "meshwise/missing"
-"""Keys in the store."""
+PATIENCE_SECONDS = 3.0  # seconds before missing nodes are reported; a node that writes nothing new for as long counts as missing
+TICK, LOOK = 0.25, 4  # seconds between checks whether to stop, and how many of these pass between reads of the store
+WAITS, MISSING = "meshwise/waits/", "meshwise/missing"  # keys in the store
 
 
 class RendezvousMonitor:

@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other, signed with the run's secret: values in the store, and objects that ranks exchange.
+"""Messages between the processes of a run, signed with its secret: values in the store, and objects that ranks exchange.
 
 torch's store has no password, and its ranks unpickle what a peer sends. So no value of the store is used, and no object unpickled, before
 its signature is checked.
@@ -14,10 +14,9 @@ from typing import Any
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import Store
 
-from meshwise.workers.trainer.contract.process.secret import Forged, opened, signed
+from meshwise.workers.secret import Forged, opened, signed
 
-OBJECT = "object"
-"""The purpose of objects that ranks exchange."""
+OBJECT = "object"  # the purpose of objects that ranks exchange
 
 
 class SignedStore:

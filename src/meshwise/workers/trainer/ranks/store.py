@@ -4,7 +4,6 @@ its state there as signed JSON instead of a pickle, which whoever reaches the po
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportPrivateUsage=false, reportAttributeAccessIssue=false
 # pyright: reportPrivateImportUsage=false, reportUnknownArgumentType=false
 import json
-import socket
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,32 +13,11 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.rendezvous import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from meshwise.workers.trainer.contract.process.secret import opened, signed
+from meshwise.workers.secret import opened, signed
+from meshwise.workers.store import LOOPBACK, serve
 
-LOOPBACK = "127.0.0.1"
-STATE = "rendezvous"
-"""The purpose for which torchrun's state is signed."""
-READ_SECONDS = 60
-"""torch's own default for an answer of the store."""
-
-
-def serve(host: str, port: int, timeout: timedelta) -> TCPStore:
-    """Start a store that listens on the address of `host` alone, and connect to it; port 0 is any free one."""
-    family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(socket.SOMAXCONN)
-    except OSError:
-        listener.close()
-        raise
-    where = listener.getsockname()
-    # the store closes the descriptor
-    return TCPStore(
-        where[0], where[1], is_master=True, wait_for_workers=False, multi_tenant=True, timeout=timeout,
-        master_listen_fd=listener.detach(),
-    )  # fmt: skip
+STATE = "rendezvous"  # the purpose for which torchrun's state is signed
+READ_SECONDS = 60  # torch's own default for an answer of the store
 
 
 def install() -> None:

@@ -30,8 +30,7 @@ from meshwise.workers.trainer.report.trackers import Tracker, trackers
 
 MIN_LAST_STEP = 16
 """Index of the last step from which on its kernels are profiled: in shorter runs starting the profiler would count."""
-MAX_ALLOCATIONS = 200_000
-"""Allocations that a memory snapshot holds."""
+MAX_ALLOCATIONS = 200_000  # allocations that a memory snapshot holds
 
 
 class Recorder:

@@ -7,8 +7,7 @@ from meshwise.workers.trainer.contract.files.safetensors import TensorEntry, Wei
 from meshwise.workers.trainer.contract.models.registry import Config, description_of, families, family_of, stored_of
 from meshwise.workers.trainer.contract.models.tensors import HEAD, Shapes
 
-READABLE = ("F64", "F32", "F16", "BF16")
-"""Types that the trainer reads, by the names of the format."""
+READABLE = ("F64", "F32", "F16", "BF16")  # types that the trainer reads, by the names of the format
 FACT_WORDS = {
     "heads": "attention heads",
     "kv_heads": "KV heads",
@@ -16,8 +15,7 @@ FACT_WORDS = {
     "activation": "as the activation",
 }
 """Facts of a model that its weights were trained with and that their shapes need not show, in words."""
-OPTIONAL_PREFIX = "transformer."
-"""Some files of BLOOM and GPT-2 leave this prefix out of their tensor names."""
+OPTIONAL_PREFIX = "transformer."  # some files of BLOOM and GPT-2 leave this prefix out of their tensor names
 
 
 def shapes(config: Config) -> Shapes:

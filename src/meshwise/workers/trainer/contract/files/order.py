@@ -9,20 +9,15 @@ MASK_64_BITS = (1 << 64) - 1
 def shuffled_index(seed: int, number: int, count: int) -> int:
     """Return the index among `count` of a run's sample `number`: each index once per epoch, in a different order each epoch."""
     epoch, index = divmod(number, count)
-    return permute(index, count, _key(seed, epoch))
-
-
-def _key(seed: int, epoch: int) -> int:
-    return int.from_bytes(hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=8).digest(), "little")
+    key = hashlib.blake2b(f"{seed}:{epoch}".encode(), digest_size=8).digest()
+    return permute(index, count, int.from_bytes(key, "little"))
 
 
 def permute(index: int, count: int, key: int) -> int:
-    """Return a keyed permutation of 0 .. count - 1: a Feistel network over the next even power of two, iterated until the result is
-    below `count`.
-
-    A Feistel network permutes its whole range (Luby and Rackoff 1988); following its cycle from a number below `count` to the next such
-    number permutes those (Black and Rogaway 2002). The range is at most four times `count`, so that takes at most four rounds on average.
-    """
+    """Return a keyed permutation of 0 .. count - 1: a Feistel network over the next even power of two, iterated until the result is below
+    `count`. A Feistel network permutes its whole range (Luby and Rackoff 1988); following its cycle from a number below `count` to the
+    next such number permutes those (Black and Rogaway 2002). The range is at most four times `count`, so that takes at most four rounds
+    on average."""
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     low = (1 << half) - 1
     while True:

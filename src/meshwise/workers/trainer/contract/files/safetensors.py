@@ -20,8 +20,7 @@ WIDTHS = {
 """Bytes of an element by the format's type names."""
 MAX_TABLE_BYTES = 1 << 25
 """Most bytes of a table or an index: of 200,000 tensors. The format's own limit is 100 MB, which would take gigabytes to parse."""
-MAX_ELEMENTS = 1 << 60
-"""No tensor has as many elements, and no file as many bytes."""
+MAX_ELEMENTS = 1 << 60  # no tensor has as many elements, and no file as many bytes
 
 
 class WeightsError(ValueError):
@@ -38,8 +37,7 @@ class TensorEntry:
     path: Path
     dtype: str
     shape: tuple[int, ...]
-    start: int
-    """Bytes from the beginning of the file."""
+    start: int  # bytes from the beginning of the file
     end: int
 
 

@@ -10,11 +10,9 @@ from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.finetune.targets import Target, chosen, linear_layers
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."
-"""PEFT's prefix of the names of a model's modules."""
+PREFIX = "base_model.model."  # PEFT's prefix of the names of a model's modules
 A, B, MAGNITUDE = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector"
-MAX_FILE_BYTES = 1 << 20
-"""Bytes of an adapter_config.json, at most."""
+MAX_FILE_BYTES = 1 << 20  # bytes of an adapter_config.json, at most
 
 
 def expected(config: Mapping[str, Any], finetune: FinetuneMethod) -> dict[str, tuple[int, ...]]:

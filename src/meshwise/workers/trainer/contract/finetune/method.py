@@ -5,10 +5,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 ADAPTERS = ("lora", "dora", "qlora")
-NF4_BLOCK = 64
-"""Weights that share a scale in nf4."""
-LORA = "lora_"
-"""Beginning of the names of an adapter's parameters within its layer."""
+NF4_BLOCK = 64  # weights that share a scale in nf4
+LORA = "lora_"  # beginning of the names of an adapter's parameters within its layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,18 +15,12 @@ class FinetuneMethod:
 
     method: str = "full"
     rank: int = 0
-    alpha: float = 0.0
-    """Adapters are scaled by alpha / rank."""
-    dropout: float = 0.0
-    """Share of an adapter's inputs that are zeroed in training."""
-    targets: tuple[str, ...] = ()
-    """HF's names of the linear layers with adapters, such as q_proj."""
-    frozen_layers: int = 0
-    """First layers, after the embedding, that a `freeze` leaves as they are."""
-    adapter: str = ""
-    """Folder with an adapter in PEFT's format to start from; empty: a new one."""
-    merge: bool = False
-    """Write the weights with the adapters added to them at the end."""
+    alpha: float = 0.0  # adapters are scaled by alpha / rank
+    dropout: float = 0.0  # share of an adapter's inputs that are zeroed in training
+    targets: tuple[str, ...] = ()  # HF's names of the linear layers with adapters, such as q_proj
+    frozen_layers: int = 0  # first layers, after the embedding, that a `freeze` leaves as they are
+    adapter: str = ""  # folder with an adapter in PEFT's format to start from; empty: a new one
+    merge: bool = False  # write the weights with the adapters added to them at the end
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> "FinetuneMethod":

@@ -8,10 +8,8 @@ from meshwise.workers.trainer.contract.finetune.method import NF4_BLOCK, Finetun
 from meshwise.workers.trainer.contract.models.registry import family_of, sizes_of, stored_of
 from meshwise.workers.trainer.contract.models.tensors import Part, Stored
 
-ALL_LINEAR = "all-linear"
-"""Every linear layer but the head, as in PEFT."""
-GROUPS = {"attention": ".self_attn.", "mlp": ".mlp."}
-"""Short words for the layers whose names in the trainer contain this."""
+ALL_LINEAR = "all-linear"  # every linear layer but the head, as in PEFT
+GROUPS = {"attention": ".self_attn.", "mlp": ".mlp."}  # short words for the layers whose names in the trainer contain this
 WEIGHT = ".weight"
 
 
@@ -19,10 +17,8 @@ WEIGHT = ".weight"
 class Target:
     """A linear layer of HF's model."""
 
-    module: str
-    """HF's name."""
-    stored: Stored
-    """Its weight in HF's files, with the trainer's layers in it."""
+    module: str  # HF's name
+    stored: Stored  # its weight in HF's files, with the trainer's layers in it
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-EMBEDDING = "model.embed_tokens.weight"
-"""The model's own name of the token embedding, which a tied head shares."""
+EMBEDDING = "model.embed_tokens.weight"  # the model's own name of the token embedding, which a tied head shares
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 """HF's names of activation functions, and ours."""
 SCALINGS: dict[str, tuple[str, ...]] = {
@@ -25,11 +24,9 @@ SCALINGS: dict[str, tuple[str, ...]] = {
 class Rotary:
     """Rotary positions (arXiv:2104.09864)."""
 
-    dim: int
-    """Features of a head that rotate: its first ones in HF's order."""
+    dim: int  # features of a head that rotate: its first ones in HF's order
     theta: float = 10000.0
-    interleaved: bool = False
-    """Whether HF's files pair neighbouring features, instead of the first half with the second."""
+    interleaved: bool = False  # whether HF's files pair neighbouring features, instead of the first half with the second
     scaling: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """HF's rope_parameters: rope_type and the numbers of that type."""
 
@@ -43,41 +40,28 @@ class Experts:
     """A feed-forward of many experts, of which a router chooses a few for each token (arXiv:1701.06538)."""
 
     count: int
-    chosen: int
-    """Experts of a token."""
-    width: int
-    """Width of an expert."""
-    shared: int = 0
-    """Width of the experts that every token passes; 0: there are none."""
-    sigmoid: bool = False
-    """Whether scores are sigmoids of the router's logits, instead of their softmax."""
-    normed: bool = True
-    """Whether the weights of a token's experts are divided by their sum."""
-    factor: float = 1.0
-    """Factor of the routed experts' output."""
+    chosen: int  # experts of a token
+    width: int  # width of an expert
+    shared: int = 0  # width of the experts that every token passes; 0: there are none
+    sigmoid: bool = False  # whether scores are sigmoids of the router's logits, instead of their softmax
+    normed: bool = True  # whether the weights of a token's experts are divided by their sum
+    factor: float = 1.0  # factor of the routed experts' output
     groups: int = 1
-    kept_groups: int = 1
-    """Groups of experts, and those that a token chooses from: the ones with the best two experts."""
+    kept_groups: int = 1  # groups of experts, and those that a token chooses from: the ones with the best two experts
     biased: bool = False
     """Whether a bias per expert, moved against its load after each step, takes part in the choice alone (arXiv:2408.15664)."""
-    aux: float = 0.0
-    """Coefficient of the loss that grows with the imbalance of a sequence (arXiv:2101.03961, arXiv:2412.19437)."""
+    aux: float = 0.0  # coefficient of the loss that grows with the imbalance of a sequence (arXiv:2101.03961, arXiv:2412.19437)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latent:
     """Queries, keys and values out of low-rank latents: multi-head latent attention (arXiv:2405.04434)."""
 
-    query_rank: int
-    """Rank of the queries' latent; 0: queries come from the activations."""
-    rank: int
-    """Rank of the latent of keys and values."""
-    still: int
-    """Features of a head that do not rotate."""
-    rotated: int
-    """Features of a head that rotate; all heads share those of the keys."""
-    value: int
-    """Features of a head's values."""
+    query_rank: int  # rank of the queries' latent; 0: queries come from the activations
+    rank: int  # rank of the latent of keys and values
+    still: int  # features of a head that do not rotate
+    rotated: int  # features of a head that rotate; all heads share those of the keys
+    value: int  # features of a head's values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +69,8 @@ class Layer:
     """Per-layer settings: positions, window, dense or experts."""
 
     rotary: Rotary | None = None
-    window: int = 0
-    """Tokens that a query sees, itself included; 0: all before it."""
-    mixed: bool = False
-    """Whether the feed-forward is one of experts."""
+    window: int = 0  # tokens that a query sees, itself included; 0: all before it
+    mixed: bool = False  # whether the feed-forward is one of experts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,33 +85,24 @@ class Description:
     vocab: int
     tied: bool
     layers: tuple[Layer, ...]
-    positions: int = 0
-    """Learned positions, the longest sequence the model accepts; 0 if positions are computed."""
-    alibi: bool = False
-    """Whether scores fall with the distance, by a slope per head (arXiv:2108.12409)."""
-    norm: str = "rms"
-    """rms, rms+1 (the stored gain is added to one) or layer (with a bias)."""
+    positions: int = 0  # learned positions, the longest sequence the model accepts; 0 if positions are computed
+    alibi: bool = False  # whether scores fall with the distance, by a slope per head (arXiv:2108.12409)
+    norm: str = "rms"  # rms, rms+1 (the stored gain is added to one) or layer (with a bias)
     eps: float = 1e-6
-    norms: str = "before"
-    """Whether a norm comes before attention and feed-forward, after them (before the sum), or both."""
+    norms: str = "before"  # whether a norm comes before attention and feed-forward, after them (before the sum), or both
     embedding_norm: bool = False
-    qk_norm: str = ""
-    """head: queries and keys are normed per head; all: over all heads together."""
-    parallel: bool = False
-    """Whether the feed-forward reads the input of the layer, instead of the sum with attention's output."""
+    qk_norm: str = ""  # head: queries and keys are normed per head; all: over all heads together
+    parallel: bool = False  # whether the feed-forward reads the input of the layer, instead of the sum with attention's output
     qkv_bias: bool = False
     out_bias: bool = False
     ffn_bias: bool = False
     gated: bool = True
     activation: str = "silu"
-    scale: float = 0.0
-    """Factor of the scores; 0: the inverse square root of head_dim."""
-    score_cap: float = 0.0
-    """Scores become cap x tanh(score / cap); 0: they stay as they are."""
+    scale: float = 0.0  # factor of the scores; 0: the inverse square root of head_dim
+    score_cap: float = 0.0  # scores become cap x tanh(score / cap); 0: they stay as they are
     logit_cap: float = 0.0
     embedding_factor: float = 1.0
-    residual_factor: float = 1.0
-    """Factor of the outputs of attention and feed-forward before they are added."""
+    residual_factor: float = 1.0  # factor of the outputs of attention and feed-forward before they are added
     logit_factor: float = 1.0
     experts: Experts | None = None
     latent: Latent | None = None

@@ -32,8 +32,7 @@ TABLES = ("rope_parameters", "rope_scaling")
 LISTS = ("layer_types", "no_rope_layers", "mlp_only_layers")
 MAX_WHOLE_NUMBER = 2**40
 LAYER_KEYS = ("num_hidden_layers", "n_layer")
-MAX_LAYERS = 100_000
-"""Layers of a model: a description has an entry for each."""
+MAX_LAYERS = 100_000  # layers of a model: a description has an entry for each
 
 
 def problem_of(key: str, value: object) -> str:

@@ -21,8 +21,7 @@ from meshwise.workers.trainer.contract.models.keys import unsupported as unsuppo
 from meshwise.workers.trainer.contract.models.tensors import Shapes, Storage, Stored, stored_tensors
 
 PACKAGE = "meshwise.workers.trainer.models"
-Config = Mapping[str, Any]
-"""The keys of HF's config.json."""
+Config = Mapping[str, Any]  # the keys of HF's config.json
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,8 @@ class Sizes:
     ffn: int
     vocab: int
     tied: bool
-    positions: int = 0
-    """Learned positions, the longest sequence the model accepts; 0 if positions are computed."""
-    experts: int = 0
-    """Routed experts of a layer; 0 if the model has none."""
+    positions: int = 0  # learned positions, the longest sequence the model accepts; 0 if positions are computed
+    experts: int = 0  # routed experts of a layer; 0 if the model has none
 
 
 def no_problem(config: Config) -> str:
@@ -50,22 +47,16 @@ def no_problem(config: Config) -> str:
 class Family:
     """One model architecture of the trainer."""
 
-    model_types: tuple[str, ...]
-    """Values of `model_type` in config.json."""
+    model_types: tuple[str, ...]  # values of `model_type` in config.json
     describe: Callable[[Config], Description]
     storage: Storage = field(default_factory=Storage)
-    package: str = "decoder"
-    """The package that builds it."""
+    package: str = "decoder"  # the package that builds it
     stored: Callable[[Config], dict[str, Stored]] | None = None
     """The tensors of its files, if they do not follow from description and storage."""
-    recurrent: bool = False
-    """Whether layers process tokens in order and keep a state: no tp, no cp and no selective recompute."""
-    unsupported: Callable[[Config], str] = no_problem
-    """Why this config cannot be built; empty if it can."""
-    dropout: tuple[str, ...] = ()
-    """Keys of dropout that published configs set and the trainer leaves out, with a message."""
-    transformers_class: str = ""
-    """Class in transformers that opens saved weights; empty if it has none."""
+    recurrent: bool = False  # whether layers process tokens in order and keep a state: no tp, no cp and no selective recompute
+    unsupported: Callable[[Config], str] = no_problem  # why this config cannot be built; empty if it can
+    dropout: tuple[str, ...] = ()  # keys of dropout that published configs set and the trainer leaves out, with a message
+    transformers_class: str = ""  # class in transformers that opens saved weights; empty if it has none
     buffers: tuple[str, ...] = (".rotary_emb.inv_freq",)
     """Name endings of stored tensors that are not weights: tables that the model computes."""
 

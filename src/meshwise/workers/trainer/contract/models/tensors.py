@@ -31,8 +31,7 @@ class Storage:
     """HF's names that differ from the model's; of a single tensor, with its last word."""
     packed: Mapping[str, Packed] = field(default_factory=dict[str, Packed])
     """Stored matrices that hold several parameters, by HF's name."""
-    transposed: tuple[str, ...] = ()
-    """Endings of HF's names of matrices that are stored inputs first."""
+    transposed: tuple[str, ...] = ()  # endings of HF's names of matrices that are stored inputs first
     experts: str = "mlp.experts"
     expert_names: Mapping[str, str] = field(default_factory=lambda: {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"})
     """HF's names of an expert's matrices."""
@@ -43,14 +42,10 @@ class Part:
     """One parameter in a stored tensor."""
 
     parameter: str
-    shape: tuple[int, ...]
-    """Shape of the parameter, or of one matrix of it if `index` is given."""
-    index: int | None = None
-    """The matrix of a stack of experts."""
-    order: tuple[int, ...] = ()
-    """Features of each head in the model's order, as indices of HF's; empty: the same."""
-    first: int = 0
-    """First row of the part in its parameter, if other parts hold the other rows."""
+    shape: tuple[int, ...]  # shape of the parameter, or of one matrix of it if `index` is given
+    index: int | None = None  # the matrix of a stack of experts
+    order: tuple[int, ...] = ()  # features of each head in the model's order, as indices of HF's; empty: the same
+    first: int = 0  # first row of the part in its parameter, if other parts hold the other rows
 
 
 @dataclass(frozen=True)
@@ -58,10 +53,8 @@ class Stored:
     """A tensor of HF's files, and the parameters in it."""
 
     parts: tuple[Part, ...]
-    head_dim: int = 0
-    """Features of a head, if the parts alternate head by head; 0: they follow each other."""
-    transposed: bool = False
-    """Whether it is stored inputs first."""
+    head_dim: int = 0  # features of a head, if the parts alternate head by head; 0: they follow each other
+    transposed: bool = False  # whether it is stored inputs first
 
     @property
     def shape(self) -> tuple[int, ...]:

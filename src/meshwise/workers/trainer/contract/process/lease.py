@@ -13,8 +13,7 @@ from pathlib import Path
 
 LOCK = ".lock"
 WORKERS = ".workers"
-_shares: list[int] = []
-"""Open files whose locks last as long as this process."""
+_shares: list[int] = []  # open files whose locks last as long as this process
 
 
 def open_lock(path: Path) -> int:

@@ -5,10 +5,8 @@ import os
 import signal
 import sys
 
-AGENT = "MESHWISE_AGENT"
-"""Process id of the agent that started a worker."""
-PR_SET_PDEATHSIG = 1
-"""Linux, prctl(2)."""
+AGENT = "MESHWISE_AGENT"  # process id of the agent that started a worker
+PR_SET_PDEATHSIG = 1  # Linux, prctl(2)
 
 
 def die_with(parent: int) -> None:

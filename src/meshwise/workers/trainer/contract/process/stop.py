@@ -4,14 +4,10 @@ import os
 import signal
 from pathlib import Path
 
-STOP_FILE = "MESHWISE_STOP"
-"""Path of the file. Its launcher owns it, so it is gone when the launcher is."""
-SIGNAL = "stop"
-"""Content of the file after a signal; else it has the reason in words."""
-STOPS = (signal.SIGTERM, signal.SIGINT)
-"""Signals that ask a run to stop, whatever was inherited for them."""
-CUT_OFF = 75
-"""Exit code of an agent that cannot reach the node with the store, which may come back: EX_TEMPFAIL of sysexits.h."""
+STOP_FILE = "MESHWISE_STOP"  # path of the file. Its launcher owns it, so it is gone when the launcher is.
+SIGNAL = "stop"  # content of the file after a signal; else it has the reason in words
+STOPS = (signal.SIGTERM, signal.SIGINT)  # signals that ask a run to stop, whatever was inherited for them
+CUT_OFF = 75  # exit code of an agent that cannot reach the node with the store, which may come back: EX_TEMPFAIL of sysexits.h
 LOST_TERMINAL = (signal.SIGHUP, signal.SIGQUIT)
 """Signals of a terminal that is gone; they ask a run to stop too, unless they are ignored, as under nohup."""
 

@@ -46,7 +46,11 @@ class Attention(nn.Module):
         if self.kernel and rotation is not None:
             return self._by_kernel(self._joined(x), rotation)
         joined = self.fused or bool(self.eight)
-        parts = self._joined(x).split(self._widths(), -1) if joined else [p(x) for p in self._projections()]
+        parts = (
+            self._joined(x).split([p.out_features for p in self._projections()], -1)
+            if joined
+            else [p(x) for p in self._projections()]
+        )
         # -1: under tensor parallelism the projections return only this rank's heads
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)
         if self.q_norm is not None and self.k_norm is not None:
@@ -76,9 +80,6 @@ class Attention(nn.Module):
 
     def _projections(self) -> tuple[nn.Linear, nn.Linear, nn.Linear]:
         return self.q_proj, self.k_proj, self.v_proj
-
-    def _widths(self) -> list[int]:
-        return [projection.out_features for projection in self._projections()]
 
     def fuse(self) -> None:
         """Compute queries, keys and values by one product if that needs no padding, and by a kernel after it if it supports the heads."""

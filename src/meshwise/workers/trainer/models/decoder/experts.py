@@ -27,19 +27,15 @@ from meshwise.workers.trainer.ops.experts import (
 )
 from meshwise.workers.trainer.ops.shared_memory import holds_large_tiles
 
-TOKEN_PARTS = 2
-"""Parts of the tokens that travel one after the other: the experts compute one while the next is on its way."""
+TOKEN_PARTS = 2  # parts of the tokens that travel one after the other: the experts compute one while the next is on its way
 
 
 class Routed(NamedTuple):
     """The experts of each token."""
 
-    experts: Tensor
-    """(tokens, chosen)"""
-    weights: Tensor
-    """Their weights, float32."""
-    scores: Tensor
-    """The scores of all experts (tokens, experts), of which each token's add up to one."""
+    experts: Tensor  # (tokens, chosen)
+    weights: Tensor  # their weights, float32
+    scores: Tensor  # the scores of all experts (tokens, experts), of which each token's add up to one
 
 
 class Router(nn.Module):
@@ -90,8 +86,7 @@ class ExpertStack(nn.Module):
         """A leaf whose gradient is made of sums of squares of both weights' gradients, if they are asked for."""
 
     def ask_squares(self) -> None:
-        """Let the backward pass leave the squares of the gradients in `squares.grad`, where its kernels can: whole weights on a GPU that
-        holds their tiles."""
+        """Leave the squares of the gradients in `squares.grad` after a backward pass with whole weights on a GPU that holds their tiles."""
         whole = not isinstance(self.gate_up_proj, DTensor) and holds_large_tiles(self.gate_up_proj.device)
         if whole and self.gate_up_proj.requires_grad and self.down_proj.requires_grad:
             from meshwise.workers.trainer.ops.expert_kernels import squares_of_gradients

@@ -12,8 +12,7 @@ from meshwise.workers.trainer.models.decoder.attention import rule_of
 from meshwise.workers.trainer.models.decoder.rotary import rotate
 from meshwise.workers.trainer.ops.attention import LocalShard, Scores, attend
 
-LATENT_NORM_EPS = 1e-6
-"""Epsilon of the latents' norms, regardless of the config's value for other norms."""
+LATENT_NORM_EPS = 1e-6  # epsilon of the latents' norms, regardless of the config's value for other norms
 
 
 class LatentAttention(nn.Module):

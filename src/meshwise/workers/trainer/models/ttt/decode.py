@@ -24,8 +24,7 @@ class Memory:
 
     weights: list[Tensor]
     sums: list[Tensor]
-    state: Tensor
-    """Storage in the decode kernel's order, (2, batch, heads, F + 1, F), if weights and sums are views of it."""
+    state: Tensor  # storage in the decode kernel's order, (2, batch, heads, F + 1, F), if weights and sums are views of it
 
 
 def initial_memory(layer: Learner, batch: int) -> Memory:

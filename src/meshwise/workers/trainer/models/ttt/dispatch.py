@@ -17,10 +17,8 @@ class Limits:
     head_sizes: tuple[int, ...]
     mini_batches: tuple[int, ...]
     dtypes: tuple[torch.dtype, ...]
-    shared: int = 0
-    """Bytes of shared memory that a program needs."""
-    triton: tuple[int, int] = (3, 0)
-    """The oldest Triton that has been seen to compile them."""
+    shared: int = 0  # bytes of shared memory that a program needs
+    triton: tuple[int, int] = (3, 0)  # the oldest Triton that has been seen to compile them
 
 
 LINEAR = Limits((32, 64, 128), (16, 32, 64), (torch.bfloat16, torch.float16, torch.float32))

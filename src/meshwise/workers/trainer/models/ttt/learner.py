@@ -21,8 +21,7 @@ EPS = 1e-6
 class Learner(nn.Module, ABC):
     """A small model per head, trained on K -> V - K one mini-batch at a time, and read with Q (arXiv:2407.04620)."""
 
-    limits: Limits | None = None
-    """The layers its kernels support; None if it has no kernels."""
+    limits: Limits | None = None  # the layers its kernels support; None if it has no kernels
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -10,8 +10,7 @@ from meshwise.workers.trainer.contract.models.registry import Config
 from meshwise.workers.trainer.models.ttt.dispatch import LINEAR
 from meshwise.workers.trainer.models.ttt.learner import EPS, Learner, dual_weights, loss_gradient
 
-ROWS_MULTIPLE = 16
-"""Rows are padded to a multiple of this: tensor cores read multiples of 16 bytes, and the kernels rely on it."""
+ROWS_MULTIPLE = 16  # rows are padded to a multiple of this: tensor cores read multiples of 16 bytes, and the kernels rely on it
 
 
 class LinearLearner(Learner):

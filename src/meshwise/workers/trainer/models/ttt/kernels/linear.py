@@ -67,8 +67,7 @@ def forward(
     packed: Tensor, rotation: Tensor, w1: Tensor, b1: Tensor, gamma: Tensor, beta: Tensor, token_idx: Tensor, lr_bias: Tensor,
     base_lr: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return outputs (batch, seq, width) and, for the backward pass, W and b before each mini-batch and the results of `prepare`. The
-    latter are as large as `packed`."""
+    """Return outputs (batch, seq, width) and, for the backward pass, W and b before each mini-batch and the results of `prepare`."""
     return _forward(packed, rotation, w1, b1, gamma, beta, token_idx, lr_bias, base_lr)
 
 

@@ -26,8 +26,7 @@ from meshwise.workers.trainer.models.ttt.kernels.linear_tiles import (
 
 KEPT = tl.constexpr(8)
 """Numbers kept per token: rstd, mean gx, mean(gx xh), mean(gamma^2 xh), mean(gamma^2 xh^2), sum u G / rstd, e = place_T rate, d rate."""
-TILES = tl.constexpr(4)
-"""Tiles (T, F) kept per mini-batch: go = gamma xh + beta - target, xh, u, dZb."""
+TILES = tl.constexpr(4)  # tiles (T, F) kept per mini-batch: go = gamma xh + beta - target, xh, u, dZb
 PADDING = tl.constexpr(16)
 """Columns of `packed` are a multiple of this: the columns after the last head's score are padding, with zero gradient."""
 
@@ -38,12 +37,9 @@ def backward_each(
     seq, row, width, heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute everything that needs no gradient of a later state. Grid: batch x heads x mini-batches.
-
-    dZb = LN'(gamma dO); dM = -dZb G' (tril); dS = eta dM; dQ = dO + dZb W' + dS K; dK so far is dS'Q; d rate_j = sum_i place_i dM S.
-    For the next two kernels: `tiles`, with u = -rstd M'dZb, and `kept`.
-    `small`: this mini-batch's part of d gamma, d beta, d place.
-    """
+    """Compute everything that needs no gradient of a later state. Grid: batch x heads x mini-batches. dZb = LN'(gamma dO); dM = -dZb G'
+    (tril); dS = eta dM; dQ = dO + dZb W' + dS K; dK so far is dS'Q; d rate_j = sum_i place_i dM S. For the next two kernels: `tiles`,
+    with u = -rstd M'dZb, and `kept`. `small`: this mini-batch's part of d gamma, d beta, d place."""
     at = tl.program_id(0).to(tl.int64)
     n, pid = at % count, at // count
     batch, head = pid // heads, pid % heads
@@ -109,11 +105,8 @@ def backward_each(
 
 @triton.jit
 def means(s_u, s_x, s_p, s_g, s_gx, line, rate, mean, along, g2_mean, T: tl.constexpr, F: tl.constexpr):
-    """Return, from five sums over features, (T,) each: mean u, mean(u xh), mean dxh, and mean(dxh xh) + mean(dG G).
-
-    dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's.
-    `rate` is rstd e.
-    """
+    """Return, from five sums over features, (T,) each: mean u, mean(u xh), mean dxh, and mean(dxh xh) + mean(dG G). dxh = gamma^2 dgx - u
+    mean(gx xh) - gx mean(u xh), with dgx = u - mean u - xh mean(u xh): linear in u, so its means follow from u's. `rate` is rstd e."""
     g2x, g2xx = tl.load(line + 3 * T), tl.load(line + 4 * T)
     a1, a2 = s_u / F, s_x / F
     c1 = s_g / F - a1 * (g2_mean + along) - a2 * (g2x + mean)
@@ -127,13 +120,11 @@ def backward_chain(
     heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the state's gradient, last mini-batch first. Grid: batch x heads. From dW, db of the state after a mini-batch:
-
-    P = K dW + db; u = rstd dG = u_kept - rstd e P; gx = gamma go; dgx = u - mean u - xh mean(u xh);
-    dZ = rstd (gamma^2 dgx - u mean(gx xh) - gx mean(u xh) - its mean - xh (its mean with xh + mean(dG G)));
-    dW <- dW + K'dZ + Q'dZb; db <- db + sum (dZ + dZb). All transposed, outputs x tokens, with a single reduction.
-    d_states (batch, heads, count, F out, F in), d_biases: dW', db after each mini-batch; d_first: before the first, dW' and then db.
-    """
+    """Compute the state's gradient, last mini-batch first. Grid: batch x heads. From dW, db of the state after a mini-batch: P = K dW +
+    db; u = rstd dG = u_kept - rstd e P; gx = gamma go; dgx = u - mean u - xh mean(u xh); dZ = rstd (gamma^2 dgx - u mean(gx xh) - gx
+    mean(u xh) - its mean - xh (its mean with xh + mean(dG G))); dW <- dW + K'dZ + Q'dZb; db <- db + sum (dZ + dZb). All transposed,
+    outputs x tokens, with a single reduction. d_states (batch, heads, count, F out, F in), d_biases: dW', db after each mini-batch;
+    d_first: before the first, dW' and then db."""
     pid = tl.program_id(0)
     head = pid % heads
     dtype = tiles.dtype.element_ty
@@ -182,11 +173,9 @@ def backward_finish(
     seq, row, width, heads, count, scale,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Recompute the chain's step, now for the gradients of keys, values and rates. Grid: batch x heads x mini-batches.
-
-    dV = -gamma dgx; dK += gamma dgx + dZ W' - (e G) dW'; d e = -sum G P, and from it and `kept` the gradient of the score.
-    `small`: this mini-batch's part of d gamma, d beta, d place_T and d lr_bias.
-    """
+    """Recompute the chain's step, now for the gradients of keys, values and rates. Grid: batch x heads x mini-batches. dV = -gamma dgx;
+    dK += gamma dgx + dZ W' - (e G) dW'; d e = -sum G P, and from it and `kept` the gradient of the score. `small`: this mini-batch's part
+    of d gamma, d beta, d place_T and d lr_bias."""
     at = tl.program_id(0).to(tl.int64)
     n, pid = at % count, at // count
     batch, head = pid // heads, pid % heads

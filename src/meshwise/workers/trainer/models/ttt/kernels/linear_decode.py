@@ -32,11 +32,9 @@ def decode(
     row, width, heads, scale,
     T: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip
-    """Read one token per sequence. Grid: batch x heads. With i the token's position: G = slope(k W + b); S += rate k'G, s += rate G;
-    out = q + gamma LNhat(q (W - place_i S) + b - place_i s) + beta; after the last position W -= place_T S, b -= place_T s, S = s = 0.
-
-    packed (batch, row) as in linear_tiles; state and sums (batch, heads, F + 1, F) float32: W' (outputs x inputs), then b.
-    """  # fmt: skip
+    """Read one token per sequence. Grid: batch x heads. With i the token's position: G = slope(k W + b); S += rate k'G, s += rate G; out
+    = q + gamma LNhat(q (W - place_i S) + b - place_i s) + beta; after the last position W -= place_T S, b -= place_T s, S = s = 0. packed
+    (batch, row) as in linear_tiles; state and sums (batch, heads, F + 1, F) float32: W' (outputs x inputs), then b."""
     pid = tl.program_id(0)
     batch, head = pid // heads, pid % heads
     f = tl.arange(0, F)

@@ -22,10 +22,8 @@ from meshwise.workers.trainer.models.ttt.kernels.linear_tiles import (
     write_tile,
 )
 
-READY = tl.constexpr(3)
-"""Tiles (T, F) prepared per mini-batch: rotated keys, rotated queries, beta - target."""
-LINES = tl.constexpr(2)
-"""Numbers prepared per token: its learning rate, and the sum of gamma (beta - target)."""
+READY = tl.constexpr(3)  # tiles (T, F) prepared per mini-batch: rotated keys, rotated queries, beta - target
+LINES = tl.constexpr(2)  # numbers prepared per token: its learning rate, and the sum of gamma (beta - target)
 
 
 @triton.jit
@@ -59,12 +57,10 @@ def forward_chain(
     seq, heads, count,
     T: tl.constexpr, F: tl.constexpr, PRECISION: tl.constexpr, KEEP: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute the states W', b at the start of each of `count` mini-batches. Grid: batch x heads, one serial chain each.
-
-    Z = K W + b; G = slope(Z); W <- W - K'(e G), b <- b - sum e G, with e = place_T rate. All transposed, outputs x tokens.
-    states (batch, heads, count, F out, F in) in the operands' dtype; biases (batch, heads, count, F) in float32.
-    KEEP also writes, for a decoder, W' and b after the last full mini-batch, and the sums of rate K'G of the tokens after it.
-    """
+    """Compute the states W', b at the start of each of `count` mini-batches. Grid: batch x heads, one serial chain each. Z = K W + b; G =
+    slope(Z); W <- W - K'(e G), b <- b - sum e G, with e = place_T rate. All transposed, outputs x tokens. states (batch, heads, count, F
+    out, F in) in the operands' dtype; biases (batch, heads, count, F) in float32. KEEP also writes, for a decoder, W' and b after the
+    last full mini-batch, and the sums of rate K'G of the tokens after it."""
     pid = tl.program_id(0)
     head = pid % heads
     dtype = ready.dtype.element_ty

@@ -88,22 +88,18 @@ def add5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 @triton.jit
 def outputs(F: tl.constexpr):
-    """Return (F / 16, 16): the outputs of a state, split into tensor-core rows.
-
-    Chains hold a state as (F / 16, 16 outputs, F inputs), a batch of products, for two reasons. Triton assigns one product of a batch to
-    each warp, so that a state or a gradient goes from one product into the next without leaving its warp's registers. And a batch is
-    multiplied by mma rather than wgmma, whose fence between threads and tensor cores waits for all reads in flight: half of a step.
-    """
+    """Return (F / 16, 16): the outputs of a state, split into tensor-core rows. Chains hold a state as (F / 16, 16 outputs, F inputs), a
+    batch of products, for two reasons. Triton assigns one product of a batch to each warp, so that a state or a gradient goes from one
+    product into the next without leaving its warp's registers. And a batch is multiplied by mma rather than wgmma, whose fence between
+    threads and tensor cores waits for all reads in flight: half of a step."""
     return tl.arange(0, F // 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
 
 
 @triton.jit
 def across(tile, cos, sin, T: tl.constexpr, F: tl.constexpr):
     """Reshape (T, F) to (F / 16, 16, T) in float32, to combine a mini-batch with a chain's state. The angle is zero, see read_no_angle.
-
     Rotating by zero only changes the layout that Triton picks: a tile straight from memory forces the sums over features into the layout
-    it was read in, which costs two trips through shared memory per step (32 barriers instead of 15 in forward_chain).
-    """
+    it was read in, which costs two trips through shared memory per step (32 barriers instead of 15 in forward_chain)."""
     return tl.reshape(tl.trans(rotate(tile, cos, sin, T, F)), (F // 16, 16, T))
 
 
@@ -115,11 +111,9 @@ def for_all(tile, F: tl.constexpr):
 
 @triton.jit
 def slope(z, wanted, squared, F: tl.constexpr):
-    """Compute G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2 for z (T, F), with a single reduction.
-
-    z is centred; gx = squared xh + wanted, with squared = gamma^2 and wanted = gamma (beta - target). Returns G, xh, rstd, mean gx and
-    mean(gx xh).
-    """
+    """Compute G = rstd (gx - mean gx - xh mean(gx xh)), the gradient of |LN(z) - target|^2 / 2 for z (T, F), with a single reduction. z
+    is centred; gx = squared xh + wanted, with squared = gamma^2 and wanted = gamma (beta - target). Returns G, xh, rstd, mean gx and
+    mean(gx xh)."""
     zz = z * z
     power, s1, s2, s3, s4 = tl.reduce((zz, squared * z, squared * zz, wanted * z, wanted), 1, add5)
     rstd = tl.rsqrt(power / F + EPS)

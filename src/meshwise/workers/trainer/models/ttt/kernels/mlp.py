@@ -26,8 +26,7 @@ LAUNCH: dict[str, dict[str, int]] = {
 """Warps (W) per program, the fastest on an H200 (docs/reports/ttt-mlp-kernels.md). A chain holds 128 KiB of state in registers, half of a
 multiprocessor's."""
 
-Rows = slice
-"""A range of a batch's sequences."""
+Rows = slice  # a range of a batch's sequences
 
 
 def sizes(q: Tensor, w1: Tensor, place: Tensor) -> tuple[int, int, int, dict[str, int]]:

@@ -29,12 +29,9 @@ from meshwise.workers.trainer.models.ttt.kernels.mlp_tiles import (
 
 @gluon.jit
 def second_order(dg, xh, gx, gamma, thin, T: gl.constexpr, D: gl.constexpr, W: gl.constexpr):
-    """Return the backward pass of slope(Z), given dG: dZ, and dgx, the gradient at gx.
-
-    u = scale dG; dgx = u - mean u - xh mean(u xh); dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh)
-    dZ = scale (dxh - mean dxh - xh (mean(dxh xh) + mean(dG G)))
-    All means are linear in u, so that five sums are enough, taken at once.
-    """
+    """Return the backward pass of slope(Z), given dG: dZ, and dgx, the gradient at gx. u = scale dG; dgx = u - mean u - xh mean(u xh);
+    dxh = gamma^2 dgx - u mean(gx xh) - gx mean(u xh) dZ = scale (dxh - mean dxh - xh (mean(dxh xh) + mean(dG G))) All means are linear in
+    u, so that five sums are enough, taken at once."""
     t = gl.arange(0, T, layout=gl.SliceLayout(1, flat(W)))
     scale, mean_gx, along = gl.load(thin + t), gl.load(thin + T + t), gl.load(thin + 2 * T + t)
     square_xh, square_xh_xh = gl.load(thin + 3 * T + t), gl.load(thin + 4 * T + t)
@@ -57,12 +54,10 @@ def back_chain(
     d_keys_read, d_rates_read, d_values, d_rates, sums,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr, SUMS: gl.constexpr,
 ):  # fmt: skip
-    """For each mini-batch of one (batch, head), last first, from dW1', db1', dW2', db2' of the weights after it:
-
-    dG1 -= e (K dW1' + db1'); dG2 -= e (X2 dW2' + db2'); dX2 -= e G2 dW2''; dK -= e G1 dW1''; de = -G1.(K dW1' + db1') - G2.(X2 dW2' + db2')
-    dD = dG1 gelu'(Z1); dZ1 = dG1 D gelu''(Z1); dG2 += dD W2; dZ2, d(target) = second_order(dG2); dX2 += dZ2 W2'
-    dZ1 += dX2 gelu'(Z1), stored in the tile of dX2; dW1 = dW1' + K' dZ1 + Q' dZ1b; dW2 = dW2' + dD' G2 + X2' dZ2 + X2b' dZ2b
-    """
+    """For each mini-batch of one (batch, head), last first, from dW1', db1', dW2', db2' of the weights after it: dG1 -= e (K dW1' +
+    db1'); dG2 -= e (X2 dW2' + db2'); dX2 -= e G2 dW2''; dK -= e G1 dW1''; de = -G1.(K dW1' + db1') - G2.(X2 dW2' + db2') dD = dG1
+    gelu'(Z1); dZ1 = dG1 D gelu''(Z1); dG2 += dD W2; dZ2, d(target) = second_order(dG2); dX2 += dZ2 W2' dZ1 += dX2 gelu'(Z1), stored in
+    the tile of dX2; dW1 = dW1' + K' dZ1 + Q' dZ1b; dW2 = dW2' + dD' G2 + X2' dZ2 + X2b' dZ2b"""
     high: gl.constexpr = tall(W)
     wide: gl.constexpr = flat(W)
     dtype: gl.constexpr = keys.dtype.element_ty

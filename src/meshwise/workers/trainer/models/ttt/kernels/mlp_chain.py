@@ -27,11 +27,9 @@ def chain(
     keys, values, rates, places, w1_at, b1_at, w2_at, b2_at, gammas, betas, states1, states2, starts1, starts2,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """For each mini-batch of one (batch, head), from W1, b1, W2, b2 at its start:
-
-    Z1 = K W1 + b1; Z2 = gelu(Z1) W2 + b2; G2 = slope(Z2); G1 = (G2 W2') gelu'(Z1)
-    W1 -= (e K)' G1; b1 -= e' G1; W2 -= (e gelu(Z1))' G2; b2 -= e' G2, with e = rate x place of the last position
-    """
+    """For each mini-batch of one (batch, head), from W1, b1, W2, b2 at its start: Z1 = K W1 + b1; Z2 = gelu(Z1) W2 + b2; G2 = slope(Z2);
+    G1 = (G2 W2') gelu'(Z1) W1 -= (e K)' G1; b1 -= e' G1; W2 -= (e gelu(Z1))' G2; b2 -= e' G2, with e = rate x place of the last
+    position"""
     high: gl.constexpr = tall(W)
     wide: gl.constexpr = flat(W)
     dtype: gl.constexpr = keys.dtype.element_ty

@@ -32,10 +32,8 @@ def output(
     queries, keys, values, rates, places, gammas, betas, states1, states2, starts1, starts2, out,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """For one mini-batch: Z1b = Q W1 + b1 - A1 G1; Z2b = gelu(Z1b) W2 + b2 - A2 G2; out = Q + LN(Z2b).
-
-    A1 = tril(eta (Q K' + 1)), A2 = tril(eta (gelu(Z1b) gelu(Z1)' + 1)), eta_ij = place_i rate_j.
-    """
+    """For one mini-batch: Z1b = Q W1 + b1 - A1 G1; Z2b = gelu(Z1b) W2 + b2 - A2 G2; out = Q + LN(Z2b). A1 = tril(eta (Q K' + 1)), A2 =
+    tril(eta (gelu(Z1b) gelu(Z1)' + 1)), eta_ij = place_i rate_j."""
     high: gl.constexpr = tall(W)
     wide: gl.constexpr = flat(W)
     dtype: gl.constexpr = keys.dtype.element_ty
@@ -87,11 +85,9 @@ def readers(
     tiles, small, thin, d_queries, d_keys, d_rates, each,
     heads, batches, D: gl.constexpr, M: gl.constexpr, T: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Compute, for one mini-batch, the backward pass through Z2b, A2, Z1b and A1 of `output`.
-
-    dZ2b = LN'(dO gamma); dX2b = dZ2b W2' + dP2 X2; dG2 = -A2' dZ2b; dP = -eta dZb G'; dX2 = dP2' X2b
-    dZ1b = dX2b gelu'(Z1b); dG1 = -A1' dZ1b; dQ = dO + dZ1b W1' + dP1 K; dK = dP1' Q; d eta = -(dZb G') P, summed over both layers
-    """
+    """Compute, for one mini-batch, the backward pass through Z2b, A2, Z1b and A1 of `output`. dZ2b = LN'(dO gamma); dX2b = dZ2b W2' + dP2
+    X2; dG2 = -A2' dZ2b; dP = -eta dZb G'; dX2 = dP2' X2b dZ1b = dX2b gelu'(Z1b); dG1 = -A1' dZ1b; dQ = dO + dZ1b W1' + dP1 K; dK = dP1'
+    Q; d eta = -(dZb G') P, summed over both layers"""
     high: gl.constexpr = tall(W)
     wide: gl.constexpr = flat(W)
     dtype: gl.constexpr = keys.dtype.element_ty

@@ -95,10 +95,8 @@ def reciprocal(x):
 
 @gluon.jit
 def gelu_curve(x):
-    """Return gelu(x) = x s, s = sigmoid(y), y = a (x + c x^3) (arXiv:1606.08415), its first and its second derivative:
-
-    s + x s (1 - s) y', and s (1 - s) (2 y' + x y'' + x (1 - 2 s) y'^2)
-    """
+    """Return gelu(x) = x s, s = sigmoid(y), y = a (x + c x^3) (arXiv:1606.08415), its first and its second derivative: s + x s (1 - s)
+    y', and s (1 - s) (2 y' + x y'' + x (1 - 2 s) y'^2)"""
     a: gl.constexpr = 1.5957691216057308  # 2 sqrt(2 / pi)
     c: gl.constexpr = 0.044715
     log2e: gl.constexpr = 1.4426950408889634
@@ -129,10 +127,8 @@ def quarter(a_at, b_at, i: gl.constexpr, total, layout: gl.constexpr):
 
 @gluon.jit
 def through(a_at, b_at, total, layout: gl.constexpr):
-    """Add A' B to a total, for A and B in shared memory (M x .): a product over the inner width.
-
-    Its four quarters are added up at the end: each product waits for the one whose result it adds to.
-    """
+    """Add A' B to a total, for A and B in shared memory (M x .): a product over the inner width. Its four quarters are added up at the
+    end: each product waits for the one whose result it adds to."""
     none = gl.zeros(total.shape, gl.float32, layout)
     first = quarter(a_at, b_at, 0, total, layout) + quarter(a_at, b_at, 1, none, layout)
     return first + (quarter(a_at, b_at, 2, none, layout) + quarter(a_at, b_at, 3, none, layout))

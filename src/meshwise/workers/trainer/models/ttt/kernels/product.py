@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-ROWS, WARPS = 4, 4
-"""Rows and warps of a program: 768 rows then make 192 programs, more than an H200's 132 multiprocessors."""
+ROWS, WARPS = 4, 4  # rows and warps of a program: 768 rows then make 192 programs, more than an H200's 132 multiprocessors
 
 
 @triton.jit
@@ -16,10 +15,8 @@ def product(
     x, gain, shift, weight, above, residual, out, rows, width, eps,
     K: tl.constexpr, R: tl.constexpr, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """out = residual + W y, or silu(W y) (above y), with y = x, RMSNorm(x) or LayerNorm(x) rounded to the weight's precision.
-
-    x (batch, width), W and above (rows, width), K the next power of two of width. Grid: rows / R, batch.
-    """
+    """out = residual + W y, or silu(W y) (above y), with y = x, RMSNorm(x) or LayerNorm(x) rounded to the weight's precision. x (batch,
+    width), W and above (rows, width), K the next power of two of width. Grid: rows / R, batch."""
     batch = tl.program_id(1)
     k = tl.arange(0, K)
     inside = k < width

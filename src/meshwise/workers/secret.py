@@ -8,8 +8,7 @@ import hashlib
 import hmac
 import os
 
-SECRET = "MESHWISE_SECRET"
-"""The variable that holds it."""
+SECRET = "MESHWISE_SECRET"  # the variable that holds it
 SIZE = hashlib.sha256().digest_size
 
 
