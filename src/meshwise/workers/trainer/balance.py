@@ -11,6 +11,12 @@ from meshwise.workers.trainer.parallel import Ranks
 BIAS_STEP = 1e-3  # how far a step moves the bias of an expert (arXiv:2412.19437, 4.2)
 
 
+def forget_loads(model: nn.Module) -> None:
+    for part in model.modules():
+        if isinstance(part, MixedFeedForward):
+            part.load.zero_()
+
+
 class Balance:
     """The feed-forwards of experts on this rank's stages."""
 
@@ -20,7 +26,8 @@ class Balance:
         self.models = models
         for layer in self.layers:
             layer.share = 1 / microbatches
-            layer.load.zero_()  # stages are allocated without values
+        for model in models:
+            forget_loads(model)  # stages are allocated without values
 
     def buffers(self) -> dict[str, Tensor]:
         """Return the biases of this rank's stages, which a checkpoint holds."""

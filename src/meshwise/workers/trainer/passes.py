@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from meshwise.workers.trainer.balance import Balance
+from meshwise.workers.trainer.balance import Balance, forget_loads
 from meshwise.workers.trainer.contract.settings import Settings
 from meshwise.workers.trainer.ops.loss import IGNORED_TARGET
 from meshwise.workers.trainer.parallel import Ranks, build_stages, initialize
@@ -26,6 +26,16 @@ SCHEDULES: dict[str, Any] = {
 }
 KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention backends on a GPU, fastest first (Hopper, 16 bits)."""
+
+
+class Stage(PipelineStage):
+    """A pipeline's stage. torch learns its shapes from a pass over memory without values, before the first step and after every
+    evaluation: what experts counted there is forgotten before the first micro-batch."""
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        if fwd_chunk_id == 0:
+            forget_loads(self.submod)
+        return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
 
 class Passes:
@@ -47,7 +57,7 @@ class Passes:
 
     def _schedule(self, stages: list[tuple[int, nn.Module]], total: int) -> Any:
         group = self.ranks.mesh["pp"].get_group()
-        parts = [PipelineStage(model, number, total, self.device, group=group) for number, model in stages]
+        parts = [Stage(model, number, total, self.device, group=group) for number, model in stages]
         # the loss is already divided by the micro-batches: torch would do it again
         options: dict[str, Any] = {"loss_fn": self.loss, "scale_grads": False}
         if self.settings.layout.schedule == "1f1b":
