@@ -10,6 +10,8 @@
 # make predictions  renew the golden file of predictions, where they moved on purpose
 
 PYTHON ?= python3
+# Where bytecode is forbidden, each of the thousand processes that tests start would compile what it imports.
+export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 PAGES := README.md docs/*.md docs/*/*.md src/meshwise/data/measurements/README.md src/meshwise/data/skill.md
 
