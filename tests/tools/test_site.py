@@ -1,10 +1,7 @@
 """The site and the manual page, as far as they can be checked without their generator."""
 
-import importlib
 import re
 from pathlib import Path
-
-import pytest
 
 import manpage
 import site_slugs
@@ -39,11 +36,3 @@ def test_the_manual_page_has_every_verb_and_no_stray_requests() -> None:
         ".nf",
         ".fi",
     }
-
-
-@pytest.mark.slow
-def test_the_site_builds_without_a_dead_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("material")
-    site = importlib.import_module("site_builder")
-    monkeypatch.chdir(ROOT)
-    site.main()

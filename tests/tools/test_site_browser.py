@@ -13,10 +13,7 @@ import pytest
 
 from support.browser import NARROW, chromium, executable, opened
 
-pytest.importorskip("playwright", reason="Playwright is not installed")
 pytest.importorskip("material", reason="the generator of the site is not installed")
-if executable() is None:
-    pytest.skip("no Chromium is installed: apt install chromium, or set $MESHWISE_CHROMIUM", allow_module_level=True)
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
@@ -49,6 +46,9 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
+    pytest.importorskip("playwright", reason="Playwright is not installed")
+    if executable() is None:
+        pytest.skip("no Chromium is installed: apt install chromium, or set $MESHWISE_CHROMIUM")
     with chromium() as running:
         yield running
 
@@ -75,6 +75,12 @@ def faults(browser: "Browser", address: str, pages: list[str], theme: dict[str, 
 
 def pages_of(site: Path) -> list[str]:
     return sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_dead_link(site: Path) -> None:
+    """Dead links end its builder. It has one folder: all tests of it are in this file, which one worker runs."""
+    assert (site / "index.html").exists()
 
 
 @pytest.mark.slow
