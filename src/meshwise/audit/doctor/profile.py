@@ -197,7 +197,7 @@ def products(e: Evidence) -> tuple[Product, ...]:
         if shape:
             seconds[shape] += float(lengths[row])
             count[shape] += 1
-            types[shape] = next((one for one in t.details[detail].types if one), "")
+            types[shape] = next((one for one in t.details[detail].types if one), "").lower()
     made = [_product(e, shape, types[shape], count[shape] / e.count, seconds[shape] / e.count) for shape in seconds]
     return tuple(sorted(made, key=lambda one: -one.seconds))
 
