@@ -75,8 +75,8 @@ class Split:
 def split(timeline: Timeline) -> Split:
     """Return the parts of a timeline's steps."""
     launches = steps.launched(timeline) if timeline.on_gpu else timeline.ops.start
-    found = steps.find(timeline, launches)
     cover = kinds.windows(timeline)
+    found = steps.find(timeline, launches, cover["optimizer"])
     pieces, messages, copies = (_on_gpu if timeline.on_gpu else _on_cpu)(timeline, launches, cover)
     first, last = float(found.bounds[0]), float(found.bounds[-1])
     computed = Cover.of(pieces.start, pieces.end)
