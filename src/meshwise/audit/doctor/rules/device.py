@@ -30,7 +30,7 @@ HEAD_SIZES = (16, 32, 64, 96, 128, 192, 256)
 """Sizes of a head for which attention kernels are built; others are padded to the next one."""
 SLOW_CHIP = 1.35
 MIN_PRODUCT_SECONDS = 50e-6
-SKEW = 2.0
+SKEW, LEAST_ROUTED = 2.0, 0.01  # rows of the fullest expert over the mean, and their share of a step, from which on it matters
 MIN_EXPERTS = 4
 BELOW = 1.6
 
@@ -242,7 +242,7 @@ def uneven_experts(e: Evidence) -> Iterator[Fault]:
     seconds = {shape: sum(one.seconds for one in e.profile.products if (one.n, one.k) == shape and one.batch == 1 and one.m not in dense)
                for shape in routed}  # fmt: skip
     total = sum(seconds.values())
-    if not routed or total < MIN_SHARE * e.step:
+    if not routed or total < LEAST_ROUTED * e.step:
         return
     shape = max(seconds, key=lambda one: seconds[one])
     rows = routed[shape]

@@ -151,6 +151,7 @@ def pauses(e: Evidence) -> Iterator[Fault]:
     """The host does something else: writes a checkpoint, prepares data without torch's loader, or runs Python."""
     saved, (first, last) = _saved(e), e.split.gaps
     copied = e.timeline.named(e.timeline.gpu, TO_HOST)
+    copied = copied.take((copied.start >= e.split.steps.bounds[0]) & (copied.start < e.split.steps.bounds[-1]))
     reading = float(
         (saved.inside(first, last) * (e.split.causes["save"] == 0)).sum() + saved.inside(copied.start, copied.end).sum()
     )
