@@ -35,7 +35,7 @@ ELEMENTWISE, COMMS = "elementwise", "communication"
 WINDOWS = {
     "data": r"enumerate\(DataLoader\)|dataloader\.py.*__next__|^data$",
     "compile": r"entire_frame_compile|entire_backward_compile|compile_inner|inductor_compile|dynamo_timed",
-    "save": r"serialization\.py.*save|save_checkpoint|checkpoint.*save|^checkpoint$|torch\.save",
+    "save": r"(?:serialization|safetensors).*save|save_checkpoint|checkpoint.*save|^checkpoint$|torch\.save",
     "optimizer": r"^Optimizer\.step|^optimizer$|optimizer_step",
     "attention": r"scaled_dot_product|flash_attn|ScaledDotProduct|FlashAttn|flex_attention",
     "loss": r"cross_entropy|nll_loss|NllLoss|LogSoftmax|log_softmax|logsumexp|Logsumexp",

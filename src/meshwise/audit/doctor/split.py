@@ -140,7 +140,7 @@ def _on_gpu(timeline: Timeline, launches: Floats, cover: dict[str, Cover]) -> tu
     gpu = timeline.gpu
     details = _owner_details(timeline, gpu)
     parts = kinds.parts_of(timeline, gpu, launches, cover, details)
-    copied = timeline.matching(r"^Memcpy.*(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)")[gpu.name]
+    copied = timeline.matching(r"^(?:Memcpy|Copy).*(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)")[gpu.name]
     sent = (parts == kinds.COMMS) & ~copied
     rows = ~sent & ~copied
     computing = gpu.take(rows)

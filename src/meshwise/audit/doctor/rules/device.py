@@ -28,7 +28,7 @@ FUSED_LOSS_PASSES = 3
 WHOLE_PASS = 0.08  # time of an operation over that of the longest one on logits from which on it reads or writes all of them
 HEAD_SIZES = (16, 32, 64, 96, 128, 192, 256)
 """Sizes of a head for which attention kernels are built; others are padded to the next one."""
-SLOW_CHIP = 1.35
+SLOW_CHIP, SLOW_SHAPE = 1.35, 1.2  # measured over predicted seconds of products, from which on a chip or an odd shape is slow
 MIN_PRODUCT_SECONDS = 50e-6
 SKEW, LEAST_ROUTED = 2.0, 0.01  # rows of the fullest expert over the mean, and their share of a step, from which on it matters
 MIN_EXPERTS = 4
@@ -161,25 +161,24 @@ def head_size(e: Evidence) -> Iterator[Fault]:
 
 
 def uneven_shapes(e: Evidence) -> Iterator[Fault]:
-    """Products whose rows in memory are no multiple of 16 bytes."""
+    """Products whose rows in memory are no multiple of 16 bytes, where they take longer for it than products of even sizes do."""
     if not e.device or not e.timeline.on_gpu:
         return
-    odd = [
-        one
-        for one in e.profile.products
-        if one.dtype in HALF and (one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)) and one.batch == 1
-    ]
-    if not odd:
-        return
-    lost = sum(
-        one.seconds - one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
-        for one in odd
-    )
-    worst, total = max(odd, key=lambda one: one.seconds), sum(one.seconds for one in odd)
-    if lost > MIN_SHARE * e.step:
+    known = [one for one in e.profile.products if one.dtype in HALF and one.batch == 1]
+    odd = [one for one in known if one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)]
+    even = [one.seconds / one.should_be for one in known if one not in odd and one.should_be > MIN_PRODUCT_SECONDS]
+    usual = float(np.median(even)) if even else 1.0
+
+    def padded(one: Product) -> float:
+        return usual * one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
+
+    slow = [one for one in odd if one.seconds > SLOW_SHAPE * padded(one)]
+    lost, total = sum(one.seconds - padded(one) for one in slow), sum(one.seconds for one in slow)
+    if lost > 0.5 * MIN_SHARE * e.step:
+        worst = max(slow, key=lambda one: one.seconds)
         better = " x ".join(f"{_padded(size):,}" for size in (worst.m, worst.n, worst.k))
         yield Fault(
-            "uneven shapes", "certain", lost,
+            "uneven shapes", "certain" if lost > MIN_SHARE * e.step else "likely", lost,
             f"products of {worst.m:,} x {worst.n:,} x {worst.k:,} run without the fast units: a size is no multiple of 8",
             f"pad the vocabulary or width to a multiple of 64: {better}",
             f"{milliseconds(total)} a step; padded they are predicted to take {milliseconds(total - lost)}",

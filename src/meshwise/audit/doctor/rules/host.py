@@ -13,7 +13,10 @@ from meshwise.audit.doctor.profile import Evidence
 from meshwise.audit.doctor.split import ALLOCATES, WAITS
 
 MIN_SHARE = 0.03
-CERTAIN_SHARE = 0.1
+CERTAIN_SHARE, RETRIED_SHARE = (
+    0.1,
+    0.003,
+)  # memory that every step gives back and asks for again is one setting away from none of it
 LATE_SHARE = 0.2  # share of a step that the device may wait for launches before kernels count as too small
 TRACED_HOST = 1.15  # time of a host that is traced over that of one that is not
 MIN_LAUNCHES = 50
@@ -23,7 +26,7 @@ READS = r"^aten::(?:detach|alias|clone|to|_to_copy|copy_|empty\w*|contiguous|ite
         r"|set_|as_strided|resize_|is_pinned|pin_memory)$|^detach_?$"  # fmt: skip
 MIN_READ = 8
 """Operators that read a tensor, those around them where nothing is computed, and how many tensors at least are more than a few values."""
-TO_HOST = r"Memcpy DtoH|DeviceToHost"
+TO_HOST = r"DtoH|DeviceToHost"
 FROM_HOST = r"^aten::(?:to|_to_copy|copy_|embedding|stack|cat|pin_memory|tensor|from_numpy|lift_fresh|slice)$"
 
 
@@ -104,7 +107,7 @@ def allocating(e: Evidence) -> Iterator[Fault]:
     calls = e.calls(ALLOCATES)
     freed = e.calls(r"(?:cuda|hip)Free$|MemUnmap|MemRelease")
     lost = max(e.split.mean("allocator"), float(calls.seconds.sum()) / e.count * 0.5)
-    if lost < 0.5 * MIN_SHARE * e.step or not len(calls):
+    if not len(calls) or lost < (RETRIED_SHARE if len(freed) >= e.count else 0.5 * MIN_SHARE) * e.step:
         return
     yield Fault(
         "allocator", "certain" if len(freed) else "likely", lost,
@@ -185,9 +188,9 @@ def host_copies(e: Evidence) -> Iterator[Fault]:
     lost = e.split.mean("copy")
     if lost < MIN_SHARE * e.step:
         return
-    copies = e.timeline.named(e.timeline.gpu, r"^Memcpy.*(?:HtoD|DtoH)")
+    copies = e.timeline.named(e.timeline.gpu, r"^(?:Memcpy|Copy).*(?:HtoD|DtoH|HostToDevice|DeviceToHost)")
     total = max(1e-12, float(copies.seconds.sum()))
-    pageable, back = (float(e.timeline.named(copies, words).seconds.sum()) / total for words in ("Pageable", "DtoH"))
+    pageable, back = (float(e.timeline.named(copies, words).seconds.sum()) / total for words in ("Pageable", TO_HOST))
     sizes = [e.timeline.details[int(d)].bytes for d in copies.detail if d >= 0]
     rate = f", {sum(sizes) / total / 1e9:.3g} GB/s" if sizes else ""
     unpinned = pageable > 0.5 and back < 0.5
