@@ -1,6 +1,7 @@
 """Faults that were planted in real runs are named first or second, clean runs have no certain fault, and parts add up to the step.
 
-The traces are those of benchmarks/doctor/plant.py and unseen.py (CPU, gloo) and of plain PyTorch steps on an H200, without what no reader looks at."""
+The traces are those of benchmarks/doctor/plant.py and unseen.py (CPU, gloo) and of plain PyTorch steps on an H200, without what no reader
+looks at."""
 
 from functools import cache
 from pathlib import Path

@@ -20,7 +20,12 @@ ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "M
 CALLS = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "privateuse1_runtime", "xpu_runtime"})
 OPERATORS = frozenset({"cpu_op", "Operator"})
 MARKS = frozenset({"user_annotation"})
-ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")  # that torch before 1.10 wrote among the operators
+ANNOTATIONS = (
+    "ProfilerStep#",
+    "Optimizer.step#",
+    "Optimizer.zero_grad#",
+    "enumerate(DataLoader)",
+)  # that torch before 1.10 wrote among the operators
 PYTHON = re.compile(r"serialization\.py|checkpoint|safetensors|dataloader\.py|data/_utils", re.IGNORECASE)
 """Python functions that are kept of a trace with stacks."""
 MAX_NAME = 400
