@@ -212,7 +212,7 @@ def message_bytes(detail: Detail) -> float:
     """Return the bytes of a message by what the trace says about it; 0 if it says nothing."""
     if detail.elements:
         return detail.elements * UNITS.get(detail.dtype.lower(), 2)
-    if detail.dims and detail.dims[0]:
+    if detail.dims and (detail.dims[0] or detail.types):  # a number of its own has no dimensions
         return float(np.prod([float(d) for d in detail.dims[0]])) * UNITS.get(detail.types[0].lower() if detail.types else "", 4)
     return detail.bytes
 
