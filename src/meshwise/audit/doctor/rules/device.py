@@ -237,29 +237,33 @@ def _even(one: Product) -> bool:
 
 def uneven_experts(e: Evidence) -> Iterator[Fault]:
     """Experts of one layer get very different numbers of tokens, some perhaps none."""
-    routed, dense = _routed(e)
-    seconds = {shape: sum(one.seconds for one in e.profile.products if (one.n, one.k) == shape and one.batch == 1 and one.m not in dense)
-               for shape in routed}  # fmt: skip
-    total = sum(seconds.values())
-    if not routed or total < LEAST_ROUTED * e.step:
+    routed, every, dense = _routed(e)
+    for rows, certainty in ((routed, "likely"), (every, "unusual")):  # all tokens: a full expert, or one that is shared
+        seconds = {
+            shape: sum(
+                one.seconds for one in e.profile.products if (one.n, one.k) == shape and (rows is every or one.m not in dense)
+            )
+            for shape in rows
+        }
+        total, shape = sum(seconds.values()), max(seconds, key=lambda one: seconds[one], default=(0, 0))
+        of = rows.get(shape, [0])
+        mean, most = sum(of) / len(of), max(of)
+        if total < LEAST_ROUTED * e.step or most < SKEW * mean:
+            continue
+        yield Fault(
+            "expert imbalance", certainty, total * (1 - mean / most),
+            f"experts get uneven numbers of tokens: the fullest {most:,}, {most / mean:.2g} times the mean of {mean:,.0f}"
+            + (f"; {of.count(0) / len(of):.0%} get none" if 0 in of else ""),
+            "balance the router: an auxiliary loss, a bias per expert, or a capacity; with expert parallelism all devices wait for the "
+            "fullest",
+            f"products with weights of {shape[1]:,} x {shape[0]:,} have {min(of):,} to {most:,} rows",
+        )  # fmt: skip
         return
-    shape = max(seconds, key=lambda one: seconds[one])
-    rows = routed[shape]
-    mean, most = sum(rows) / len(rows), max(rows)
-    if most < SKEW * mean:
-        return
-    yield Fault(
-        "expert imbalance", "likely", total * (1 - mean / most),
-        f"experts get uneven numbers of tokens: the fullest {most:,}, {most / mean:.2g} times the mean of {mean:,.0f}"
-        + (f"; {rows.count(0) / len(rows):.0%} get none" if 0 in rows else ""),
-        "balance the router: an auxiliary loss, a bias per expert, or a capacity; with expert parallelism all devices wait for the fullest",
-        f"products with weights of {shape[1]:,} x {shape[0]:,} have {min(rows):,} to {most:,} rows",
-    )  # fmt: skip
 
 
-def _routed(e: Evidence) -> tuple[dict[tuple[int, int], list[int]], set[int]]:
+def _routed(e: Evidence) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]], set[int]]:
     """Return the rows of forward products by the shape of their weights where they differ within a micro-batch, and the rows of all others:
-    whatever is not routed has as many rows as the batch has tokens."""
+    whatever is not routed has as many rows as the batch has tokens. Between both: all rows of those of which few have as many."""
     ops = e.ops(r"^aten::(?:mm|addmm)$")
     known = ops.take((ops.detail >= 0) & ~e.split.cover["backward"].holds(ops.start))
     steps = np.searchsorted(e.split.steps.bounds, known.start, side="right")
@@ -271,8 +275,11 @@ def _routed(e: Evidence) -> tuple[dict[tuple[int, int], list[int]], set[int]]:
     batches = max(1, e.profile.micro_batches)
     even = {shape for shape, by_step in counts.items() if all(len(set(rows)) <= batches for rows in by_step.values())}
     dense = {m for shape in even for rows in counts[shape].values() for m in rows}
-    routed = {shape: [m for rows in by_step.values() for m in rows if m not in dense] for shape, by_step in counts.items()}
-    return {shape: rows for shape, rows in routed.items() if len(rows) >= MIN_EXPERTS * e.count and any(rows)}, dense
+    every = {shape: [m for rows in by_step.values() for m in rows] for shape, by_step in counts.items()}
+    routed = {shape: [m for m in rows if m not in dense] for shape, rows in every.items()}
+    routed = {shape: rows for shape, rows in routed.items() if len(rows) >= MIN_EXPERTS * e.count and any(rows)}
+    mostly = {shape: every[shape] for shape, rows in routed.items() if shape[0] != shape[1] and 2 * len(rows) > len(every[shape])}
+    return routed, mostly, dense
 
 
 RULES = (
