@@ -1,4 +1,5 @@
-"""`doctor` and `preflight` on one GPU machine, in one command of at most 235 seconds: `python benchmarks/doctor/doctor_on_gpu.py`.
+"""`doctor` and `preflight` on one GPU machine, in one command of at most 235 seconds:
+`python benchmarks/doctor/doctor_on_gpu.py [--unseen [CASE...]]`.
 
 First `preflight` on the machine; then steps of our trainer (Llama 3.2 1B, OLMoE with six layers, LoRA), each traced and its parts put
 beside the plan's; then faults and clean runs that no limit of a rule was set on (unseen.py), as many as there is time for. JSON lines go to
@@ -117,12 +118,12 @@ def own_run(name: str, words: list[str], limit: float) -> None:
         )
 
 
-def unseen() -> None:
-    """Plant faults and clean runs in plain PyTorch steps, and diagnose them."""
+def unseen(cases: list[str]) -> None:
+    """Plant faults and clean runs in plain PyTorch steps, all or some of the cases, and diagnose them."""
     ENVIRONMENT["TRACES"], ENVIRONMENT["SECONDS_LEFT"] = str(WORK / "unseen"), f"{max(5.0, left() - 20):g}"
     errors = (WORK / "unseen.log").open("w+", encoding="utf-8")
     with errors, subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("unseen.py")), "cuda"],
+        [sys.executable, str(Path(__file__).with_name("unseen.py")), "cuda", *cases],
         stdout=subprocess.PIPE, stderr=errors, text=True, env=ENVIRONMENT, cwd=WORK,
     ) as worker:  # fmt: skip
         assert worker.stdout is not None
@@ -161,11 +162,14 @@ def main() -> None:
     (OUT / "doctor_on_gpu.jsonl").unlink(missing_ok=True)
     model = json.loads((ROOT / "src/meshwise/data/models/olmoe-1b-7b.json").read_text(encoding="utf-8"))
     (WORK / "olmoe.json").write_text(json.dumps(model | {"num_hidden_layers": 6}), encoding="utf-8")
-    preflight()
-    for name, (words, limit) in RUNS.items():
-        if left() > 60:
-            own_run(name, words, limit)
-    unseen()
+    if sys.argv[1:2] == ["--unseen"]:
+        unseen(sys.argv[2:])
+    else:
+        preflight()
+        for name, (words, limit) in RUNS.items():
+            if left() > 60:
+                own_run(name, words, limit)
+        unseen([])
     sys.path[:0] = PATHS
     try:
         keep()

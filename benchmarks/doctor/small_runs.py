@@ -41,6 +41,11 @@ class Attention(nn.Module):
             bias = (slopes[:, None, None] * far + torch.full_like(far, -1e4, dtype=torch.float).triu(1)).to(q.dtype)
             scores = torch.baddbmm(bias.repeat(rows, 1, 1), q.flatten(0, 1), k.transpose(1, 2), alpha=self.size**-0.5)
             mixed = (scores.softmax(-1, dtype=torch.float32).to(v.dtype) @ v).view(rows, self.heads, length, self.size)
+        elif self.kind == "module":
+            hidden = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+            weights = torch.matmul(q, k.transpose(-1, -2)).mul(self.size**-0.5)
+            weights = torch.where(hidden, torch.tensor(-1e4, dtype=q.dtype, device=x.device), weights)
+            mixed = functional.dropout(functional.softmax(weights.float(), -1).to(q.dtype), 0.1) @ v
         elif self.kind == "plain kernels":
             with sdpa_kernel(SDPBackend.MATH):
                 mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv != self.heads)
@@ -130,7 +135,12 @@ class Net(nn.Module):
 
 
 def batches(
-    seconds: float = 0.0, lengths: tuple[int, ...] = (), work: int = 0, rows: int = BATCH, pin: bool = CUDA
+    seconds: float = 0.0,
+    lengths: tuple[int, ...] = (),
+    work: int = 0,
+    rows: int = BATCH,
+    pin: bool = CUDA,
+    sizes: tuple[int, ...] = (),
 ) -> Iterator[Tensor]:
     """Yield batches; each waits, or computes on the host, as a loader without workers does."""
     number = 0
@@ -139,6 +149,7 @@ def batches(
         for _ in range(work):
             sorted(json.loads(json.dumps(list(range(4000)))), reverse=True)
         length = lengths[number % len(lengths)] if lengths else SEQ
+        rows = sizes[number % len(sizes)] if sizes else rows
         number += 1
         tokens = torch.randint(0, VOCAB, (rows, length + 1))
         yield tokens.pin_memory() if pin else tokens

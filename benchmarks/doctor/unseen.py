@@ -9,6 +9,7 @@ and whether a clean run has a certain one. `cpu` also has cases over several pro
 import gc
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -88,12 +89,30 @@ BOTH: dict[str, tuple[str, int, Make]] = {
     "recompiled-by-a-number": ("recompilation", 1, lambda: renumbered(Net(layers=1))),
     "slow-workers": ("data loader", 1, lambda: steps(Net(), through_loader(0.9, 2))),
     "collected-garbage": ("host work", 1, lambda: steps(Net(), after=lambda logits: collect())),
+    # the third round, planted after it
+    "clean-convolutions": ("", 1, lambda: pictures()),
+    "clean-encoder": ("", 1, lambda: steps(encoder())),
+    "usual-adamw": ("no fused optimizer", 1, lambda: steps(Net(layers=3 * LAYERS), optimizer=lambda w: torch.optim.AdamW(w, lr=1e-5))),
+    "own-signed-update": ("no fused optimizer", 1, lambda: own_update(Net(layers=3 * LAYERS), signed=True)),
+    "module-with-weights": ("no flash attention", 1, lambda: steps(Net(kind="module", heads=8))),
+    "loss-of-each-word": ("eager loss", 1, lambda: steps(Net(layers=1, vocab=4 * VOCAB), loss=loss_of_each_word)),
+    "pickled-weights": ("checkpoint in the step", 1, lambda: with_clean_model(pickling, layers=2 * LAYERS)),
+    "sorted-tokens": ("expert imbalance", 1, lambda: steps(Net(ffw=lambda: Sorted(3.0)))),
+    "batches-recompiled": ("recompilation", 1, lambda: steps(torch.compile(Net(layers=1), backend="aot_eager", dynamic=False), batches(sizes=(4, 4, 2, 1, 3, 5)))),  # pyright: ignore[reportArgumentType]
+    "slow-collate": ("data loader", 1, lambda: steps(Net(), collated())),
+    "heads-of-100": ("head size", 1, lambda: steps(Net(size=100, heads=4 if CUDA else 3, layers=2 * LAYERS))),
 }  # fmt: skip
 ON_CPU: dict[str, tuple[str, int, Make]] = {
     "clean-two-ranks": ("", 2, lambda: steps(data_parallel(Net()))),
     "buckets-of-a-kilobyte": ("tiny messages", 2, lambda: steps(data_parallel(Net(layers=5), 0.0005))),
     "busy-rank-of-four": ("slow rank", 4, lambda: steps(data_parallel(Net()), after=square(0.5 if rank() == 3 else 0.0))),
     "late-data-of-first-rank": ("slow rank", 2, lambda: steps(data_parallel(Net()), batches(0.5 if rank() == 0 else 0.0))),
+    "reduced-scalars": (
+        "tiny messages",
+        2,
+        lambda: steps(data_parallel(Net()), after=lambda logits: [dist.all_reduce(logits.detach().mean()) for _ in range(200)]),
+    ),
+    "saved-by-one-rank": ("slow rank|checkpoint in the step", 2, lambda: saved_by_one_rank(Net(layers=2 * LAYERS))),
     "clean-three-ranks": ("", 3, lambda: steps(data_parallel(Net(layers=3)), parts=2)),
     "late-logging-of-last-rank": (
         "slow rank",
@@ -192,8 +211,8 @@ def wide_head(net: Net) -> nn.Module:
     return net
 
 
-def own_update(net: nn.Module) -> Iterator[None]:
-    """Write Adam's update as a loop over tensors, without torch's optimizers."""
+def own_update(net: nn.Module, signed: bool = False) -> Iterator[None]:
+    """Write Adam's update, or one by signs, as a loop over tensors, without torch's optimizers."""
     weights = list(net.parameters())
     first, second = [torch.zeros_like(w) for w in weights], [torch.zeros_like(w) for w in weights]
     for tokens in batches():
@@ -202,6 +221,8 @@ def own_update(net: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for weight, mean, square in zip(weights, first, second, strict=True):
                 assert weight.grad is not None
+                if signed:
+                    weight.data -= 1e-6 * (0.9 * mean + 0.1 * weight.grad).sign() + 1e-9 * weight.data
                 mean.mul_(0.9).add_(weight.grad, alpha=0.1)
                 square.mul_(0.99).addcmul_(weight.grad, weight.grad, value=0.01)
                 weight.addcdiv_(mean, square.sqrt().add_(1e-8), value=-1e-5)
@@ -225,6 +246,80 @@ def numpy_saving(net: nn.Module) -> Callable[[Tensor], object]:
             os.fsync(file.fileno())
 
     return save
+
+
+def pickling(net: nn.Module) -> Callable[[Tensor], object]:
+    def save(_: Tensor) -> None:
+        with tempfile.TemporaryFile() as file:
+            pickle.dump([value.detach().float().cpu().numpy() for value in net.state_dict().values()], file)
+            os.fsync(file.fileno())
+
+    return save
+
+
+def saved_by_one_rank(net: nn.Module) -> Iterator[None]:
+    save = saving(net)
+    return steps(data_parallel(net), after=lambda logits: save(logits) if rank() == 1 else None)
+
+
+def loss_of_each_word(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the loss of a yes or no for every word of the vocabulary, with weights."""
+    wanted = torch.zeros_like(logits).scatter_(-1, targets[..., None], 1.0)
+    likely = logits.float().sigmoid()
+    losses = -(wanted * (likely + 1e-6).log() * 3 + (1 - wanted) * (1 - likely + 1e-6).log())
+    return (losses * (1 + wanted)).mean() + 1e-3 * likely.var(-1).mean()
+
+
+class Sorted(nn.Module):
+    """Top-2 experts on tokens that are sorted by expert and split; `favour` is added to the score of the first."""
+
+    def __init__(self, favour: float, count: int = 8) -> None:
+        super().__init__()
+        self.router = nn.Linear(WIDTH, count)
+        self.router.bias.data[:] = favour * (torch.arange(count) == 0)
+        self.up, self.down = (
+            nn.ModuleList(nn.Linear(a, b) for _ in range(count)) for a, b in ((WIDTH, 2 * WIDTH), (2 * WIDTH, WIDTH))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(0, 1)
+        chance, chosen = self.router(flat).softmax(-1).topk(2, -1)
+        order = chosen.flatten().argsort()
+        parts = flat[order // 2].split(chosen.flatten().bincount(minlength=len(self.up)).tolist())
+        mixed = torch.cat([down(up(part).relu()) for up, down, part in zip(self.up, self.down, parts, strict=True)])
+        return torch.zeros_like(flat).index_add(0, order // 2, mixed * chance.flatten()[order, None]).view_as(x)
+
+
+def pictures() -> Iterator[None]:
+    """Train a small network of convolutions."""
+    layers = [nn.Sequential(nn.Conv2d(a, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()) for a in (3, 64, 64)]
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).to(DEVICE)
+    update = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+    while True:
+        images, labels = torch.randn(8 * BATCH, 3, 32, 32, device=DEVICE), torch.randint(0, 10, (8 * BATCH,), device=DEVICE)
+        functional.cross_entropy(net(images), labels).backward()
+        update.step()
+        update.zero_grad()
+        yield
+
+
+def encoder() -> nn.Module:
+    """Return torch's own encoder over words, without a causal mask."""
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True)
+    net = nn.Sequential(nn.Embedding(VOCAB, WIDTH), nn.TransformerEncoder(layer, LAYERS), nn.Linear(WIDTH, VOCAB, bias=False))
+    return net.to(DEVICE, torch.bfloat16 if CUDA else torch.float32)
+
+
+def collated() -> Iterator[Tensor]:
+    """Load with a function that pads and sorts in plain Python, in the training process."""
+
+    def collate(rows: list[list[int]]) -> Tensor:
+        for _ in range(600):
+            rows = [sorted(row, key=lambda word: -word)[::-1] for row in rows]
+        return torch.tensor(rows)
+
+    rows = [[(7 * i + j) % VOCAB for j in range(SEQ + 1)] for i in range(400)]
+    return iter(torch.utils.data.DataLoader(rows, batch_size=BATCH, collate_fn=collate))  # pyright: ignore[reportArgumentType]
 
 
 def tokenized() -> Iterator[Tensor]:
