@@ -248,9 +248,7 @@ def _folds(groups: Sequence[object]) -> list[Mask]:
     if len(groups) == 1:
         raise UserError("one row is not enough to score a fit: give two runs or more, at another batch, sequence or model")
     if count < 2:
-        raise UserError(
-            "all rows are in one group, so no row is left to fit to without it: use --leave-out row, or give more rows"
-        )
+        raise UserError("all rows are in one group, so none is left to fit to: use --leave-out row, or give more rows")
     return [fold == i for i in range(count)]
 
 

@@ -20,7 +20,7 @@ from meshwise.cost.train.layer import GRAPH_GAP_SHARE
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import layer_and_head
 from meshwise.cost.work import Train
-from meshwise.errors import UserError, quoted
+from meshwise.errors import UserError
 from meshwise.models.model import build
 from meshwise.models.op import Op
 from meshwise.runs.table import Text
@@ -49,25 +49,13 @@ def read(path: Path) -> list[Row]:
     """Read the rows of a probe; refuse any other file."""
     rows: list[Row] = []
     for number, line in enumerate(files.text_of(path).splitlines(), 1):
-        value = files.json_of(line, f"{path.name}, line {number}")
+        value = files.json_of(line, where := f"{path.name}, line {number}")
         if not isinstance(value, dict) or "kind" not in value:
-            raise UserError(
-                f"{path.name}, line {number}: not a row of a probe (it has no 'kind'); 'meshwise probe' writes such files"
-            )
-        rows.append(_check_row(cast(Row, value), f"{path.name}, line {number}"))
+            raise UserError(f"{where}: not a row of a probe (it has no 'kind'); 'meshwise probe' writes such files")
+        rows.append(cast(Row, value))
     if not rows or rows[0]["kind"] != "machine":
         raise UserError(f"{path.name}: expected the first line of a probe to describe the machine")
     return rows
-
-
-def _check_row(row: Row, where: str) -> Row:
-    if row["kind"] in ("machine", "missing", "power"):
-        return row
-    for name in ("seconds", "low", "high"):
-        value = row.get(name)
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UserError(f"{where}: {name} is {quoted(value)}; expected seconds above zero")
-    return row
 
 
 def is_probe(path: Path) -> bool:
