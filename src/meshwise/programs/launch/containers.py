@@ -88,8 +88,8 @@ def _devices(source: Source, service: Any) -> list[Stated]:
     listed = manifests.at(service, ("deploy", "resources", "reservations", "devices"))
     for device in listed.value if listed is not None and listed.id == "sequence" else ():
         count, ids = manifests.at(device, ("count",)), manifests.at(device, ("device_ids",))
-        if manifests.value(count).isdecimal():
-            return [Stated("devices_per_node", int(count.value), "said", manifests.span(source, count), "count")]
+        if (number := manifests.counted(count)) is not None:
+            return [Stated("devices_per_node", number, "said", manifests.span(source, count), "count")]
         if ids is not None and ids.id == "sequence" and ids.value:
             return [Stated("devices_per_node", len(ids.value), "derived", None, "device_ids", "devices that it names")]
     return []
@@ -127,8 +127,8 @@ def _helm(source: Source, root: Any) -> Iterator[Launch]:
         facts: list[Stated] = []
         for key, fact in (("requestGPU", "devices_per_node"), ("replicaCount", "replicas")):
             node = manifests.at(spec, (key,))
-            if manifests.value(node).isdecimal():
-                facts.append(Stated(fact, int(node.value), "said", manifests.span(source, node), key))
+            if (number := manifests.counted(node)) is not None:
+                facts.append(Stated(fact, number, "said", manifests.span(source, node), key))
         if model:
             yield _engine(
                 source, spec, model, manifests.at(spec, ("vllmConfig",)), facts, manifests.value(manifests.at(spec, ("name",)))

@@ -171,6 +171,11 @@ def value(node: Any) -> str:
     return str(node.value) if node is not None and node.id == "scalar" else ""
 
 
+def counted(node: Any) -> int | None:
+    """Return the whole number of a scalar; None for another node, and for more digits than a count has."""
+    return int(node.value) if value(node).isdecimal() and len(node.value) < 9 else None
+
+
 SERVED_BY_VLLM = ("huggingface", "vLLM")  # formats of KServe's `predictor.model` whose runtime hands its arguments to vLLM
 
 
@@ -206,8 +211,7 @@ def span(source: Source, node: Any) -> Span:
 
 def _count(source: Source, document: Any, path: Sequence[str], fact: str) -> list[Stated]:
     node = at(document, path)
-    text = value(node)
-    return [Stated(fact, int(text), "said", span(source, node), ".".join(path))] if text.isdecimal() and len(text) < 9 else []
+    return [Stated(fact, number, "said", span(source, node), ".".join(path))] if (number := counted(node)) is not None else []
 
 
 def _devices(source: Source, held: Any) -> list[Stated]:
@@ -215,10 +219,9 @@ def _devices(source: Source, held: Any) -> list[Stated]:
     for place in itertools.product(("resources", "resourcesPerNode"), ("limits", "requests")):
         limits = at(held, place)
         for key, item in limits.value if limits is not None and limits.id == "mapping" else ():
-            if key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu":
-                count = value(item)
-                if count.isdecimal() and len(count) < 9:
-                    return [Stated("devices_per_node", int(count), "said", span(source, item), str(key.value))]
+            known = key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu"
+            if known and (count := counted(item)) is not None:
+                return [Stated("devices_per_node", count, "said", span(source, item), str(key.value))]
     return []
 
 

@@ -44,8 +44,8 @@ def read(source: Source) -> Launch | None:
         return None
     facts: list[Stated] = []
     nodes = manifests.at(task, ("num_nodes",))
-    if manifests.value(nodes).isdecimal():
-        facts.append(Stated("nodes", int(nodes.value), "said", manifests.span(source, nodes), "num_nodes"))
+    if (count := manifests.counted(nodes)) is not None:
+        facts.append(Stated("nodes", count, "said", manifests.span(source, nodes), "num_nodes"))
     else:
         facts.append(Stated("nodes", 1, "default", None, "num_nodes", "default of SkyPilot"))
     facts += _accelerators(source, manifests.at(task, ("resources", "accelerators")))
@@ -89,8 +89,8 @@ def _accelerators(source: Source, node: Any) -> list[Stated]:
         return [chip, Stated("devices_per_node", each, how, None, "accelerators", "" if each else f"by the accelerator: {names}")]
     pairs = node.value if kind == "mapping" else ()
     for key, item in pairs:
-        if manifests.value(item).isdecimal():
-            counted = Stated("devices_per_node", int(item.value), "said", manifests.span(source, item), "accelerators")
+        if (count := manifests.counted(item)) is not None:
+            counted = Stated("devices_per_node", count, "said", manifests.span(source, item), "accelerators")
             return [Stated("chip", str(key.value), "said", manifests.span(source, key), "accelerators"), counted]
     return []
 

@@ -270,7 +270,7 @@ def _started(line: Command, given: Mapping[str, str], beside: Sequence[Source]) 
 
 def _of_started(started: Started, source: Source) -> Iterable[Candidate]:
     for program in programs().values():
-        settings = flags.settings(started.words, flags.takes_of(program))
+        settings = flags.settings(started.words, program.takes)
         score = program.recognises(settings, source, started.program)
         if score > 0:
             yield Candidate(program, tuple(settings), score, source, started)

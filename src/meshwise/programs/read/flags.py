@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from meshwise.programs.program import Program, plain_key
+from meshwise.programs.program import plain_key
 from meshwise.programs.source import Scalar, Setting, Unknown, Word
 from meshwise.runs.run import Span
 
@@ -41,11 +41,6 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
 def _begins(text: str, most: int) -> bool:
     """Return whether a word begins a setting of its own; after a flag that is not known, 'a.b=c' and 'a:b' do too."""
     return bool(_FLAG.match(text) or (most < 0 and (_PAIR.match(text) or _SUBCOMMAND.fullmatch(text))))
-
-
-def takes_of(program: Program) -> dict[str, int]:
-    """Return how many words each flag of a program takes."""
-    return {name: rows[0].kind.takes for name, rows in program.table().items() if name.startswith("-")}
 
 
 def _setting(name: str, word: Word, taken: Sequence[Word]) -> Setting:
