@@ -267,13 +267,6 @@ def uneven_experts(e: Evidence) -> Iterator[Fault]:
 
 
 RULES = (
-    no_flash_attention,
-    wide_products,
-    slow_update,
-    eager_loss,
-    head_size,
-    uneven_shapes,
-    below_roofline,
-    slow_chip,
+    no_flash_attention, wide_products, slow_update, eager_loss, head_size, uneven_shapes, below_roofline, slow_chip,
     uneven_experts,
-)
+)  # fmt: skip
