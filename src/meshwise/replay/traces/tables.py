@@ -46,7 +46,9 @@ def rows(path: Path) -> Iterator[Row]:
     for what, index, example in (("time", at, "seconds"), ("prompt", prompt, "prompt"), ("output", output, "output")):
         if index is None:
             raise UserError(f"{path.name}: no column of {what}, such as '{example}'; found {', '.join(names)[:200]}")
-    assert at is not None and prompt is not None and output is not None
+    assert at is not None
+    assert prompt is not None
+    assert output is not None
     left = MAX_RANGED_BLOCKS
     for number, line in found:
         where = f"{path.name}, row {number}"
