@@ -80,8 +80,8 @@ def _usual(best: Choice, total: Span) -> tuple[str, ...]:
     longer = max(total.value, best.days * median)
     cost = f" and ${_shown(best.dollars * longer / best.days)}" if best.dollars else ""
     return (
-        f"A usual team: about {units.figure(longer)} days{cost}, {median:.1f} times the steps alone ({least:.1f} to {most:.1f} in {len(runs)} "
-        "published trainings, recalled).",
+        f"A usual team: about {units.figure(longer)} days{cost}, {median:.1f} times the steps alone "
+        f"({least:.1f} to {most:.1f} in {len(runs)} published trainings, recalled).",
     )
 
 

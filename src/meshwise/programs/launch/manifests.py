@@ -176,6 +176,11 @@ def value(node: Any) -> str:
     return str(node.value) if node is not None and node.id == "scalar" else ""
 
 
+def counted(node: Any) -> int | None:
+    """Return the whole number of a scalar; None for another node, and for more digits than a count has."""
+    return int(node.value) if value(node).isdecimal() and len(node.value) < 9 else None
+
+
 SERVED_BY_VLLM = ("huggingface", "vLLM")  # formats of KServe's `predictor.model` whose runtime hands its arguments to vLLM
 
 
@@ -212,18 +217,16 @@ def span(source: Source, node: Any) -> Span:
 def count(source: Source, document: Any, path: Sequence[str], fact: str) -> list[Stated]:
     """Return a fact that a whole number under keys says; nothing where there is none."""
     node = at(document, path)
-    text = value(node)
-    return [Stated(fact, int(text), "said", span(source, node), ".".join(path))] if text.isdecimal() and len(text) < 9 else []
+    return [Stated(fact, number, "said", span(source, node), ".".join(path))] if (number := counted(node)) is not None else []
 
 
 def devices(source: Source, held: Any) -> list[Stated]:
     """Return the accelerators of a container."""
     for place in itertools.product(("resources", "resourcesPerNode"), ("limits", "requests")):
         for key, item in pairs(at(held, place)):
-            if key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu":
-                count = value(item)
-                if count.isdecimal() and len(count) < 9:
-                    return [Stated("devices_per_node", int(count), "said", span(source, item), str(key.value))]
+            known = key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu"
+            if known and (number := counted(item)) is not None:
+                return [Stated("devices_per_node", number, "said", span(source, item), str(key.value))]
     return []
 
 

@@ -82,8 +82,8 @@ def _accelerators(source: Source, node: Any) -> list[Stated]:
         return [chip, Stated("devices_per_node", each, how, None, "accelerators", "" if each else f"by the accelerator: {names}")]
     pairs = node.value if kind == "mapping" else ()
     for key, item in pairs:
-        if manifests.value(item).isdecimal():
-            counted = Stated("devices_per_node", int(item.value), "said", manifests.span(source, item), "accelerators")
+        if (count := manifests.counted(item)) is not None:
+            counted = Stated("devices_per_node", count, "said", manifests.span(source, item), "accelerators")
             return [Stated("chip", str(key.value), "said", manifests.span(source, key), "accelerators"), counted]
     return []
 

@@ -183,7 +183,7 @@ def _wrapped(words: list[Word], name: str, found: _Found, environment: dict[str,
         option, equals, _ = words[at].text.partition("=")
         short = re.fullmatch(r"-([A-Za-z])(\d+)", option)
         plain = short.group(1) if short else option.lstrip("-")
-        if plain not in counts or not option.startswith("-"):
+        if plain not in counts or not option.startswith("-") or (at + 1 == len(words) and not equals and not short):
             continue
         value = _value_of(words[at], len(option) + 1) if equals else _value_of(words[at], 2) if short else words[at + 1]
         found.facts.append(_count(counts[plain], value, option[:2] if short else option))

@@ -275,7 +275,7 @@ def _started(line: Command, given: Mapping[str, str], beside: Sequence[Source]) 
 
 def _of_started(started: Started, source: Source) -> Iterable[Candidate]:
     for program in programs().values():
-        settings = flags.settings(started.words, flags.takes_of(program))
+        settings = flags.settings(started.words, program.takes)
         score = program.recognises(settings, source, started.program)
         if score > 0:
             yield Candidate(program, tuple(settings), score, source, started)
@@ -311,7 +311,7 @@ def _tied(found: Found) -> list[Candidate]:
     for one in found.candidates:
         name = Path(one.source.name or one.source.file).name
         for started in found.started if one.program.name not in COMPANIONS else ():
-            settings = flags.settings(started.words, flags.takes_of(one.program))
+            settings = flags.settings(started.words, one.program.takes)
             if any(isinstance(said.value, str) and Path(said.value).name == name for said in settings):
                 tied.append(replace(one, settings=(*one.settings, *settings), started=started))
     return tied

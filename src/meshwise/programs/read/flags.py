@@ -52,11 +52,6 @@ def of_file(settings: Sequence[Setting], program: Program) -> list[Setting]:
     return [Setting(one.key if one.key.startswith("-") else f"--{one.key}", one.value, one.span) for one in settings]
 
 
-def takes_of(program: Program) -> dict[str, int]:
-    """Return how many words each flag of a program takes."""
-    return {name: rows[0].kind.takes for name, rows in program.table().items() if name.startswith("-")}
-
-
 def _setting(name: str, word: Word, taken: Sequence[Word]) -> Setting:
     if not taken:
         return Setting(name, True, word.span)

@@ -26,7 +26,7 @@ def meaning(facts: Run) -> Run:
             for name, value in (("gated", False), ("position_kind", "alibi"), ("tied", True))
         ]
     duration = str(facts.value("duration") or "")
-    if duration.endswith("ba") and duration[:-2].isdecimal():
+    if duration.endswith("ba") and duration[:-2].isdecimal() and len(duration) < 18:
         more.append(facts.meaning("steps", int(duration[:-2]), "duration"))
     more += [Stated(name, 1, "derived", None, "", "FSDP alone") for name in ("tp", "pp", "cp", "ep") if name not in facts]
     return facts.adding(more)

@@ -110,16 +110,12 @@ def _columns() -> list[Column[Point]]:
         Column("predicted", predicted("decode"), short_title="pred"),
         Column("with prompts", lambda point: _rate(point["with_prompts"]) if point["users"] > 1 else "", 3),
         Column("predicted", lambda point: predicted("with_prompts")(point) if point["users"] > 1 else "", 3, short_title="pred"),
-        Column("each", rate("per_user"), 3),
-        Column("by engine", rate("engine_decode"), 4),
+        Column("each", rate("per_user"), 3), Column("by engine", rate("engine_decode"), 4),
         Column("prompt tokens/s", rate("prefill"), short_title="in tok/s"),
-        Column("predicted", predicted("prefill"), short_title="pred"),
-        Column("TTFT", time("ttft_p50")),
-        Column("p95", time("ttft_p95"), 2),
-        Column("per token", time("gap_p50"), short_title="TPOT"),
-        Column("p95", time("gap_p95"), 2),
-        Column("p99", time("gap_p99"), 4),
-    ]
+        Column("predicted", predicted("prefill"), short_title="pred"), Column("TTFT", time("ttft_p50")),
+        Column("p95", time("ttft_p95"), 2), Column("per token", time("gap_p50"), short_title="TPOT"),
+        Column("p95", time("gap_p95"), 2), Column("p99", time("gap_p99"), 4),
+    ]  # fmt: skip
 
 
 def _open_columns() -> list[Column[Point]]:

@@ -283,13 +283,6 @@ def _routed(e: Evidence) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[i
 
 
 RULES = (
-    no_flash_attention,
-    wide_products,
-    slow_update,
-    eager_loss,
-    head_size,
-    uneven_shapes,
-    below_roofline,
-    slow_chip,
+    no_flash_attention, wide_products, slow_update, eager_loss, head_size, uneven_shapes, below_roofline, slow_chip,
     uneven_experts,
-)
+)  # fmt: skip
