@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwise.audit.doctor.fault import Fault, milliseconds
 from meshwise.audit.doctor.profile import HALF, Evidence, Product
+from meshwise.audit.finding import Certainty
 from meshwise.cost.train.compute import product
 
 FUSED_ATTENTION = r"flash|fmha|efficient_attention|cudnn_attention|cudnn.*sdpa|sdpa.*cudnn|flex_attention|^wide_"
@@ -148,7 +149,8 @@ def head_size(e: Evidence) -> Iterator[Fault]:
 
 def uneven_shapes(e: Evidence) -> Iterator[Fault]:
     """Products whose rows in memory are no multiple of 16 bytes, where they take longer for it than products of even sizes do."""
-    if not e.device or not e.timeline.on_gpu:
+    device = e.device
+    if not device or not e.timeline.on_gpu:
         return
     known = [one for one in e.profile.products if one.dtype in HALF and one.batch == 1]
     odd = [one for one in known if one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)]
@@ -156,7 +158,7 @@ def uneven_shapes(e: Evidence) -> Iterator[Fault]:
     usual = float(np.median(even)) if even else 1.0
 
     def padded(one: Product) -> float:
-        return usual * one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
+        return usual * one.count * float(product(device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
 
     slow = [one for one in odd if one.seconds > SLOW_SHAPE * padded(one)]
     lost, total = sum(one.seconds - padded(one) for one in slow), sum(one.seconds for one in slow)
@@ -219,7 +221,8 @@ def _even(one: Product) -> bool:
 def uneven_experts(e: Evidence) -> Iterator[Fault]:
     """Experts of one layer get very different numbers of tokens, some perhaps none."""
     routed, every, dense = _routed(e)
-    for rows, certainty in ((routed, "likely"), (every, "unusual")):  # all tokens: a full expert, or one that is shared
+    sure: dict[Certainty, dict[tuple[int, int], list[int]]] = {"likely": routed, "unusual": every}
+    for certainty, rows in sure.items():  # with all tokens: a full expert, or one that is shared
         seconds = {
             shape: sum(
                 one.seconds for one in e.profile.products if (one.n, one.k) == shape and (rows is every or one.m not in dense)
