@@ -100,7 +100,7 @@ clean:
 	$(PYTHON) -c 'import sys; sys.exit("meshwise needs Python 3.11 or newer, not " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv .venv
 
-# What is imported is compiled when it is: compiling all of numpy and scipy first doubles the time of `make run`.
+# What is imported is compiled when it is: compiling all of numpy first lengthens the time of `make run`.
 .venv/installed: .venv/bin/python pyproject.toml constraints.txt
 	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@

@@ -31,7 +31,8 @@ def write(folder: Path) -> None:
         "commit": git("rev-parse", "--short=12", "HEAD"),
         "data_date": git("log", "-1", "--format=%cs", "--", "src/meshwise/data"),
     }
-    target.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    if facts["commit"] != "unknown":  # a tarball of git archive has its own: archived.txt
+        target.write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def add_manual(folder: Path) -> None:

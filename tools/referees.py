@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 KEYS = ROOT / "src" / "meshwise" / "data" / "programs" / "keys"
 RESULTS = ROOT / "docs" / "use" / "referees.json"
 FOLDER = ROOT / ".referees"
-OWN = ("numpy", "scipy", "typer", "rich", "huggingface-hub", "gguf", "pyyaml", "pytest", "hypothesis")
+OWN = ("numpy", "typer", "rich", "huggingface-hub", "gguf", "pyyaml", "pytest", "hypothesis")
 """What meshwise and its tests need in the same environment."""
 
 TITAN = [

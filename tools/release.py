@@ -24,7 +24,7 @@ SCRATCH = ROOT / "build" / "release-scratch"
 MAX_BYTES = 5_000_000
 MAX_SECONDS = 30.0
 """From pip install in an empty environment to the answer to README's first command, download included."""
-CORE = {"typer", "rich", "numpy", "scipy", "huggingface-hub", "gguf", "pyyaml"}
+CORE = {"typer", "rich", "numpy", "huggingface-hub", "gguf", "pyyaml"}
 """What the core depends on: no torch."""
 
 

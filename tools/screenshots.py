@@ -1,4 +1,4 @@
-"""Take the pictures of docs/use/ui.md: every page at two widths and in both themes, in a real browser. `make screenshots`.
+"""Take the pictures that docs/use/ui.md shows, each of a page at a width and in a theme, in a real browser. `make screenshots`.
 
     python tools/screenshots.py [--runs FOLDER]
 
@@ -7,6 +7,7 @@ The page Runs shows the runs in FOLDER; without it, two short ones are trained f
 
 import argparse
 import io
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -18,14 +19,17 @@ from PIL import Image
 
 from meshwise import api
 from meshwise.ui.web import named
-from support.browser import NARROW, WIDE, chromium, opened, settle
+from support.browser import NARROW, chromium, opened, settle
 from support.pages import BLOOM, CARDS, serving
 
 FOLDER = ROOT / "docs" / "pictures" / "ui"
+SHOWN = ROOT / "docs" / "use" / "ui.md"
+VIEWPORTS = {"wide": {"width": 1280, "height": 800}, "narrow": NARROW}
 COLOURS = 64
 """Colours of a picture: enough for flat pages, and half of the bytes."""
 LLAMA = "model=llama-3-70b&on=64x8xh100-sxm&batch=4M&tokens=15T"
 PAGES = {
+    "start": "/",
     "plan": f"/plan?{BLOOM}&a=1&b=3",
     "serve": f"/serve?{CARDS}",
     "what-if": f"/what-if?{LLAMA}&x=nodes",
@@ -49,17 +53,16 @@ def main() -> None:
         shown = named.read([given.runs or trained(Path(folder))])
         total = 0
         with serving(shown) as server, chromium() as browser:
-            for name, path in PAGES.items():
-                for theme in ("light", "dark"):
-                    for width, viewport in (("wide", WIDE), ("narrow", NARROW)):
-                        if given.only in ("", name):
-                            picture = FOLDER / f"{name}-{width}-{theme}.png"
-                            with opened(browser, [], color_scheme=theme, viewport=viewport) as page:
-                                page.goto(f"{server.address}{path}")
-                                settle(page)
-                                picture.write_bytes(smaller(page.screenshot()))
-                            total += picture.stat().st_size
-                            print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size / 1024:.0f} KiB", flush=True)
+            names = re.findall(r"pictures/ui/([\w-]+)-(wide|narrow)-(light|dark)\.webp", SHOWN.read_text(encoding="utf-8"))
+            for name, width, theme in dict.fromkeys(each for each in names if given.only in ("", each[0])):
+                picture = FOLDER / f"{name}-{width}-{theme}.webp"
+                with opened(browser, [], color_scheme=theme, viewport=VIEWPORTS[width]) as page:
+                    page.goto(f"{server.address}{PAGES[name]}")
+                    if name != "start":  # whose forms have no answer yet
+                        settle(page)
+                    picture.write_bytes(smaller(page.screenshot()))
+                total += picture.stat().st_size
+                print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size / 1024:.0f} KiB", flush=True)
     print(f"{total / 1024:.0f} KiB in all")
 
 
@@ -71,9 +74,10 @@ def trained(folder: Path) -> Path:
 
 
 def smaller(picture: bytes) -> bytes:
-    """Return a picture with a palette."""
+    """Return a picture with a palette, as WebP without loss: two thirds of a PNG."""
     out = io.BytesIO()
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    flat = Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    flat.convert("RGB").save(out, "WEBP", lossless=True)
     return out.getvalue()
 
 

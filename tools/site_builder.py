@@ -6,6 +6,7 @@ that the site works under the strict policy of `meshwise ui`, which shows it at 
 
 import hashlib
 import inspect
+import json
 import os
 import re
 import shutil
@@ -134,6 +135,22 @@ def externalise() -> None:
         page.write_text(html, encoding="utf-8")
 
 
+def slim_search() -> None:
+    """Leave the output of commands out of the search: half of its index was numbers. The commands themselves are found."""
+
+    def commands(match: re.Match[str]) -> str:
+        lines = [line for line in match[2].splitlines() if line.startswith("$ ")]
+        return "\n".join((match[1], *lines, match[3])) if lines else match[0]
+
+    index = SITE / "search" / "search_index.json"
+    found = json.loads(index.read_text(encoding="utf-8"))
+    for entry in found["docs"]:
+        entry["text"] = re.sub(r"(<pre><code[^>]*>)(.*?)(</code></pre>)", commands, entry["text"], flags=re.DOTALL)
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    index.write_text(text, encoding="utf-8")
+    index.with_suffix(".js").write_text(f"var __index = {text}", encoding="utf-8")
+
+
 class Page(HTMLParser):
     """The links and anchors of a page, and what it would fetch from elsewhere."""
 
@@ -196,6 +213,7 @@ def main() -> None:
     for unused in (*SITE.rglob("*.map"), SITE / "sitemap.xml", SITE / "sitemap.xml.gz"):
         unused.unlink(missing_ok=True)
     shutil.rmtree(SITE / "assets" / "javascripts" / "lunr")  # languages other than English
+    slim_search()
     externalise()
     found = list(faults())
     print(*found, sep="\n")

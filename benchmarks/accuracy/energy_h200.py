@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import time
-import types
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,9 +220,6 @@ def limited(name: str, call: Callable[[], object], forecast: dict[str, tuple[flo
 
 def probed(_: dict[str, tuple[float, float]]) -> None:
     """The power rows of `meshwise probe`."""
-    sys.modules.setdefault("scipy", types.ModuleType("scipy"))
-    if "scipy.optimize" not in sys.modules:  # only rows are read here; a machine without scipy cannot fit them
-        sys.modules["scipy.optimize"] = types.SimpleNamespace(least_squares=None)  # pyright: ignore[reportArgumentType]
     from meshwise.run.probe.measure import Session, measure
 
     left = LIMIT + 5 - (time.monotonic() - BEGAN)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,6 @@ def run_all(folders: Sequence[Path]) -> list[Path]:
 def server(folder: Path, imported: Sequence[str] = ()) -> Generator[None]:
     """Serve runs until the end of the block."""
     folder.mkdir(parents=True, exist_ok=True)
-    if find_spec("scipy") is None:  # a bare machine with torch: everything but the calibration at the end works
-        Training.calibrated = lambda self, folder: "no calibration: scipy is not installed"
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as `meshwise run` sets it
     Forked.queue = folder.absolute() / "queue"
     Forked.queue.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from meshwise.errors import UserError, nearest, quoted
 from meshwise.plan.ask import ServeAsk, ShapeAsk, TrainAsk
 from meshwise.plan.fields import Ask, given, parameters
 from meshwise.plan.pick.ask import PickAsk
+from meshwise.run.callbacks import Progress, Say, ignore
 
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from meshwise.replay.compared import Compared
     from meshwise.replay.traces.facts import TraceFacts
     from meshwise.replay.traces.trace import Trace
-    from meshwise.run.callbacks import Progress, Say
     from meshwise.run.preflight.result import Preflight
     from meshwise.run.probe.store import Probed
     from meshwise.run.serve.bench import Bench
@@ -186,12 +186,9 @@ def replay_cheapest(
 
 
 def replay_what_if(
-    what: "str | Path | ServePlan" = "",
-    *,
-    trace: "str | Path | Iterable[Sequence[Any]]" = "",
-    vary: Sequence[str] = (),
+    what: "str | Path | ServePlan" = "", *, trace: "str | Path | Iterable[Sequence[Any]]" = "", vary: Sequence[str] = (),
     **words: Any,
-) -> "Compared":
+) -> "Compared":  # fmt: skip
     """Replay a trace through a deployment and through what it could be instead: other copies, caches, chunks and formats. `vary` adds axes
     of `serve`: vary=["chip=h200,b200"]."""
     from meshwise.replay import answer, what_if
@@ -462,12 +459,9 @@ def validate(
 
 
 def calibrate(
-    *tables: str | Path,
-    chips: Sequence[str] = (),
-    frameworks: Sequence[str] = (),
-    architectures: Sequence[str] = (),
+    *tables: str | Path, chips: Sequence[str] = (), frameworks: Sequence[str] = (), architectures: Sequence[str] = (),
     leave_out: LeaveOut | None = None,
-) -> "Result":
+) -> "Result":  # fmt: skip
     """Fit the cost model's coefficients to tables of runs, a probe, or both, and score the fit on rows left out."""
     from meshwise.calibrate import dispatch
 
@@ -478,7 +472,7 @@ def calibrate(
 
 
 def run(
-    what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, progress: "Progress | None" = None, **words: Any
+    what: "str | Path | TrainPlan | ServePlan" = "", *, say: Say = print, progress: Progress | None = None, **words: Any
 ) -> "TrainResult | SweepResult | DryRun | Submitted | Serving | ServeDryRun | None":
     """Train a model or a plan, or start the engine of a serving plan or of a .gguf. Keywords are the flags of `meshwise run`: the fields
     of `TrainRun` (run("llama-debug", tp=2, steps=20)) or of `ServeRun` (run("model.gguf", port=0)). Training returns its measurements and
@@ -495,8 +489,7 @@ def serves(what: str | Path) -> bool:
     return serves(str(what))
 
 
-def _serve(what: "str | Path | ServePlan", say: "Say", words: dict[str, Any]) -> "Serving | ServeDryRun":
-    from meshwise.plan.fields import given
+def _serve(what: "str | Path | ServePlan", say: Say, words: dict[str, Any]) -> "Serving | ServeDryRun":
     from meshwise.run.serve.ask import ServeRun
     from meshwise.run.serve.session import Serving, rehearse
 
@@ -506,11 +499,10 @@ def _serve(what: "str | Path | ServePlan", say: "Say", words: dict[str, Any]) ->
 
 
 def _train(
-    what: "str | Path | TrainPlan", say: "Say", progress: "Progress | None", words: dict[str, Any]
+    what: "str | Path | TrainPlan", say: Say, progress: Progress | None, words: dict[str, Any]
 ) -> "TrainResult | SweepResult | DryRun | Submitted | None":
     from tempfile import TemporaryDirectory
 
-    from meshwise.plan.fields import given
     from meshwise.run.train.ask import TrainRun
     from meshwise.run.train.start import start
 
@@ -531,13 +523,10 @@ def _drawn(result: "TrainResult | SweepResult") -> tuple[str, str]:
     return import_module("meshwise.ui.views.run.report").drawn(result)
 
 
-def tune(
-    what: "str | Path | TrainPlan | ServePlan" = "", *, say: "Say" = print, answer: "Prompt" = input, **words: Any
-) -> "Tuned":
+def tune(what: "str | Path | TrainPlan | ServePlan" = "", *, say: Say = print, answer: "Prompt" = input, **words: Any) -> "Tuned":
     """Find the fastest layout of a plan from a few measured runs: choose a run, start it, read its log, learn, choose again. Keywords are
     the flags of `meshwise tune`: the fields of `TuneAsk` (tune("plan.json", own=True, runs=4)). The same call goes on where an earlier one
     stopped. `say` receives a line for each run, `answer` is asked for logs with `by_hand`."""
-    from meshwise.plan.fields import given
     from meshwise.tune.ask import TuneAsk
 
     named = isinstance(what, str | Path)
@@ -558,15 +547,13 @@ def tune_on_table(table: str | Path, *, runs: int = 10, seeds: int = 100, calibr
 
 
 def bench(
-    what: "str | Path | ServePlan", *, say: "Say | None" = None, progress: "Progress | None" = None,
+    what: "str | Path | ServePlan", *, say: Say | None = None, progress: Progress | None = None,
     keep: "Callable[[Bench], None] | None" = None, **words: Any,
 ) -> "Bench":  # fmt: skip
     """Measure how fast an endpoint (its URL), or the engine of a plan, .gguf or model, serves, and compare with the prediction. Keywords
     are the flags of `meshwise bench`: the fields of `BenchAsk` (bench(url, users=[1, 4], prompt=512, output=64)). `keep` gets what is
     measured so far, after every setting."""
-    from meshwise.plan.fields import given
     from meshwise.run.bench.ask import BenchAsk
-    from meshwise.run.callbacks import ignore
     from meshwise.run.serve.bench import bench
 
     named = isinstance(what, str | Path)
@@ -574,33 +561,28 @@ def bench(
     return bench(ask, None if named else what, say=say or ignore, progress=progress or ignore, keep=keep or ignore)
 
 
-def probe(*, progress: "Progress | None" = None, **words: Any) -> "Probed":
+def probe(*, progress: Progress | None = None, **words: Any) -> "Probed":
     """Measure this machine in about a minute, so that on="here" plans for it. Keywords are the flags of `meshwise probe`: the fields of
     `ProbeAsk` (probe(seconds=20, device="cpu"))."""
-    from meshwise.plan.fields import given
-    from meshwise.run.callbacks import ignore
     from meshwise.run.probe.ask import ProbeAsk
     from meshwise.run.probe.store import probe_machine
 
     return probe_machine(given(ProbeAsk, words), progress=progress or ignore)
 
 
-def preflight(*, say: "Say | None" = None, progress: "Progress | None" = None, **words: Any) -> "Preflight | None":
+def preflight(*, say: Say | None = None, progress: Progress | None = None, **words: Any) -> "Preflight | None":
     """Look at this machine or cluster, write cluster.toml, measure its nodes and links, and say what is slow or broken. Keywords are the
     flags of `meshwise preflight`: the fields of `PreflightAsk` (preflight(seconds=20, device="cpu")). None on a node whose rows another
     one judges."""
-    from meshwise.run.callbacks import ignore
     from meshwise.run.preflight.ask import PreflightAsk
     from meshwise.run.preflight.start import preflight
 
     return preflight(given(PreflightAsk, words), say=say or ignore, progress=progress or ignore)
 
 
-def generate(model: str, *, weights: str | Path, say: "Say | None" = None, **words: Any) -> "Generated":
+def generate(model: str, *, weights: str | Path, say: Say | None = None, **words: Any) -> "Generated":
     """Continue a prompt with a model that `run` trained and saved, or compute the loss of a text file. Keywords are the fields of
     `GenerateAsk`: generate("llama-debug", weights="run/weights", prompt="the old river", tokens=40)."""
-    from meshwise.plan.fields import given
-    from meshwise.run.callbacks import ignore
     from meshwise.run.train.ask import GenerateAsk
     from meshwise.run.train.generate import generate
 

@@ -10,57 +10,36 @@ MAX_VALUE = 1e18  # bytes, FLOPs and sizes are below this
 DTYPES = ("bf16", "fp16", "fp32", "tf32", "fp64", "fp8")
 
 
-def _above_zero(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_VALUE
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40
-
-
-def _flag(value: object) -> bool:
-    return isinstance(value, int) and value in (0, 1)
-
-
-def _text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _group(value: object) -> bool:
-    return _whole(value) and value != 1
-
-
-def _date(value: object) -> bool:
-    return isinstance(value, str) and re.match(r"[12][0-9]{3}-", value, re.ASCII) is not None
-
-
-Check = Callable[[object], bool]
-WORDS: Mapping[Check, str] = {
-    _above_zero: "a number above zero",
-    _whole: "a whole number above zero",
-    _flag: "0 or 1",
-    _text: "text",
-    _group: "a whole number above one",
-    _date: "a date such as 2026-01-31",
+NUMBER, WHOLE, GROUP, FLAG = "a number above zero", "a whole number above zero", "a whole number above one", "0 or 1"
+TEXT, DATE, DTYPE = "text", "a date such as 2026-01-31", ", ".join(DTYPES)
+FITS: Mapping[str, Callable[[Any], bool]] = {
+    NUMBER: lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_VALUE,
+    WHOLE: lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40,
+    GROUP: lambda value: FITS[WHOLE](value) and value != 1,
+    FLAG: lambda value: isinstance(value, int) and value in (0, 1),
+    TEXT: lambda value: isinstance(value, str),
+    DATE: lambda value: isinstance(value, str) and re.match(r"[12][0-9]{3}-", value, re.ASCII) is not None,
+    DTYPE: DTYPES.__contains__,
 }
-_SHAPE: dict[str, Check] = {"m": _whole, "n": _whole, "k": _whole, "flops": _above_zero}
-_COPY: dict[str, Check] = {"what": _text, "size": _above_zero, "bytes": _above_zero}
-TIMED: dict[str, Check] = {"seconds": _above_zero, "low": _above_zero, "high": _above_zero, "repeats": _whole}
-KINDS: dict[str, dict[str, Check]] = {
-    "machine": {"device": _text, "name": _text, "date": _date, "ranks": _whole, "nodes": _whole, "memory": _above_zero, "sms": _whole,
-        "torch": _text},
-    "missing": {"what": _text, "why": _text},
-    "power": {"what": _text, "watts": _above_zero, "seconds": _above_zero, "meter": _text},
-    "gemm": TIMED | _SHAPE | {"dtype": DTYPES.__contains__},
+"""Whether a value is what these words say."""
+_SHAPE = {"m": WHOLE, "n": WHOLE, "k": WHOLE, "flops": NUMBER}
+_COPY = {"what": TEXT, "size": NUMBER, "bytes": NUMBER}
+TIMED = {"seconds": NUMBER, "low": NUMBER, "high": NUMBER, "repeats": WHOLE}
+KINDS: dict[str, dict[str, str]] = {
+    "machine": {"device": TEXT, "name": TEXT, "date": DATE, "ranks": WHOLE, "nodes": WHOLE, "memory": NUMBER, "sms": WHOLE,
+        "torch": TEXT},
+    "missing": {"what": TEXT, "why": TEXT},
+    "power": {"what": TEXT, "watts": NUMBER, "seconds": NUMBER, "meter": TEXT},
+    "gemm": TIMED | _SHAPE | {"dtype": DTYPE},
     "sustained": TIMED | _SHAPE,
-    "grouped": TIMED | _SHAPE | {"what": _text, "experts": _whole},
+    "grouped": TIMED | _SHAPE | {"what": TEXT, "experts": WHOLE},
     "memory": TIMED | _COPY,
     "host": TIMED | _COPY,
-    "attention": TIMED | {"what": _text, "batch": _whole, "heads": _whole, "seq": _whole, "width": _whole},
-    "launch": TIMED | {"what": _text},
-    "block": TIMED | {"what": _text, "small": _flag} | dict.fromkeys(("tokens", "seq", "hidden", "heads", "ffn"), _whole),
+    "attention": TIMED | {"what": TEXT, "batch": WHOLE, "heads": WHOLE, "seq": WHOLE, "width": WHOLE},
+    "launch": TIMED | {"what": TEXT},
+    "block": TIMED | {"what": TEXT, "small": FLAG} | dict.fromkeys(("tokens", "seq", "hidden", "heads", "ffn"), WHOLE),
     "optimizer": TIMED,
-    "wire": TIMED | {"what": _text, "group": _group, "nodes": _whole, "size": _above_zero},
+    "wire": TIMED | {"what": TEXT, "group": GROUP, "nodes": WHOLE, "size": NUMBER},
 }  # fmt: skip
 """Keys of each kind of row that something reads."""
 
@@ -71,16 +50,14 @@ def check(rows: Sequence[Mapping[str, Any]], where: str) -> None:
         kind = row["kind"]
         if not isinstance(kind, str) or kind not in KINDS:
             raise UserError(f"{where}, line {number}: unknown kind {quoted(kind)} of a row; known: {', '.join(KINDS)}")
-        for key, fits in KINDS[kind].items():
+        for key, words in KINDS[kind].items():
             if key not in row:
                 raise UserError(
                     f"{where}, line {number}: a row of kind {kind} needs the key '{key}'; measure again with 'meshwise probe'"
                 )
-            if not fits(row[key]):
-                raise UserError(
-                    f"{where}, line {number}: {key} is {quoted(row[key])}; expected {WORDS.get(fits, ', '.join(DTYPES))}"
-                )
-        if kind == "machine" and row.get("context") and not _above_zero(row["context"]):
+            if not FITS[words](row[key]):
+                raise UserError(f"{where}, line {number}: {key} is {quoted(row[key])}; expected {words}")
+        if kind == "machine" and row.get("context") and not FITS[NUMBER](row["context"]):
             raise UserError(f"{where}, line {number}: context is {quoted(row['context'])}; expected bytes")
         if "low" in KINDS[kind] and row["low"] > row["high"]:
             raise UserError(f"{where}, line {number}: low is {quoted(row['low'])}, above high, {quoted(row['high'])}")

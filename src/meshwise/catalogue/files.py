@@ -1,6 +1,7 @@
 """Find, match, read and write the data files of the catalogue. Files in the user's own folder override the built-in ones."""
 
 import io
+import json
 import os
 import re
 import stat
@@ -160,6 +161,14 @@ def text_of(path: Path, most: int = MAX_FILE_BYTES) -> str:
         return io.TextIOWrapper(io.BytesIO(bytes_of(path, most)), encoding="utf-8-sig").read()
     except UnicodeDecodeError:
         raise UserError(f"{path}: not a text file (UTF-8)") from None
+
+
+def json_of(text: str, where: str) -> object:
+    """Return the value of JSON; `where` names its source in the error."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: malformed, truncated, or a number of thousands of digits
+        raise UserError(f"{where}: not valid JSON: {error}") from None
 
 
 def table_of(path: Path) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 
 from meshwise.catalogue import files, records
 from meshwise.catalogue.chips import Source
-from meshwise.errors import UserError, unknown
+from meshwise.errors import UserError, one_of, unknown
 from meshwise.units import Bytes, Count
 
 Kernel = Literal["unfused", "triton", "fa2", "fa3", "fa4", "cudnn", "xla"]
@@ -337,14 +337,14 @@ class Framework:
         """Return the framework with facts that a run states; '' leaves them as they are."""
         changes: dict[str, Any] = dict(overlap_changes(overlap))
         if attention:
-            changes |= {"attention": _one_of("attention kernel", attention, KERNELS), "attention_on": ()}
+            changes |= {"attention": one_of("attention kernel", attention, KERNELS), "attention_on": ()}
             changes |= {"dropout": True} if attention == "unfused" and self.flash_attention else {}
         if modules:
             changes |= {"selective": modules}
         if graphs:
-            changes |= {"graphs": _one_of("kind of graphs", graphs, GRAPHS), "graphs_alone": False}
+            changes |= {"graphs": one_of("kind of graphs", graphs, GRAPHS), "graphs_alone": False}
         if gradients:
-            size = ELEMENT_BYTES[_one_of("dtype of gradients", gradients, tuple(ELEMENT_BYTES))]
+            size = ELEMENT_BYTES[one_of("dtype of gradients", gradients, ELEMENT_BYTES)]
             changes |= {"gradient_bytes": size, "fp16_gradient_bytes": 0, "reduced_bytes": size}
         return replace(self, **changes) if changes else self
 
@@ -363,12 +363,6 @@ class Framework:
         return self if kind == "gpu" else replace(self, splits_weights=False, joins_products=False, graphs="none", workspace=0.0)
 
 
-def _one_of(what: str, word: str, known: tuple[str, ...]) -> str:
-    if word not in known:
-        raise unknown(what, word, known)
-    return word
-
-
 def overlap_changes(text: str) -> dict[str, bool]:
     """Return the facts that words such as 'ep,tp,no-dp' change: what they do not name stays."""
     changes: dict[str, bool] = {}
@@ -377,7 +371,7 @@ def overlap_changes(text: str) -> dict[str, bool]:
         if word == "none":
             changes |= dict.fromkeys((name for facts in OVERLAP_FACTS.values() for name in facts), False)
             continue
-        changes |= dict.fromkeys(OVERLAP_FACTS[_one_of("overlap", plain, tuple(OVERLAP_FACTS))], plain == word)
+        changes |= dict.fromkeys(OVERLAP_FACTS[one_of("overlap", plain, OVERLAP_FACTS)], plain == word)
     return changes
 
 

@@ -16,6 +16,7 @@ from meshwise.version import VERSION
 
 BUILT = files.BUILT_IN / "built.json"
 """Written into a wheel or sdist by setup.py: the commit that it was built from, and the day of its data."""
+ARCHIVED = files.BUILT_IN / "archived.txt"  # where `git archive` writes the commit and its day (.gitattributes)
 CHECKOUT = files.BUILT_IN.parents[2]
 REQUIREMENT = re.compile(r"""([A-Za-z0-9._-]+).*;\s*extra\s*==\s*['"]([\w-]+)['"]""")
 UNKNOWN = "unknown"
@@ -62,10 +63,13 @@ def look() -> Installed:
 
 
 def built() -> tuple[str, str]:
-    """Return the commit and the day of the data: those of the wheel, or of the checkout that this file lies in."""
+    """Return the commit and the day of the data: those of the wheel, the archive, or the checkout that this file lies in."""
     if BUILT.exists():
         stated = json.loads(BUILT.read_text(encoding="utf-8"))
         return str(stated["commit"]), str(stated["data_date"])
+    commit, _, day = ARCHIVED.read_text(encoding="utf-8").strip().partition(" ")
+    if "$" not in commit:
+        return commit[:12], day
     return _git("rev-parse", "--short=12", "HEAD"), _git("log", "-1", "--format=%cs", "--", "src/meshwise/data")
 
 

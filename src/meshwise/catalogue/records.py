@@ -1,7 +1,6 @@
 """Records: frozen dataclasses read from TOML that people write, written as TOML, and restored from JSON that meshwise wrote."""
 
 import importlib
-import json
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -220,10 +219,7 @@ def plan_table(path: Path, number: int, kind: str = "") -> dict[str, Any]:
 
 def any_table(path: Path) -> dict[str, Any]:
     """Return the table of a plan.json, whether for training or for serving."""
-    try:
-        values: object = json.loads(files.text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
+    values = files.json_of(files.text_of(path), str(path))
     if not isinstance(values, dict) or "format" not in values:
         raise UserError(f"{path}: not a plan; make one with 'meshwise plan'")
     return cast(dict[str, Any], values)

@@ -1,6 +1,5 @@
 """Find the model that a name means: a preset, a Hugging Face id, a config.json or its folder, a .gguf file, or an Ollama tag."""
 
-import json
 import math
 import os
 import re
@@ -250,10 +249,7 @@ def _own_table(values: dict[str, object]) -> dict[str, object]:
 
 def values_of(path: Path) -> dict[str, object]:
     """Read the keys of a config.json."""
-    try:
-        values = json.loads(files.text_of(path))
-    except (ValueError, RecursionError) as error:  # ValueError: malformed, truncated, or a number of thousands of digits
-        raise UserError(f"{path.name}: not valid JSON: {error}") from None
+    values = files.json_of(files.text_of(path), path.name)
     if not isinstance(values, dict):
         raise UserError(f"{path.name}: expected a table of keys as in HF's config.json, found {quoted(values)}")
     return cast(dict[str, object], values)

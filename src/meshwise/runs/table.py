@@ -3,7 +3,6 @@
 import csv
 import io
 import itertools
-import json
 import math
 import re
 from collections import Counter
@@ -290,10 +289,7 @@ class Table:
         line_number, headers = 0, dict[tuple[str, ...], Header]()
         for line_number, line in enumerate(lines, 1):
             where = f"{self.path.name}, line {line_number}"
-            try:
-                values: object = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{where}: not valid JSON: {error}") from None
+            values = files.json_of(line, where)
             if not isinstance(values, dict):
                 raise UserError(f"{where}: expected an object, found {quoted(values)}")
             row = {str(key): "" if value is None else str(value) for key, value in cast(dict[object, object], values).items()}

@@ -132,7 +132,7 @@ def test_a_file_that_is_not_a_probe_is_refused_in_one_line(tmp_path: Path) -> No
         path = tmp_path / "rows.jsonl"
         path.write_text(text)
         with pytest.raises(UserError, match=words):
-            fitted_probe.read(path)
+            store.read_probe(path)
 
     check_every(
         check,
@@ -140,7 +140,7 @@ def test_a_file_that_is_not_a_probe_is_refused_in_one_line(tmp_path: Path) -> No
             ("", "expected the first line of a probe to describe the machine"),
             ("{", "line 1: not valid JSON"),
             ('{"seconds": 1}', "not a row of a probe"),
-            ('{"kind": "machine"}\n{"kind": "gemm", "seconds": -1, "low": 1, "high": 1}', "seconds is -1"),
+            ("".join(json.dumps(one | {"seconds": -1}) + "\n" for one in h200_rows(TRUTH)), "seconds is -1; expected a number"),
         ],
     )
 

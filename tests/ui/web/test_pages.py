@@ -273,6 +273,7 @@ def test_accuracy_is_what_validate_says(server: Server) -> None:
     assert server.get(f"/accuracy.json?table={table}").json()["time"] == api.validate(table).score["time"]
     assert server.get(f"/accuracy/score?table={table}").json()["runs"] == "10"
     assert "error" in server.get("/accuracy/score?table=local_rig_notes").json()
+    assert server.get("/accuracy/score?table=rl_steps").json()["in the 90% interval"].endswith("%")
 
 
 def test_a_full_disk_refuses_an_upload_in_words(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

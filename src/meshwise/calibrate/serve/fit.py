@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
+from meshwise.calibrate.least_squares import minimize
 from meshwise.calibrate.score import LeaveOut
 from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serve_prior
 from meshwise.cost.layout import Floats
@@ -15,6 +15,7 @@ from meshwise.cost.serve.passes.speed import PassCost
 from meshwise.runs.serve.case import ServeCase, comparable
 from meshwise.runs.serve.predict import Prediction, predict, predict_one
 
+MAX_ROUNDS = 15
 FOLDS = 10  # fits of a leave-one-out by rows: every tenth row is left out together
 WIDTHS = {name: coefficient.width for name, coefficient in coefficients(ServeCalibration).items() if coefficient.width}
 UPPER_BOUNDS = {name: coefficient.most for name, coefficient in coefficients(ServeCalibration).items()}
@@ -41,15 +42,12 @@ def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) 
         errors = row_errors(timed, _with(prior, names, logs))
         return np.concatenate([softened(errors), (logs - start) / width])
 
-    def solved(first: Floats) -> Any:  # scipy has no type stubs
-        first = np.minimum(first, most - 1e-3)
-        return cast(Any, least_squares(residuals, first, bounds=(-np.inf, most), x_scale=width, diff_step=1e-3, max_nfev=15))
-
     floors = np.array([math.log(FLOORS.get(name, 1.0)) for name in names])
     tries = [
-        solved(start + more) for more in (0.0 * floors, floors)[: 2 if floors.any() and any(case.load for case in timed) else 1]
+        minimize(residuals, start + more, np.full(len(names), -np.inf), most, width, MAX_ROUNDS)
+        for more in (0.0 * floors, floors)[: 2 if floors.any() and any(case.load for case in timed) else 1]
     ]
-    return _with(prior, names, cast(Floats, min(tries, key=lambda one: one.cost).x))
+    return _with(prior, names, min(tries, key=lambda one: one[1])[0])
 
 
 def _with(prior: ServeCalibration, names: Sequence[str], logs: Floats) -> ServeCalibration:

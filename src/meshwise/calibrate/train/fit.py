@@ -7,11 +7,12 @@ pulled back to it according to how much such coefficients vary between machines.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwise.calibrate.least_squares import bounded_step
 from meshwise.calibrate.score import LeaveOut
 from meshwise.calibrate.train.modes import find, rows_in
 from meshwise.calibrate.train.score import near_best
@@ -247,9 +248,7 @@ def _folds(groups: Sequence[object]) -> list[Mask]:
     if len(groups) == 1:
         raise UserError("one row is not enough to score a fit: give two runs or more, at another batch, sequence or model")
     if count < 2:
-        raise UserError(
-            "all rows are in one group, so no row is left to fit to without it: use --leave-out row, or give more rows"
-        )
+        raise UserError("all rows are in one group, so none is left to fit to: use --leave-out row, or give more rows")
     return [fold == i for i in range(count)]
 
 
@@ -297,14 +296,11 @@ def _loss(residuals: Floats, coefficients: int) -> float:
 def newton_step(slope: Floats, residuals: Floats, room: Floats, damping: float) -> tuple[Floats, float]:
     """Return a Levenberg-Marquardt step within `room`, and the expected decrease of the loss. Each row counts as the parabola that
     touches its loss from above, so a step that lowers their sum lowers the loss."""
-    # what only predicts, or reads the widths of coefficients, need not wait for this import
-    from scipy.optimize import lsq_linear  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
-
     share = _outlyingness(residuals, len(room)) ** -0.25
     tilted, aimed = slope * share[:, None], residuals * share
-    held = np.diag(np.sqrt(damping * np.sum(tilted**2, axis=0)))
-    solved = cast(Any, lsq_linear)(np.vstack([tilted, held]), np.append(-aimed, np.zeros(len(room))), (-np.inf, room), "bvls")
-    move = np.minimum(solved.x, room)
+    curvature = tilted.T @ tilted
+    damped = curvature + damping * np.diag(np.diag(curvature))
+    move = bounded_step(damped, -tilted.T @ aimed, np.full(len(room), -np.inf), room)
     return move, float(np.sum(aimed**2) - np.sum((aimed + tilted @ move) ** 2)) / 2
 
 

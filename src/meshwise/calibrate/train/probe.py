@@ -1,6 +1,5 @@
 """A probe as a chip and a calibration: the rows of `meshwise.workers.probe`, fitted with the formulas that will use the coefficients."""
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from scipy.optimize import least_squares  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
+from meshwise.calibrate.least_squares import minimize
 from meshwise.catalogue import files
 from meshwise.catalogue.calibrations import Calibration, prior_of
 from meshwise.catalogue.chips import PROBED_CHIP, Chip, Cluster, Link, Node, Source, known_chip
@@ -21,7 +20,7 @@ from meshwise.cost.train.layer import GRAPH_GAP_SHARE
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import layer_and_head
 from meshwise.cost.work import Train
-from meshwise.errors import UserError, quoted
+from meshwise.errors import UserError
 from meshwise.models.model import build
 from meshwise.models.op import Op
 from meshwise.runs.table import Text
@@ -50,28 +49,13 @@ def read(path: Path) -> list[Row]:
     """Read the rows of a probe; refuse any other file."""
     rows: list[Row] = []
     for number, line in enumerate(files.text_of(path).splitlines(), 1):
-        try:
-            value: object = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path.name}, line {number}: not valid JSON: {error}") from None
+        value = files.json_of(line, where := f"{path.name}, line {number}")
         if not isinstance(value, dict) or "kind" not in value:
-            raise UserError(
-                f"{path.name}, line {number}: not a row of a probe (it has no 'kind'); 'meshwise probe' writes such files"
-            )
-        rows.append(_check_row(cast(Row, value), f"{path.name}, line {number}"))
+            raise UserError(f"{where}: not a row of a probe (it has no 'kind'); 'meshwise probe' writes such files")
+        rows.append(cast(Row, value))
     if not rows or rows[0]["kind"] != "machine":
         raise UserError(f"{path.name}: expected the first line of a probe to describe the machine")
     return rows
-
-
-def _check_row(row: Row, where: str) -> Row:
-    if row["kind"] in ("machine", "missing", "power"):
-        return row
-    for name in ("seconds", "low", "high"):
-        value = row.get(name)
-        if not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise UserError(f"{where}: {name} is {quoted(value)}; expected seconds above zero")
-    return row
 
 
 def is_probe(path: Path) -> bool:
@@ -158,17 +142,16 @@ def _products(rows: Sequence[Row], chip: Chip, start: Calibration) -> tuple[Cali
         return np.log((product(Device.of(chip, calibration(x), "bf16"), m, n, k) + 1e-6 * x[3]) / measured)
 
     first = np.array([math.log(start.matmul), start.tile, math.log(start.depth), 1.0])
-    bounds = (np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MAX_LAUNCH_MICROSECONDS]))
+    least, most = np.array([math.log(0.02), 0.0, 0.0, 0.0]), np.array([0.0, 0.8, math.log(4000), MAX_LAUNCH_MICROSECONDS])
     prior = np.array([0.3, 0.1, 1.0, 5.0])
 
     def residuals(x: Floats) -> Floats:
-        return np.concatenate([errors(x) * steady / 0.05, (x - first) / prior])
+        plain = np.concatenate([errors(x) * steady / 0.05, (x - first) / prior])
+        return np.sqrt(2 * (np.sqrt(1 + plain**2) - 1)) * np.sign(plain)  # large ones count linearly
 
-    solved = cast(Any, least_squares)(
-        residuals, np.clip(first, bounds[0] + 1e-6, bounds[1] - 1e-6), bounds=bounds, loss="soft_l1", diff_step=1e-3
-    )
-    fitted = calibration(solved.x)
-    error = float(np.median(np.abs(np.expm1(errors(solved.x)))))
+    best, _ = minimize(residuals, first, least, most, prior)
+    fitted = calibration(best)
+    error = float(np.median(np.abs(np.expm1(errors(best)))))
     return replace(fitted, matmul=fitted.matmul * _hot(rows) ** HEAT_LOSS_SHARE), {"matrix products": error}
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.program import Program, plain_key
 from meshwise.programs.source import Scalar, Setting, Unknown, Word
 from meshwise.runs.run import Span
@@ -22,6 +23,7 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
     while i < len(words):
         word = words[i]
         i += 1
+        spend()
         if not _FLAG.match(word.text):
             found += _pair(word)
             continue
@@ -41,6 +43,13 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
 def _begins(text: str, most: int) -> bool:
     """Return whether a word begins a setting of its own; after a flag that is not known, 'a.b=c' and 'a:b' do too."""
     return bool(_FLAG.match(text) or (most < 0 and (_PAIR.match(text) or _SUBCOMMAND.fullmatch(text))))
+
+
+def of_file(settings: Sequence[Setting], program: Program) -> list[Setting]:
+    """Return the settings of a configuration file; as flags for a program that has flags alone: vLLM's `tensor-parallel-size: 8`."""
+    if program.form != "flags" or program.flag_words:
+        return list(settings)
+    return [Setting(one.key if one.key.startswith("-") else f"--{one.key}", one.value, one.span) for one in settings]
 
 
 def takes_of(program: Program) -> dict[str, int]:

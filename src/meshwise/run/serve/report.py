@@ -1,6 +1,5 @@
 """A bench as plain data: measured beside predicted, compared with an earlier one, as rows of a table, and causes of a gap."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -83,10 +82,7 @@ def report(points: Sequence[Report], about: Mapping[str, Any]) -> Report:
 
 def read(path: Path) -> Report:
     """Read a report that `bench --out` wrote."""
-    try:
-        values: object = json.loads(files.text_of(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from None
+    values = files.json_of(files.text_of(path), str(path))
     table = cast(Report, values) if isinstance(values, dict) else {}
     points = table.get("points")
     if table.get("kind") != KIND or table.get("format") != FORMAT or not isinstance(points, list):

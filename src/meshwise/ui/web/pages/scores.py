@@ -23,8 +23,7 @@ def values(validation: Validation, axis: str) -> dict[str, Any]:
     """Return the score of a table: figures, sources, and points with their residuals along an axis."""
     if isinstance(validation, TrainValidation):
         return _trained(validation, axis)
-    assert isinstance(validation, ServeValidation)
-    return _served(validation, axis)
+    return _served(validation, axis) if isinstance(validation, ServeValidation) else _generated(validation, axis)
 
 
 def _trained(validation: TrainValidation, axis: str) -> dict[str, Any]:
@@ -71,6 +70,16 @@ def _served(validation: ServeValidation, axis: str) -> dict[str, Any]:
         "sources": None,
         "notes": [f"{score['rows']} rows; calibration: {score['calibration']}"],
     }
+
+
+def _generated(validation: Validation, axis: str) -> dict[str, Any]:
+    """Return the score of steps of training on generated answers."""
+    names = {"measured_seconds": "measured", "predicted_seconds": "predicted", "low_seconds": "low", "high_seconds": "high",
+             "program": "group", "row_id": "name"}  # fmt: skip
+    points: list[dict[str, Any]] = [{key: row[name] for name, key in names.items()} for row in validation.rows()]
+    tiles = _tiles(validation.score["time"], len(points), {})
+    shown = _score(validation.table, points, axis, {"predicted": "predicted seconds"}, "seconds per step", tiles)
+    return shown | {"sources": None, "notes": [f"{len(points)} rows; calibration: {validation.score['calibration']}"]}
 
 
 def _score(
