@@ -55,9 +55,9 @@ class Steps:
         mark = {"ph": "X", "cat": "user_annotation", "name": "Optimizer.step#AdamW.step", "pid": 1, "tid": 1}
         self.events.append(mark | {"ts": 1e6 * (self.at - 1e-3) - 90, "dur": 60})
 
-    def diagnosed(self, tmp_path, name="trace.json", **facts):
+    def diagnosed(self, tmp_path, name="trace.json", distributed=None):
         path = write_trace(tmp_path / name, self.events)
-        path.write_text(json.dumps(json.loads(path.read_text()) | H200 | facts))
+        path.write_text(json.dumps(json.loads(path.read_text()) | H200 | {"distributedInfo": distributed or {}}))
         return path
 
 
@@ -131,19 +131,19 @@ def sharing(exposed_rate, factor=1.0, world=2):
 
 @pytest.mark.parametrize(("rate", "words"), [(20e9, "PCIe instead"), (1.5e9, "sockets, or the wrong network interface")])
 def test_gpus_that_talk_over_pcie_or_sockets_are_named(tmp_path, rate, words):
-    world = {"distributedInfo": {"rank": 0, "world_size": 2}}
-    found = api.doctor(sharing(rate).diagnosed(tmp_path, **world))
+    world = {"rank": 0, "world_size": 2}
+    found = api.doctor(sharing(rate).diagnosed(tmp_path, distributed=world))
     assert named(found) == {"slow link": "likely"}
     assert words in found.faults[0].message
-    assert named(api.doctor(sharing(300e9).diagnosed(tmp_path, "fast.json", **world))) == {}
+    assert named(api.doctor(sharing(300e9).diagnosed(tmp_path, "fast.json", world))) == {}
 
 
 def test_a_gpu_whose_kernels_are_all_slower_than_those_of_other_ranks_is_named(tmp_path):
     files = []
     for rank in range(4):
         slow = 1.5 if rank == 2 else 1.0
-        facts = {"distributedInfo": {"rank": rank, "world_size": 4}}
-        files.append(sharing(300e9, slow, 4).diagnosed(tmp_path, f"rank{rank}.json", **facts))
+        facts = {"rank": rank, "world_size": 4}
+        files.append(sharing(300e9, slow, 4).diagnosed(tmp_path, f"rank{rank}.json", facts))
     found = api.doctor(*files)
     (fault,) = [one for one in found.faults[:2] if one.name == "throttled GPU"]
     assert fault.ranks == (2,)

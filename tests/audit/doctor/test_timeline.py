@@ -81,6 +81,79 @@ def test_strange_values_in_events_do_no_harm(tmp_path):
     assert api.doctor(path).profiles[0].parts["matmul"] == pytest.approx(20e-6)
 
 
+def step_of_products(
+    *, operator="cpu_op", device="kernel", call="cuda_runtime", owner="External id", dims="Input Dims", mark="user_annotation"
+):
+    """Return two marked steps of two products in the words of some version of torch."""
+
+    def event(category, name, start, length, tid, **args):
+        return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": length, "args": args}
+
+    found = []
+    for number in range(4):
+        start = 1000 * number
+        if number % 2 == 0:
+            found.append(event(mark, f"ProfilerStep#{number}", start, 2000, 1))
+        known = {owner: number + 1, "correlation": number + 1}
+        shapes = {owner: number + 1, dims: [[64, 32], [32, 16]], "Input type": ["float", "float"]}
+        found.append(event(operator, "aten::mm", start + 100, 50, 1, **shapes))
+        found.append(event(call, "hipExtModuleLaunchKernel", start + 110, 5, 1, **known))
+        found.append(event(device, "Cijk_Ailk_Bljk_SB_MT64x64", start + 200, 700, 7, stream=7, **known))
+    return found
+
+
+def test_the_words_of_older_versions_of_torch_are_read(tmp_path):
+    words = {
+        "operator": "Operator",
+        "device": "Kernel",
+        "call": "Runtime",
+        "owner": "external id",
+        "dims": "Input dims",
+        "mark": "Operator",
+    }
+    (new,), (old,) = (
+        api.doctor(write_trace(tmp_path / name, events)).profiles
+        for name, events in (("new.json", step_of_products()), ("old.json", step_of_products(**words)))
+    )
+    assert (old.found_by, old.steps, old.parts, old.products) == (new.found_by, new.steps, new.parts, new.products)
+    assert [(one.m, one.n, one.k, one.count) for one in new.products] == [(64, 16, 32, 2.0)]
+
+
+def test_copies_of_a_gpu_of_amd_are_copies(tmp_path):
+    copy = {
+        "ph": "X",
+        "cat": "gpu_memcpy",
+        "name": "CopyDeviceToHost",
+        "pid": 1,
+        "tid": 8,
+        "ts": 3900,
+        "dur": 1000,
+        "args": {"stream": 8},
+    }
+    found = api.doctor(write_trace(tmp_path / "t.json", [*step_of_products(call="hip_runtime"), copy]))
+    assert "copies to the host" in [fault.name for fault in found.faults]
+    assert found.profiles[0].parts["copy"] == pytest.approx(1000e-6 / 3, rel=0.6)
+
+
+def test_a_name_may_hold_line_ends_and_a_file_several_parts(tmp_path):
+    raw = json.dumps({"traceEvents": step_of_products()}).encode().replace(b"aten::mm", b"aten::mm\n\x01", 1)
+    plain, parted = tmp_path / "t.json", tmp_path / "t.json.gz"
+    plain.write_bytes(raw)
+    parted.write_bytes(b"".join(gzip.compress(part) for part in (raw[:500], raw[500:900], raw[900:])))
+    assert api.doctor(plain).profiles[0].parts == api.doctor(parted).profiles[0].parts
+
+
+def test_a_trace_of_another_program_gets_one_line(tmp_path):
+    jax = {"displayTimeUnit": "ns", "traceEvents": [{"ph": "X", "pid": 1, "tid": 2, "ts": 1.0, "dur": 2.0, "name": "fusion.1"}]}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(jax))
+    with pytest.raises(UserError, match="not a trace of torch's profiler"):
+        api.doctor(path)
+    path.write_text('{"traceEvents": [{"ph": "X", "name": "a"b"}]}')
+    with pytest.raises(UserError, match="damaged or cut off"):
+        api.doctor(path)
+
+
 def test_communication_behind_computation_is_hidden(tmp_path):
     path = write_trace(tmp_path / "t.json", GPU)
     one = diagnosis.diagnose([path], diagnosis.AuditAsk()).profiles[0]

@@ -19,18 +19,14 @@ from meshwise.errors import UserError
 from meshwise.output import Drawn
 
 FORMAT_VERSION = 1
-ROWS = {
-    "no flash attention": "attention", "TF32 off": "matmul", "float32 products": "matmul", "no fused optimizer": "optimizer",
+ROWS = {"no flash attention": "attention", "TF32 off": "matmul", "float32 products": "matmul", "no fused optimizer": "optimizer",
     "eager loss": "elementwise", "head size": "attention", "uneven shapes": "matmul", "unfilled waves": "matmul", "slow chip": "matmul",
     "expert imbalance": "matmul", "pageable copies": "copy", "copies to the host": "copy", "tiny messages": "dp", "no overlap": "dp",
-    "slow link": "dp", "slow rank": "dp", "throttled GPU": "dp",
-}  # fmt: skip
+    "slow link": "dp", "slow rank": "dp", "throttled GPU": "dp"}  # fmt: skip
 """The row of the table that a fault makes longer; idle for the others."""
-WORDS = {
-    "matmul": "matrix products", "attention": "attention", "elementwise": "norms, activations and loss", "optimizer": "optimizer",
+WORDS = {"matmul": "matrix products", "attention": "attention", "elementwise": "norms, activations and loss", "optimizer": "optimizer",
     "dp": "gradients and weights between ranks", "tp": "tensor-parallel communication", "cp": "context-parallel communication",
-    "ep": "expert all-to-all", "p2p": "pipeline sends", "copy": "copies to and from the host", "idle": "idle",
-}  # fmt: skip
+    "ep": "expert all-to-all", "p2p": "pipeline sends", "copy": "copies to and from the host", "idle": "idle"}  # fmt: skip
 MAX_TRACES = 4096
 SLOWER = 1.1  # measured over predicted time of a row from which on it is named
 
@@ -111,11 +107,8 @@ def _expanded(files: Sequence[Path]) -> list[Path]:
     made: list[Path] = []
     for file in files:
         if file.is_dir():
-            inside = [
-                path
-                for path in sorted(file.iterdir())
-                if path.name.endswith((".json", ".json.gz", ".sqlite")) and "trace" in path.name
-            ]
+            inside = [path for path in sorted(file.iterdir())
+                if path.name.endswith((".json", ".json.gz", ".sqlite")) and "trace" in path.name]  # fmt: skip
             if not inside:
                 raise UserError(f"{file}: the folder has no file whose name has 'trace' and ends in .json, .json.gz or .sqlite")
             made += inside
@@ -173,15 +166,13 @@ def _title(slowest: Profile, found: Sequence[Profile]) -> str:
     world = f"{len(found)} of {slowest.world} ranks" if slowest.world > 1 else "1 rank"
     shape = ", ".join(text for text in (
         f"{slowest.micro_batches} micro-batch{'es' * (slowest.micro_batches != 1)}" if slowest.micro_batches else "",
-        f"{slowest.layers} layers" if slowest.layers else "",
-    ) if text)  # fmt: skip
+        f"{slowest.layers} layers" if slowest.layers else "") if text)  # fmt: skip
     return f"{len(slowest.steps)} steps of {milliseconds(slowest.step)} on {chip}, {world}{f', {shape}' * bool(shape)}"
 
 
 def _notes(found: Sequence[Profile], slowest: Profile) -> list[str]:
     notes = [f"steps were found by {slowest.found_by}"] if slowest.found_by != "whole trace" else [
-        "the trace marks no steps: all of it counts as one (use the profiler's schedule and step(), or torch's optimizers)"
-    ]  # fmt: skip
+        "the trace marks no steps: all of it counts as one (use the profiler's schedule and step(), or torch's optimizers)"]  # fmt: skip
     hidden = sum(slowest.hidden.values())
     if hidden:
         shown = sum(slowest.parts.get(part, 0.0) for part in slowest.hidden)

@@ -57,13 +57,6 @@ class Cover:
         index = np.searchsorted(self.start, at, side="right") - 1
         return (index >= 0) & (at < self.end[np.maximum(index, 0)])
 
-    def contains(self, start: Floats, end: Floats) -> NDArray[np.bool_]:
-        """Return whether each span is covered from start to end."""
-        if not len(self.start):
-            return np.zeros(len(start), dtype=bool)
-        index = np.searchsorted(self.start, start, side="right") - 1
-        return (index >= 0) & (end <= self.end[np.maximum(index, 0)])
-
     def gaps(self, first: float, last: float) -> tuple[Floats, Floats]:
         """Return the uncovered spans between two times."""
         start = np.concatenate([[first], np.clip(self.end, first, last)])

@@ -14,14 +14,12 @@ COMPUTE = ("matmul", "attention", "elementwise", "loss", "optimizer")
 COMMUNICATION = ("dp", "tp", "cp", "ep", "p2p")
 IDLE = ("launch", "data", "sync", "allocator", "compile", "save", "wait")
 PARTS = (*COMPUTE, *COMMUNICATION, "copy", *IDLE)
-WORDS = {
-    "matmul": "matrix products", "attention": "attention", "elementwise": "norms, activations, casts", "loss": "loss",
+WORDS = {"matmul": "matrix products", "attention": "attention", "elementwise": "norms, activations, casts", "loss": "loss",
     "optimizer": "optimizer", "dp": "gradients and weights between ranks, exposed", "tp": "tensor-parallel communication, exposed",
     "cp": "context-parallel communication, exposed", "ep": "expert all-to-all, exposed", "p2p": "pipeline sends, exposed",
     "copy": "copies between host and device", "launch": "idle: the host was late", "data": "idle: waiting for data",
     "sync": "idle: the host waited for the device", "allocator": "idle: allocating memory", "compile": "idle: compiling",
-    "save": "idle: writing files", "wait": "idle: waiting for another stream",
-}  # fmt: skip
+    "save": "idle: writing files", "wait": "idle: waiting for another stream"}  # fmt: skip
 # Names of cuBLAS, CUTLASS, rocBLAS, flash-attention, NCCL, RCCL, ATen and our own trainer's kernels as profilers show them.
 NAMES = (
     ("communication", r"nccl|rccl|gloo:|all_?reduce|all_?gather|reduce_?scatter|sendrecv|all_?to_?all|c10d::|_c10d_functional|broadcast_$"),
@@ -32,15 +30,13 @@ NAMES = (
                r"|aten::(?:mm|addmm|bmm|baddbmm|linear|_scaled_mm)$|mkldnn.*linear|mkl_linear|convolution"),
 )  # fmt: skip
 ELEMENTWISE, COMMS = "elementwise", "communication"
-WINDOWS = {
-    "data": r"enumerate\(DataLoader\)|dataloader\.py.*__next__|^data$",
+WINDOWS = {"data": r"enumerate\(DataLoader\)|dataloader\.py.*__next__|^data$",
     "compile": r"entire_frame_compile|entire_backward_compile|compile_inner|inductor_compile|dynamo_timed",
     "save": r"(?:serialization|safetensors).*save|save_checkpoint|checkpoint.*save|^checkpoint$|torch\.save",
     "optimizer": r"^Optimizer\.step|^optimizer$|optimizer_step",
     "attention": r"scaled_dot_product|flash_attn|ScaledDotProduct|FlashAttn|flex_attention",
     "loss": r"cross_entropy|nll_loss|NllLoss|LogSoftmax|log_softmax|logsumexp|Logsumexp",
-    "backward": r"^autograd::engine::evaluate_function|^backward$|CompiledFunctionBackward",
-}
+    "backward": r"^autograd::engine::evaluate_function|^backward$|CompiledFunctionBackward"}  # fmt: skip
 """Marks and operators whose whole time belongs to one cause, part or phase."""
 
 
@@ -104,13 +100,8 @@ def score_details(timeline: Timeline) -> NDArray[np.bool_]:
             size = (math.prod(dims), dims[-1] if dims else 0)
             if (len(dims) > 3 or (len(dims) == 3 and size in products)) and min(dims[-2:]) >= MIN_SCORES:
                 sizes.add(size)
-    return np.array(
-        [
-            product in sizes or any(len(one) >= 3 and (math.prod(one), one[-1]) in sizes for one in detail.dims)
-            for detail, product in zip(timeline.details, products, strict=True)
-        ]
-        or [False]
-    )
+    return np.array([product in sizes or any(len(one) >= 3 and (math.prod(one), one[-1]) in sizes for one in detail.dims)
+        for detail, product in zip(timeline.details, products, strict=True)] or [False])  # fmt: skip
 
 
 def _product(dims: tuple[tuple[int, ...], ...]) -> tuple[int, int]:

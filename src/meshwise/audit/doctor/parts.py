@@ -18,18 +18,10 @@ from meshwise.workers.trainer.contract.finetune.method import FinetuneMethod
 from meshwise.workers.trainer.contract.settings import Layout, Settings
 
 MAX_LOG_BYTES = 1 << 28  # bytes of a table of runs, at most
-PLANNER_PARTS = {
-    "matmul": ("matmul", "recompute"),
-    "attention": ("attention",),
-    "communication": ("tp", "cp", "ep", "p2p", "dp"),
-    "optimizer": ("optimizer",),
-    "elementwise": ("elementwise",),
-    "idle": ("launch", "bubble", "fixed", "offload"),
-}
+PLANNER_PARTS = {"matmul": ("matmul", "recompute"), "attention": ("attention",), "communication": ("tp", "cp", "ep", "p2p", "dp"),
+    "optimizer": ("optimizer",), "elementwise": ("elementwise",), "idle": ("launch", "bubble", "fixed", "offload")}  # fmt: skip
 """The planner's parts that make up each part of a trace, which cannot distinguish collectives, or recomputed from first products."""
-TRACED_PARTS = {
-    "communication": kinds.COMMUNICATION, "elementwise": ("elementwise", "loss"), "idle": ("copy", *kinds.IDLE),
-}  # fmt: skip
+TRACED_PARTS = {"communication": kinds.COMMUNICATION, "elementwise": ("elementwise", "loss"), "idle": ("copy", *kinds.IDLE)}  # fmt: skip
 """The doctor's parts that make up one of these, where it is not the part of that name."""
 
 
@@ -59,20 +51,15 @@ def compare(folder: Path) -> PartComparison:
     settings, measured = _settings(folder / "config.json"), _measured(folder / "measurement.jsonl")
     choice, notes = _predicted(settings)
     traced = _traced(folder, settings, notes)
-    rows = [
-        Row(part, sum(choice.time[name] for name in names) if choice else None, traced.get(part))
-        for part, names in PLANNER_PARTS.items()
-    ]
+    rows = [Row(part, sum(choice.time[name] for name in names) if choice else None, traced.get(part))
+        for part, names in PLANNER_PARTS.items()]  # fmt: skip
     rows.append(Row("step", choice.step if choice else None, measured["sec_per_iter"]))
     notes.append(_rank_balance(folder / "ranks.json"))
     if choice:
         notes.append(f"memory: {choice.peak / GIB:.2f} GiB predicted, {measured['mem_gb']:.2f} GiB measured")
         notes.append(_largest_difference(rows))
-    return PartComparison(
-        f"{settings.name} on {settings.layout.devices} x {settings.facts.get('gpu', settings.device)}",
-        tuple(rows),
-        tuple(note for note in notes if note),
-    )
+    return PartComparison(f"{settings.name} on {settings.layout.devices} x {settings.facts.get('gpu', settings.device)}", tuple(rows),
+        tuple(note for note in notes if note))  # fmt: skip
 
 
 def predicted_of(path: Path) -> tuple[Choice | None, list[str]]:
@@ -125,19 +112,15 @@ def _traced(folder: Path, settings: Settings, notes: list[str]) -> dict[str, flo
     found = split(traced)
     marked = found.steps.found_by != "whole trace"
     steps = found.steps.count if marked else max(1, settings.profile_steps)
-    notes.append(
-        f"trace of {steps} step{'s' * (steps > 1)} on the {'GPU' if traced.on_gpu else 'CPU'} of rank 0; "
-        "communication counts only while nothing computes"
-    )
+    notes.append(f"trace of {steps} step{'s' * (steps > 1)} on the {'GPU' if traced.on_gpu else 'CPU'} of rank 0; "
+        "communication counts only while nothing computes")  # fmt: skip
     return {part: seconds / steps for part, seconds in traced_parts(found).items()}
 
 
 def traced_parts(found: Split) -> dict[str, float]:
     """Return seconds by part over the steps of a trace, which sum to their length."""
-    return {
-        part: sum(float(found.parts[name].sum()) for name in TRACED_PARTS.get(part, (part,)) if name in found.parts)
-        for part in PLANNER_PARTS
-    }
+    return {part: sum(float(found.parts[name].sum()) for name in TRACED_PARTS.get(part, (part,)) if name in found.parts)
+        for part in PLANNER_PARTS}  # fmt: skip
 
 
 def _rank_balance(path: Path) -> str:

@@ -22,11 +22,9 @@ from meshwise.runs.compare import fastest_micro_batch, own_choice, question_of
 from meshwise.runs.run import Run, Value
 from meshwise.runs.train.settle import cases_of
 
-GROUPS = {
-    "matmul": ("matmul", "recompute"), "attention": ("attention",), "elementwise": ("elementwise",), "optimizer": ("optimizer",),
+GROUPS = {"matmul": ("matmul", "recompute"), "attention": ("attention",), "elementwise": ("elementwise",), "optimizer": ("optimizer",),
     "dp": ("dp",), "tp": ("tp",), "cp": ("cp",), "ep": ("ep",), "p2p": ("p2p",), "copy": ("offload",),
-    "idle": ("launch", "bubble", "fixed"),
-}  # fmt: skip
+    "idle": ("launch", "bubble", "fixed")}  # fmt: skip
 """The planner's parts that make up each row of a diagnosis; a trace cannot tell recomputed from first products."""
 MEASURED = {"elementwise": ("elementwise", "loss"), "idle": ("launch", "data", "sync", "allocator", "compile", "save", "wait")}
 """Parts of a trace that make up a row, where it is not the part of that name."""

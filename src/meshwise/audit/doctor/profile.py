@@ -143,12 +143,10 @@ def profile(e: Evidence) -> Profile:
     for part, seconds in zip(s.messages.part.tolist(), (s.messages.lane.seconds - s.messages.exposed).tolist(), strict=True):
         hidden[part] += max(0.0, seconds) / e.count
     micro_batches, layers = _passes(e)
-    return Profile(
-        source=t.source, rank=t.rank, world=t.world, chip=t.chip, on_gpu=t.on_gpu,
+    return Profile(source=t.source, rank=t.rank, world=t.world, chip=t.chip, on_gpu=t.on_gpu,
         steps=tuple(s.steps.seconds.tolist()), found_by=s.steps.found_by, parts={part: s.mean(part) for part in s.parts},
         phases=_phases(e), hidden=dict(hidden), micro_batches=micro_batches, layers=layers, products=products(e), messages=messages(e),
-        kernels=_kernels(e), launches=len(s.pieces.start) / e.count, notes=t.notes,
-    )  # fmt: skip
+        kernels=_kernels(e), launches=len(s.pieces.start) / e.count, notes=t.notes)  # fmt: skip
 
 
 def _phases(e: Evidence) -> dict[str, float]:
@@ -223,8 +221,7 @@ def messages(e: Evidence, kept: Cover | None = None) -> tuple[Message, ...]:
         detail = t.details[number] if number >= 0 else Detail()
         kind = detail.collective or t.names[name].removeprefix("gloo:")
         groups[kind, str(sent.part[i]), detail.group, detail.ranks or t.world, message_bytes(detail)].append(
-            (float(lengths[i]), float(sent.exposed[i]))
-        )
+            (float(lengths[i]), float(sent.exposed[i])))  # fmt: skip
     made = [Message(kind[:60], part, group, ranks, size, len(each) / e.count, sum(a for a, _ in each) / e.count,
                     sum(b for _, b in each) / e.count, min(a for a, _ in each))
             for (kind, part, group, ranks, size), each in groups.items()]  # fmt: skip
@@ -237,8 +234,6 @@ def _kernels(e: Evidence) -> tuple[Kernel, ...]:
     parts, number = np.unique(pieces.part, return_inverse=True)
     pairs, which = np.unique(pieces.lane.name * len(parts) + number, return_inverse=True)
     total, counts = np.bincount(which, pieces.seconds), np.bincount(which)
-    made = [
-        Kernel(e.timeline.names[pair // len(parts)][:100], str(parts[pair % len(parts)]), count / e.count, seconds / e.count)
-        for pair, count, seconds in zip(pairs.tolist(), counts.tolist(), total.tolist(), strict=True)
-    ]  # fmt: skip
+    made = [Kernel(e.timeline.names[pair // len(parts)][:100], str(parts[pair % len(parts)]), count / e.count, seconds / e.count)
+        for pair, count, seconds in zip(pairs.tolist(), counts.tolist(), total.tolist(), strict=True)]  # fmt: skip
     return tuple(sorted(made, key=lambda kernel: -kernel.seconds)[:MAX_KERNELS])

@@ -89,10 +89,8 @@ def _summed(name: str, found: dict[str, Any]) -> Memory:
         size = _bytes(entry.get("size"))
         now += {"alloc": -size, "free_completed": size}.get(kind, 0.0)
         peak = max(peak, now)
-    return Memory(
-        name, sum(_bytes(one.get("total_size")) for one in segments), allocated, peak, len(segments), max(free, default=0.0),
-        sum(kind in ("segment_free", "segment_unmap") for kind in kinds), kinds.count("oom"), kinds.count("alloc"),
-    )  # fmt: skip
+    return Memory(name, sum(_bytes(one.get("total_size")) for one in segments), allocated, peak, len(segments), max(free, default=0.0),
+        sum(kind in ("segment_free", "segment_unmap") for kind in kinds), kinds.count("oom"), kinds.count("alloc"))  # fmt: skip
 
 
 def _list(value: object) -> list[Any]:

@@ -231,16 +231,13 @@ def _number(value: object) -> float:
 def _detail(args: dict[str, Any]) -> Detail:
     dims = args.get("Input Dims")
     types = args.get("Input type")
-    return Detail(
-        dims=tuple(_dims(one) for one in cast(list[Any], dims)[:8]) if isinstance(dims, list) else (),
+    return Detail(dims=tuple(_dims(one) for one in cast(list[Any], dims)[:8]) if isinstance(dims, list) else (),
         types=tuple(str(one)[:40] for one in cast(list[Any], types)[:8]) if isinstance(types, list) else (),
         collective=str(args.get("Collective name", ""))[:40],
         group=str(args.get("Process Group Description") or args.get("Process Group Name", ""))[:60],
         ranks=int(_number(args.get("Group size"))),
-        elements=max(_number(args.get("In msg nelems")), _number(args.get("Out msg nelems"))),
-        dtype=str(args.get("dtype", ""))[:20],
-        bytes=_number(args.get("bytes")),
-    )  # fmt: skip
+        elements=max(_number(args.get("In msg nelems")), _number(args.get("Out msg nelems"))), dtype=str(args.get("dtype", ""))[:20],
+        bytes=_number(args.get("bytes")))  # fmt: skip
 
 
 def _dims(value: object) -> tuple[int, ...]:

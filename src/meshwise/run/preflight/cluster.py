@@ -37,10 +37,8 @@ class Found:
         """Return what was seen in words: what, value, source."""
         names = ", ".join(node.host for node in self.nodes[:MAX_NAMED_NODES])
         more = f" and {len(self.nodes) - MAX_NAMED_NODES} more" if len(self.nodes) > MAX_NAMED_NODES else ""
-        rows = [
-            ("nodes", f"{len(self.nodes)} ({names}{more})", self.usual.sources.get("host", "this machine")),
-            *tools.shown(self.usual),
-        ]
+        rows = [("nodes", f"{len(self.nodes)} ({names}{more})", self.usual.sources.get("host", "this machine")),
+            *tools.shown(self.usual)]  # fmt: skip
         others = [node.host for node in self.nodes if (node.devices, node.chip) != (self.usual.devices, self.usual.chip)]
         rows += [("other kinds of nodes", ", ".join(others[:MAX_NAMED_NODES]), "left out of cluster.toml")] if others else []
         return rows + [("down", f"{node.host}: {node.state}", "the controller") for node in self.nodes if node.state != "ready"]
@@ -54,8 +52,7 @@ class Found:
         return ClusterFile(
             name=f"{len(same) or 1} x {node.host}" if len(same) < 2 else f"{same[0].host} to {same[-1].host}", nodes=len(same) or 1,
             chips=f"{max(1, node.devices)}x{known.key}", link=_link(node, known), network=self._network(known, len(same)),
-            host=Host(memory=node.memory or None, cpus=f"{node.cpus} CPUs" if node.cpus else ""),
-        )  # fmt: skip
+            host=Host(memory=node.memory or None, cpus=f"{node.cpus} CPUs" if node.cpus else ""))  # fmt: skip
 
     def _network(self, known: Chip, nodes: int) -> Link | None:
         stated = "virtual" not in self.usual.sources.get("network", "") or not self.measured

@@ -54,18 +54,15 @@ def measure(ask: PreflightAsk, hosts: Hosts, facts: NodeFacts, progress: Progres
         "WORLD_SIZE": str(hosts.nodes * count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": address.strip("[]"), "MASTER_PORT": port,
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count) if device == "cpu" else 8)),
         **network(hosts, os.environ), "TORCH_CPP_LOG_LEVEL": "FATAL",
-        SECRET: os.environ.get(SECRET) or ("" if hosts.rendezvous else secrets.token_hex()),
-    }  # fmt: skip
+        SECRET: os.environ.get(SECRET) or ("" if hosts.rendezvous else secrets.token_hex())}  # fmt: skip
     command = [sys.executable, "-m", "meshwise.workers.probe.health", str(folder), f"{ask.seconds:g}", device, str(file)]
     with interrupt_on_stop(), ExitStack() as stack:
         workers: list[subprocess.Popen[str]] = []
         for local in range(count):
             own = {"RANK": str(hosts.rank * count + local), "LOCAL_RANK": str(local)}
             errors = stack.enter_context((folder / f"rank-{own['RANK']}.log").open("w", encoding="utf-8"))
-            worker = subprocess.Popen(
-                command, stdout=subprocess.PIPE if local == 0 else subprocess.DEVNULL, stderr=errors, text=True,
-                env=dict(os.environ) | shared | own, start_new_session=True, preexec_fn=with_parent(),
-            )  # fmt: skip
+            worker = subprocess.Popen(command, stdout=subprocess.PIPE if local == 0 else subprocess.DEVNULL, stderr=errors, text=True,
+                env=dict(os.environ) | shared | own, start_new_session=True, preexec_fn=with_parent())  # fmt: skip
             workers.append(stack.enter_context(worker))
             stack.callback(end_tree, worker, GRACE_SECONDS)
         _wait(workers, ask.seconds, progress)
@@ -73,8 +70,7 @@ def measure(ask: PreflightAsk, hosts: Hosts, facts: NodeFacts, progress: Progres
     if bad is not None and not (folder / "rows.jsonl").is_file() and hosts.rank == 0:
         log = folder / f"rank-{hosts.rank * count + bad}.log"
         raise DoesNotFit(
-            f"no row was measured: {(log.read_text(encoding='utf-8').strip().splitlines() or ['a worker ended'])[-1][:300]}"
-        )
+            f"no row was measured: {(log.read_text(encoding='utf-8').strip().splitlines() or ['a worker ended'])[-1][:300]}")  # fmt: skip
 
 
 def _wait(workers: "Sequence[subprocess.Popen[str]]", seconds: float, progress: Progress) -> None:

@@ -51,10 +51,8 @@ class Preflight:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything but the single rows, which are in the folder."""
-        return {
-            "facts": [{"what": what, "value": value, "source": source} for what, value, source in self.found.facts()],
+        return {"facts": [{"what": what, "value": value, "source": source} for what, value, source in self.found.facts()],
             "unseen": list(self.found.unseen), "cluster_file": str(self.cluster_file) if self.cluster_file else None,
             "nodes": self.rows(), "expected": self.expected or {},
             "findings": [asdict(one) | {"where": one.where} for one in self.findings],
-            "exclude": self.exclude, "notes": list(self.notes), "stopped": self.stopped, "sick": bool(self.exit_code),
-        }  # fmt: skip
+            "exclude": self.exclude, "notes": list(self.notes), "stopped": self.stopped, "sick": bool(self.exit_code)}  # fmt: skip

@@ -29,12 +29,10 @@ MAX_ROW_CHARS = 100_000
 UNPRINTABLE = re.compile(r"\\(?:[\\bfnrt]|u[0-9a-f]{4})")  # JSON's escapes of all that is not ASCII
 FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("kind", "host", "name", "what", "why", "codes"), lambda value: isinstance(value, str) and len(value) < 1000
-        and value.isprintable()),
-    **dict.fromkeys(("rank", "node", "nodes", "local", "cores", "from", "to"),
-        lambda value: type(value) is int and 0 <= value < 2**31),
+    and value.isprintable()), **dict.fromkeys(("rank", "node", "nodes", "local", "cores", "from", "to"),
+    lambda value: type(value) is int and 0 <= value < 2**31),
     **dict.fromkeys(("rate", "latency", "seconds"), lambda value: type(value) in (int, float) and 0 < value < 1e30),
-    "load": lambda value: type(value) in (int, float) and 0 <= value < 1e30, "device": lambda value: value in ("cpu", "cuda"),
-}  # fmt: skip
+    "load": lambda value: type(value) in (int, float) and 0 <= value < 1e30, "device": lambda value: value in ("cpu", "cuda")}  # fmt: skip
 """What a field of a row may hold."""
 NEEDED = {
     "machine": ("host", "local", "device", "name", "nodes", "cores"), "absent": ("why",), "missing": ("what", "why"), "xid": ("codes",),
@@ -144,11 +142,8 @@ def read_rows(folder: Path) -> list[Row]:
     parts = [row for path in sorted(folder.glob("rank-*.jsonl")) for row in _rows(path)]
     rows = [*whole, *(row for row in parts if (row["rank"], row["kind"]) not in heard)]
     known = {row["rank"] for row in rows if row["kind"] == "machine"}
-    return [
-        row
-        for row in rows
-        if row["kind"] in ("absent", "missing") or {row.get(end, row["rank"]) for end in ("rank", "from", "to")} <= known
-    ]
+    return [row for row in rows
+        if row["kind"] in ("absent", "missing") or {row.get(end, row["rank"]) for end in ("rank", "from", "to")} <= known]  # fmt: skip
 
 
 def _rows(path: Path) -> list[Row]:
@@ -228,21 +223,17 @@ def _not_as_said(on: Any, seen: Found) -> list[verdict.Finding]:
         ("chip", on.chip.key, seen.chip),
         ("devices of a node", on.node.devices, max(1, seen.usual.devices)),
     )
-    return [
-        verdict.Finding("sick", (seen.usual.host,), what, f"{what}: {found or 'unknown'}, where --on says {said}", against="--on")
-        for what, said, found in pairs if said != found
-    ]  # fmt: skip
+    return [verdict.Finding("sick", (seen.usual.host,), what, f"{what}: {found or 'unknown'}, where --on says {said}", against="--on")
+        for what, said, found in pairs if said != found]  # fmt: skip
 
 
 def _rest(measured: Measured) -> list[str]:
     """Return what limits the verdict."""
     taken = sorted(verdict.busy(measured))
     busy = f"other programs use the CPUs of {', '.join(taken[:16])}: rates there say little, and are not kept as history"
-    limits = {
-        "one device: it has no neighbour to compare with": len(measured.rates("matrix products")) < 2,
+    limits = {"one device: it has no neighbour to compare with": len(measured.rates("matrix products")) < 2,
         "two nodes: a slow link between them cannot be blamed on one of them": len(set(measured.hosts.values())) == 2,
-        busy: bool(taken),
-    }
+        busy: bool(taken)}  # fmt: skip
     return [words for words, holds in limits.items() if holds]
 
 

@@ -146,8 +146,7 @@ def slurm(run: Run = output, partition: str = "") -> list[NodeFacts]:
         nodes[name] = NodeFacts(
             name, int(gres[2]) if gres else 0, plain(gres[1] or "") if gres else "", memory=_whole(said.get("RealMemory")) * 2.0**20,
             cpus=_whole(said.get("CPUTot")), state="ready" if ready else f"{state.lower()} {plain(said.get('Reason', ''))}".strip(),
-            sources=dict.fromkeys(("devices", "chip", "memory", "cpus"), "scontrol show node"),
-        )  # fmt: skip
+            sources=dict.fromkeys(("devices", "chip", "memory", "cpus"), "scontrol show node"))  # fmt: skip
     return list(nodes.values())
 
 
@@ -179,11 +178,9 @@ def _pod_host(item: Any) -> NodeFacts:
     state = "cordoned" if item.get("spec", {}).get("unschedulable") else "ready" if healthy else "not ready"
     memory = re.fullmatch(r"(\d{1,18})(Ki|Mi|Gi)?", str(free.get("memory", "")))
     scale = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": GIB}
-    return NodeFacts(
-        plain(item["metadata"]["name"]), _whole(str(count)), plain(chip or "").removeprefix("NVIDIA-"),
+    return NodeFacts(plain(item["metadata"]["name"]), _whole(str(count)), plain(chip or "").removeprefix("NVIDIA-"),
         memory=float(memory[1]) * scale.get(memory[2], 1.0) if memory else 0.0, cpus=_whole(str(free.get("cpu", ""))), state=state,
-        sources=dict.fromkeys(("devices", "chip", "memory", "cpus"), "kubectl get nodes"),
-    )  # fmt: skip
+        sources=dict.fromkeys(("devices", "chip", "memory", "cpus"), "kubectl get nodes"))  # fmt: skip
 
 
 def shown(facts: NodeFacts) -> list[tuple[str, str, str]]:

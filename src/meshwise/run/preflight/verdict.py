@@ -174,10 +174,8 @@ def slow_links(measured: Measured, kind: str) -> Iterator[Finding]:
             return
 
 
-_NAMES = {
-    "send inside": "bandwidth inside the node", "send between": "network bandwidth", "latency inside": "latency inside the node",
-    "latency between": "network latency",
-}  # fmt: skip
+_NAMES = {"send inside": "bandwidth inside the node", "send between": "network bandwidth", "latency inside": "latency inside the node",
+    "latency between": "network latency"}  # fmt: skip
 
 
 def _blamed(

@@ -18,11 +18,9 @@ from meshwise.workers.probe import kernels, links
 from meshwise.workers.probe.clock import Clock
 from meshwise.workers.probe.rows import Results, Row
 
-SINGLE_DEVICE = {
-    "matrix products": (0.30, kernels.products), "memory": (0.10, kernels.copies), "launches": (0.05, kernels.launches),
+SINGLE_DEVICE = {"matrix products": (0.30, kernels.products), "memory": (0.10, kernels.copies), "launches": (0.05, kernels.launches),
     "attention": (0.12, kernels.attention), "blocks of a model": (0.15, kernels.blocks), "optimizer": (0.04, kernels.update),
-    "sustained rate": (0.10, kernels.sustained),
-}  # fmt: skip
+    "sustained rate": (0.10, kernels.sustained)}  # fmt: skip
 """The measurements on one device, and their shares of the time."""
 WAIT_TIME_SHARE = 0.03
 """Share of the time in which nothing is launched: who started this program may read the power of a device that waits."""
@@ -30,12 +28,10 @@ WAIT_TIME_SHARE = 0.03
 
 def machine(device: torch.device, ranks: int) -> Row:
     """Return a row that describes this machine, from its drivers and system files."""
-    facts_row: Row = {
-        "kind": "machine", "device": device.type, "ranks": ranks,
+    facts_row: Row = {"kind": "machine", "device": device.type, "ranks": ranks,
         "nodes": ranks // int(os.environ.get("LOCAL_WORLD_SIZE", ranks)), "cores": os.cpu_count() or 1,
         "threads": torch.get_num_threads(), "torch": torch.__version__, "system": platform.platform(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }  # fmt: skip
+        "date": datetime.now(UTC).date().isoformat()}  # fmt: skip
     if device.type == "cuda":
         facts = torch.cuda.get_device_properties(device)
         free, total = torch.cuda.mem_get_info(device)

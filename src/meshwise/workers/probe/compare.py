@@ -8,10 +8,8 @@ from typing import TypeVar
 
 Key = TypeVar("Key")
 
-LIMITS = {
-    "matrix products": (0.88, 0.6), "memory": (0.88, 0.55), "host link": (0.7, 0.5), "cpu": (0.55, 0.5), "disk": (0.2, 0.1),
-    "send inside": (0.75, 0.5), "send between": (0.7, 0.6), "latency inside": (0.35, 0.15), "latency between": (0.35, 0.15),
-}  # fmt: skip
+LIMITS = {"matrix products": (0.88, 0.6), "memory": (0.88, 0.55), "host link": (0.7, 0.5), "cpu": (0.55, 0.5), "disk": (0.2, 0.1),
+    "send inside": (0.75, 0.5), "send between": (0.7, 0.6), "latency inside": (0.35, 0.15), "latency between": (0.35, 0.15)}  # fmt: skip
 """Share of the neighbours' rate below which something is slow, on GPUs and on CPUs. GPUs of one kind differ by up to 8% in products at
 their power limit (arXiv:2208.11035); CPUs are shared with other processes."""
 SUSPECT = 0.4  # how far, between the limit and the neighbours' rate, a rate is suspected already and measured again

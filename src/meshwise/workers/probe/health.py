@@ -55,11 +55,8 @@ class Health:
         """Measure this rank without the others; return its rows."""
         self.say(0.0, "each device alone")
         rows: list[Line] = [machine(self.device, self.place.world) | {"nodes": self.place.world // self.place.per_node}]
-        rows[0] |= {
-            "host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
-            "local": self.place.local,
-            "load": os.getloadavg()[0],
-        }
+        rows[0] |= {"host": os.environ.get("SLURMD_NODENAME") or socket.gethostname(), "local": self.place.local,
+            "load": os.getloadavg()[0]}  # fmt: skip
         if self.facts is not None and self.place.local == 0:
             rows.append({"kind": "facts", **json.loads(self.facts.read_text(encoding="utf-8"))})
         self.write(rows)

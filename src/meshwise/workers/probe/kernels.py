@@ -43,17 +43,12 @@ GROUPED = ((64, 1024, 2048, 2048), (64, 1024, 2048, 1024), (8, 2048, 4096, 2048)
 SIZES = {"cuda": (2**30, 2**28, 2**26, 2**24, 2**22, 2**20), "cpu": (2**26, 2**24, 2**28, 2**22, 2**20, 2**18)}  # bytes to copy
 ATTENTION_BACKENDS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention backends in the trainer's order: on Hopper, cuDNN's takes two thirds of FlashAttention 2's time."""
-ATTENTION = {
-    "cuda": (
-        (4, 32, 2048, 64), (2, 32, 2048, 128), (8, 16, 1024, 64), (1, 32, 8192, 128), (16, 12, 1024, 64), (4, 32, 4096, 128),
-    ),
-    "cpu": ((4, 8, 64, 32), (1, 8, 256, 64), (8, 8, 64, 32), (1, 8, 1024, 64)),
-}  # fmt: skip
+ATTENTION = {"cuda": (
+    (4, 32, 2048, 64), (2, 32, 2048, 128), (8, 16, 1024, 64), (1, 32, 8192, 128), (16, 12, 1024, 64), (4, 32, 4096, 128)),
+    "cpu": ((4, 8, 64, 32), (1, 8, 256, 64), (8, 8, 64, 32), (1, 8, 1024, 64))}  # fmt: skip
 """Sequences, heads, sequence length and head size."""
-BLOCKS = {
-    "cuda": ((64, 256, 4, 768), (8192, 2048, 16, 8192), (8192, 768, 12, 2048), (8192, 4096, 32, 14336)),
-    "cpu": ((16, 64, 4, 192), (512, 256, 8, 768), (256, 512, 8, 1536), (2048, 256, 8, 768)),
-}
+BLOCKS = {"cuda": ((64, 256, 4, 768), (8192, 2048, 16, 8192), (8192, 768, 12, 2048), (8192, 4096, 32, 14336)),
+    "cpu": ((16, 64, 4, 192), (512, 256, 8, 768), (256, 512, 8, 1536), (2048, 256, 8, 768))}  # fmt: skip
 """Tokens, hidden size, heads and feed-forward width of a block; the first is so small that only its launches take time."""
 SEQUENCE_TOKENS = 64  # tokens per sequence in these blocks on a CPU; sixteen times as many on a GPU
 STATE = {"cuda": 2**26, "cpu": 2**21}  # weights in the timing of the optimizer
@@ -112,10 +107,8 @@ def sustained(clock: Clock, stop: float) -> Iterator[Row]:
     while time.monotonic() < stop or len(samples) < 3:
         samples.append(clock.once(burst) / calls)
     half = samples[len(samples) // 2 :]
-    yield row(
-        "sustained", Timing.of(half), m=side, n=side, k=side, dtype=_name(x.dtype), flops=2 * side**3,
-        lasted=time.monotonic() - began,
-    )  # fmt: skip
+    yield row("sustained", Timing.of(half), m=side, n=side, k=side, dtype=_name(x.dtype), flops=2 * side**3,
+        lasted=time.monotonic() - began)  # fmt: skip
 
 
 def copies(clock: Clock, stop: float) -> Iterator[Row]:

@@ -32,10 +32,8 @@ def collectives(clock: Clock, stop: float, *, to_all: bool = False) -> Iterator[
     world, rank = dist.get_world_size(), dist.get_rank()
     per_node = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     sizes = SIZES[clock.device.type]
-    groups = [
-        (size, stride, cast(dist.ProcessGroup, dist.new_group(list(range(0, size * stride, stride)))))
-        for size, stride in group_sizes(world, per_node)
-    ]
+    groups = [(size, stride, cast(dist.ProcessGroup, dist.new_group(list(range(0, size * stride, stride)))))
+        for size, stride in group_sizes(world, per_node)]  # fmt: skip
     left = len(groups) * len(sizes)
     for i, bytes_ in enumerate(sizes):
         for size, stride, group in groups:

@@ -107,8 +107,7 @@ class Meeting:
         cuda = device.type == "cuda"
         dist.init_process_group(
             "nccl" if cuda else "gloo", store=PrefixStore("group", self.store), rank=self.present.index(self.place.rank),
-            world_size=len(self.present), timeout=timedelta(seconds=COLLECTIVE_SECONDS), device_id=device if cuda else None,
-        )  # fmt: skip
+            world_size=len(self.present), timeout=timedelta(seconds=COLLECTIVE_SECONDS), device_id=device if cuda else None)  # fmt: skip
 
     def leave(self) -> None:
         """Wait until every rank is done with the store, which the first one hosts."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwise.audit.doctor.fault import Fault, milliseconds
 from meshwise.audit.doctor.profile import HALF, Evidence, Product
+from meshwise.audit.finding import Certainty
 from meshwise.cost.train.compute import product
 
 FUSED_ATTENTION = r"flash|fmha|efficient_attention|cudnn_attention|cudnn.*sdpa|sdpa.*cudnn|flex_attention|^wide_"
@@ -18,10 +19,8 @@ POINTWISE = r"^aten::(?:add|sub|mul|div|addcmul|addcdiv|lerp|sqrt|rsqrt|pow|squa
 LOOPED_SAVING, LISTED_SAVING = 0.6, 0.3
 """Share of an update that one fused kernel saves, which reads and writes every number once: AdamW by one operator per tensor and operation
 moves 17 tensors instead of 7, by lists of tensors about 10."""
-MIN_UPDATES, LEAST_UPDATE = (
-    8,
-    0.005,
-)  # operations of an update, and its share of a step, below which it does not matter how it is written
+MIN_UPDATES, LEAST_UPDATE = 8, 0.005
+"""Operations of an update, and its share of a step, below which it does not matter how it is written."""
 MAX_LOSS_PASSES = 8.5
 """Operations over all logits in one micro-batch up to which a loss is usual: torch's own has four, and casts to float32 double them."""
 FUSED_LOSS_PASSES = 3
@@ -69,14 +68,12 @@ def wide_products(e: Evidence) -> Iterator[Fault]:
     rate = flops / seconds
     off = rate < TF32_MARGIN * e.device.vector
     name = "TF32 off" if off else "float32 products"
-    yield Fault(
-        name, "certain", max(0.0, lost),
+    yield Fault(name, "certain", max(0.0, lost),
         f"matrix products are in float32{' without TF32' if off else ''}: {rate / 1e12:.3g} TFLOP/s, where 16 bits reach "
         f"{flops / max(1e-12, sum(one.should_be for one in wide)) / 1e12:.3g} for these shapes",
         "train in bfloat16 (torch.autocast, or mixed_precision='bf16')"
         + ("; if it must be float32, torch.set_float32_matmul_precision('high')" if off else ""),
-        f"{milliseconds(seconds)} a step in products of float32 inputs",
-    )  # fmt: skip
+        f"{milliseconds(seconds)} a step in products of float32 inputs")  # fmt: skip
 
 
 def slow_update(e: Evidence) -> Iterator[Fault]:
@@ -92,13 +89,11 @@ def slow_update(e: Evidence) -> Iterator[Fault]:
         return
     lost = (LISTED_SAVING if by_lists else LOOPED_SAVING) * e.seconds(update) + (0.0 if by_lists else 0.9 * idle)
     certain = e.timeline.on_gpu and not by_lists  # on a CPU loops are the default, and threads make up for a part
-    yield Fault(
-        "no fused optimizer", "unusual" if lost < 0.5 * MIN_SHARE * e.step else "certain" if certain else "likely", lost,
+    yield Fault("no fused optimizer", "unusual" if lost < 0.5 * MIN_SHARE * e.step else "certain" if certain else "likely", lost,
         f"the optimizer updates {'by lists of tensors' if by_lists else 'tensor by tensor'}: {update.sum() / e.count:.0f} "
         f"{'kernels' if e.timeline.on_gpu else 'operators'} and {milliseconds(seconds)} a step",
         "pass fused=True to the optimizer (foreach=True where it has no fused kernel)",
-        f"{(loops | lists).sum() / e.count:.0f} of them compute, none of them fused",
-    )  # fmt: skip
+        f"{(loops | lists).sum() / e.count:.0f} of them compute, none of them fused")  # fmt: skip
 
 
 def eager_loss(e: Evidence) -> Iterator[Fault]:
@@ -108,12 +103,8 @@ def eager_loss(e: Evidence) -> Iterator[Fault]:
     if not vocabulary:
         return
     rows, size = vocabulary
-    logits = np.array(
-        [
-            any(len(one) in (2, 3) and one[-1] == size and int(np.prod(one)) >= 0.9 * rows * size for one in d.dims)
-            for d in t.details
-        ]
-    )
+    logits = np.array([any(len(one) in (2, 3) and one[-1] == size and int(np.prod(one)) >= 0.9 * rows * size for one in d.dims)
+        for d in t.details])  # fmt: skip
     over = (pieces.detail >= 0) & logits[np.maximum(pieces.detail, 0)] & (pieces.part != "matmul") & (pieces.part != "optimizer")
     over &= pieces.part != "attention"
     lengths = pieces.seconds[over]
@@ -124,12 +115,10 @@ def eager_loss(e: Evidence) -> Iterator[Fault]:
     if passes <= MAX_LOSS_PASSES or seconds < MIN_SHARE * e.step:
         return
     lost = float(seconds * (1 - FUSED_LOSS_PASSES / passes))
-    yield Fault(
-        "eager loss", "certain" if passes > 2 * MAX_LOSS_PASSES else "likely", lost,
+    yield Fault("eager loss", "certain" if passes > 2 * MAX_LOSS_PASSES else "likely", lost,
         f"the loss passes {passes:.0f} times over {rows:,} x {size:,} logits: {milliseconds(seconds)} a step",
         "compute the loss with one fused or compiled kernel (torch.compile, Liger, cut cross-entropy), in chunks of the tokens",
-        f"{passes:.0f} operations on tensors of {size:,} columns in a micro-batch; a fused loss has {FUSED_LOSS_PASSES}",
-    )  # fmt: skip
+        f"{passes:.0f} operations on tensors of {size:,} columns in a micro-batch; a fused loss has {FUSED_LOSS_PASSES}")  # fmt: skip
 
 
 def _logits(e: Evidence) -> tuple[int, int] | None:
@@ -152,17 +141,16 @@ def head_size(e: Evidence) -> Iterator[Fault]:
             continue
         lost = mixed * (1 - size / padded) + (sum(one.seconds - one.should_be for one in e.profile.products if one.should_be
                and (one.n % 8 or one.k % 8)) if odd else 0.0)  # fmt: skip
-        yield Fault(
-            "head size", "certain" if odd else "likely", max(lost, 0.3 * mixed if odd else 0.0),
+        yield Fault("head size", "certain" if odd else "likely", max(lost, 0.3 * mixed if odd else 0.0),
             f"heads have {size} numbers, which attention kernels pad to {padded}{', and rows are no multiple of 16 bytes' * odd}",
             f"use heads of {padded if padded - size < size - 64 else 64}: as many numbers in fewer or more heads",
-            f"attention takes {milliseconds(mixed)} a step, {1 - size / padded:.0%} of it on padding",
-        )  # fmt: skip
+            f"attention takes {milliseconds(mixed)} a step, {1 - size / padded:.0%} of it on padding")  # fmt: skip
 
 
 def uneven_shapes(e: Evidence) -> Iterator[Fault]:
     """Products whose rows in memory are no multiple of 16 bytes, where they take longer for it than products of even sizes do."""
-    if not e.device or not e.timeline.on_gpu:
+    device = e.device
+    if not device or not e.timeline.on_gpu:
         return
     known = [one for one in e.profile.products if one.dtype in HALF and one.batch == 1]
     odd = [one for one in known if one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)]
@@ -170,19 +158,17 @@ def uneven_shapes(e: Evidence) -> Iterator[Fault]:
     usual = float(np.median(even)) if even else 1.0
 
     def padded(one: Product) -> float:
-        return usual * one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
+        return usual * one.count * float(product(device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
 
     slow = [one for one in odd if one.seconds > SLOW_SHAPE * padded(one)]
     lost, total = sum(one.seconds - padded(one) for one in slow), sum(one.seconds for one in slow)
     if lost > 0.5 * MIN_SHARE * e.step:
         worst = max(slow, key=lambda one: one.seconds)
         better = " x ".join(f"{_padded(size):,}" for size in (worst.m, worst.n, worst.k))
-        yield Fault(
-            "uneven shapes", "certain" if lost > MIN_SHARE * e.step else "likely", lost,
+        yield Fault("uneven shapes", "certain" if lost > MIN_SHARE * e.step else "likely", lost,
             f"products of {worst.m:,} x {worst.n:,} x {worst.k:,} run without the fast units: a size is no multiple of 8",
             f"pad the vocabulary or width to a multiple of 64: {better}",
-            f"{milliseconds(total)} a step; padded they are predicted to take {milliseconds(total - lost)}",
-        )  # fmt: skip
+            f"{milliseconds(total)} a step; padded they are predicted to take {milliseconds(total - lost)}")  # fmt: skip
 
 
 def _padded(size: int) -> int:
@@ -199,14 +185,11 @@ def below_roofline(e: Evidence) -> Iterator[Fault]:
         full = one.flops / (e.device.peak * float(np.max(e.device.share)))
         if one.should_be > BELOW * full and one.batch == 1:
             better = one.m * max(2, round(one.should_be / full))
-            yield Fault(
-                "unfilled waves", "unusual", one.seconds * (1 - full / one.should_be) * 0.5,
+            yield Fault("unfilled waves", "unusual", one.seconds * (1 - full / one.should_be) * 0.5,
                 f"products of {one.m:,} x {one.n:,} x {one.k:,} cannot fill the chip: {one.should_be / full:.2g} times the time per "
-                "FLOP of a large one",
-                f"a larger micro-batch: {better:,} rows instead of {one.m:,}",
+                "FLOP of a large one", f"a larger micro-batch: {better:,} rows instead of {one.m:,}",
                 f"{milliseconds(one.seconds)} a step measured, {milliseconds(one.should_be)} predicted for the shape, "
-                f"{milliseconds(full)} at the rate of a large product",
-            )  # fmt: skip
+                f"{milliseconds(full)} at the rate of a large product")  # fmt: skip
             return
 
 
@@ -238,7 +221,8 @@ def _even(one: Product) -> bool:
 def uneven_experts(e: Evidence) -> Iterator[Fault]:
     """Experts of one layer get very different numbers of tokens, some perhaps none."""
     routed, every, dense = _routed(e)
-    for rows, certainty in ((routed, "likely"), (every, "unusual")):  # all tokens: a full expert, or one that is shared
+    sure: dict[Certainty, dict[tuple[int, int], list[int]]] = {"likely": routed, "unusual": every}
+    for certainty, rows in sure.items():  # with all tokens: a full expert, or one that is shared
         seconds = {
             shape: sum(
                 one.seconds for one in e.profile.products if (one.n, one.k) == shape and (rows is every or one.m not in dense)
@@ -250,14 +234,11 @@ def uneven_experts(e: Evidence) -> Iterator[Fault]:
         mean, most = sum(of) / len(of), max(of)
         if total < LEAST_ROUTED * e.step or most < SKEW * mean:
             continue
-        yield Fault(
-            "expert imbalance", certainty, total * (1 - mean / most),
+        yield Fault("expert imbalance", certainty, total * (1 - mean / most),
             f"experts get uneven numbers of tokens: the fullest {most:,}, {most / mean:.2g} times the mean of {mean:,.0f}"
             + (f"; {of.count(0) / len(of):.0%} get none" if 0 in of else ""),
             "balance the router: an auxiliary loss, a bias per expert, or a capacity; with expert parallelism all devices wait for the "
-            "fullest",
-            f"products with weights of {shape[1]:,} x {shape[0]:,} have {min(of):,} to {most:,} rows",
-        )  # fmt: skip
+            "fullest", f"products with weights of {shape[1]:,} x {shape[0]:,} have {min(of):,} to {most:,} rows")  # fmt: skip
         return
 
 

@@ -64,12 +64,10 @@ def synchronising(e: Evidence) -> Iterator[Fault]:
         if reads >= 0.5
         else "the host synchronises"
     )
-    yield Fault(
-        "synchronisation", "certain", lost,
+    yield Fault("synchronisation", "certain", lost,
         f"{cause}: the queue of kernels runs dry {waits:.0f} times a step, {milliseconds(lost)} idle",
         "keep the loss and norms on the device and read them every few steps (loss.detach(); masks instead of nonzero)",
-        f"{waits:.0f} synchronising calls a step; idle time right after them",
-    )  # fmt: skip
+        f"{waits:.0f} synchronising calls a step; idle time right after them")  # fmt: skip
 
 
 def small_kernels(e: Evidence) -> Iterator[Fault]:
@@ -79,13 +77,11 @@ def small_kernels(e: Evidence) -> Iterator[Fault]:
     if lost < LATE_SHARE * e.step or count < MIN_LAUNCHES or _drained(e):
         return
     mean = float(e.split.pieces.seconds.mean())
-    yield Fault(
-        "small kernels", "certain" if e.timeline.on_gpu and lost > 0.3 * e.step else "likely", 0.8 * lost,
+    yield Fault("small kernels", "certain" if e.timeline.on_gpu and lost > 0.3 * e.step else "likely", 0.8 * lost,
         f"{count:,.0f} {'kernels' if e.timeline.on_gpu else 'operators'} a step of {mean * 1e6:.3g} us each: the host launches them too "
         f"slowly, {lost / e.step:.0%} of the step is idle",
         "torch.compile(mode='reduce-overhead'), CUDA graphs, or a larger micro-batch",
-        f"{milliseconds(lost)} a step in {len(e.split.gaps[0]) / e.count:,.0f} gaps before kernels that were launched late",
-    )  # fmt: skip
+        f"{milliseconds(lost)} a step in {len(e.split.gaps[0]) / e.count:,.0f} gaps before kernels that were launched late")  # fmt: skip
 
 
 def compiling(e: Evidence) -> Iterator[Fault]:
@@ -94,12 +90,10 @@ def compiling(e: Evidence) -> Iterator[Fault]:
     if lost < MIN_SHARE * e.step:
         return
     frames = len(e.ops(r"^entire_frame_compile$")) or len(e.ops(r"compile_inner"))
-    yield Fault(
-        "recompilation", "certain", lost,
+    yield Fault("recompilation", "certain", lost,
         f"torch.compile compiles during the steps: {frames} time{'s' * (frames != 1)}, {milliseconds(lost)} a step",
         "give inputs of the same shapes (pad or pack), mark_dynamic, or dynamic=True; TORCH_LOGS=recompiles says why",
-        "operators of Dynamo and Inductor lie inside the traced steps",
-    )  # fmt: skip
+        "operators of Dynamo and Inductor lie inside the traced steps")  # fmt: skip
 
 
 def allocating(e: Evidence) -> Iterator[Fault]:
@@ -161,12 +155,10 @@ def pauses(e: Evidence) -> Iterator[Fault]:
     written = e.split.mean("save") + reading / e.count
     told = bool(len(e.split.cover["save"].start))
     if written > MIN_SHARE * e.step:
-        yield Fault(
-            "checkpoint in the step", "certain" if told else "likely", written,
+        yield Fault("checkpoint in the step", "certain" if told else "likely", written,
             f"the device waits {milliseconds(written)} a step while the weights are copied and written",
             "write checkpoints asynchronously (torch.distributed.checkpoint.async_save), and less often",
-            "files are written inside the step" if told else "many tensors are read or copied to the host one after another",
-        )  # fmt: skip
+            "files are written inside the step" if told else "many tensors are read or copied to the host one after another")  # fmt: skip
     found, loader = _pauses(e), bool(len(e.split.cover["data"].start))
     before, within = (sum(seconds for seconds, one in found if one == kind) for kind in ("data", "host"))
     if loader:  # what torch's loader takes is known, so that this is something else

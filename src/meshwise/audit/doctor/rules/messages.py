@@ -32,13 +32,11 @@ def small_messages(e: Evidence) -> Iterator[Fault]:
     if max(exposed, 0.3 * seconds) < MIN_SHARE * e.step:
         return
     size = sum(one.bytes * one.count for one in small)
-    yield Fault(
-        "tiny messages", "certain", exposed * 0.8,
+    yield Fault("tiny messages", "certain", exposed * 0.8,
         f"{count:.0f} reductions a step of {size / count / 1e3:.3g} kB on average take {milliseconds(seconds)}: each pays the latency of "
         "the network",
         "larger buckets (DistributedDataParallel's bucket_cap_mb=25 or more, or one flat buffer), or fewer, larger units of FSDP",
-        f"{size / 1e6:.3g} MB a step in all",
-    )  # fmt: skip
+        f"{size / 1e6:.3g} MB a step in all")  # fmt: skip
 
 
 def no_overlap(e: Evidence) -> Iterator[Fault]:
@@ -56,11 +54,9 @@ def no_overlap(e: Evidence) -> Iterator[Fault]:
                 lost, total, count = lost + exposed, total + seconds, count + each
         working = sum(e.profile.phases.values())
         if lost >= 1.5 * MIN_SHARE * e.step:
-            yield Fault(
-                "no overlap", "likely", 0.7 * min(lost, working),
+            yield Fault("no overlap", "likely", 0.7 * min(lost, working),
                 f"{what} while nothing computes: {milliseconds(lost)} of {milliseconds(total)} a step are exposed", change,
-                f"{count:.0f} collectives a step; {milliseconds(working)} of computation could hide them",
-            )  # fmt: skip
+                f"{count:.0f} collectives a step; {milliseconds(working)} of computation could hide them")  # fmt: skip
 
 
 def bus_rate(one: Message) -> float:

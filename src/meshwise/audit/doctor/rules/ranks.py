@@ -36,11 +36,10 @@ def slow_rank(profiles: Sequence[Profile]) -> Iterator[Fault]:
             f"rank {rank} works {milliseconds(one.working)} a step, the others {milliseconds(usual)}: they wait for it. Most of it is in "
             f"{WORDS.get(part, part)} ({milliseconds(more)} more)",
             ("look at clocks, power and temperature of its GPU, and measure its node: meshwise probe" if throttled else
-             "look at what else runs on its node, its data and its share of the work; meshwise probe measures the node"),
+            "look at what else runs on its node, its data and its share of the work; meshwise probe measures the node"),
             f"communication takes {milliseconds(_communicating(one))} there and "
             f"{milliseconds(statistics.median(map(_communicating, [other for other in profiles if other is not one])))} elsewhere",
-            (rank,),
-        )  # fmt: skip
+            (rank,))  # fmt: skip
 
 
 def _communicating(one: Profile) -> float:
