@@ -3,6 +3,7 @@
     python benchmarks/launch/exports.py [PROGRAM ...]      one JSON line per program and model, then the sums
 
 Of each plan every row is written; the first is read from its files alone by `check`: its layout and its prediction must be the plan's.
+What a file does not state (the model of DeepSpeed's JSON) is answered as `--model` and `--set` do, and named in the row.
 """
 
 import json
@@ -24,6 +25,7 @@ MODELS = (
     "olmo-2-7b", "bloom-176b",
 )  # fmt: skip
 MACHINES = {"mlx-lm": "m3-ultra", "unsloth": "h100-sxm"}
+VERSIONS = ("torchtitan-0.2",)  # programs that `plan` has under the name of another version
 SAME_SHARE = 0.01
 """Difference of two predictions of one run that rounding explains."""
 
@@ -33,7 +35,8 @@ def planned(program: str, model: str) -> TrainPlan:
     alone = program in MACHINES
     on = MACHINES.get(program) or ("64x8xh100-sxm" if model in ("deepseek-v3", "bloom-176b") else "8x8xh100-sxm")
     words: dict[str, Any] = {"finetune": "lora"} if alone else {}
-    return api.plan(model, on=on, batch="16x2048" if alone else "1024x4096", framework=program, top=5, **words)
+    framework = programs()[program].framework if program in VERSIONS else program
+    return api.plan(model, on=on, batch="16x2048" if alone else "1024x4096", framework=framework, top=5, **words)
 
 
 def judged(program: str, model: str) -> dict[str, object]:
@@ -51,6 +54,11 @@ def judged(program: str, model: str) -> dict[str, object]:
             written = [api.export(plan, to=program, row=number) for number in range(1, len(plan.choices) + 1)]
             paths = written[0].save(Path(folder))
             verdict = api.check(*paths, on=plan.ask.on)
+            if verdict.own is None:  # a file that names no model, or not the sequence, is asked again with these
+                stated = {"seq": plan.ask.seq, "recompute": plan.choices[0].layout["recompute"]}
+                answers = tuple(f"{name}={value}" for name, value in stated.items() if f"{name}: not stated" in verdict.unknown)
+                row["answered"] = ["model", *answers]
+                verdict = api.check(*paths, on=plan.ask.on, model=model, set=answers)
         except UserError as error:
             return row | {"outcome": "REFUSED", "why": str(error)}
     row |= {"rows": len(written), "layout": plan.choices[0].name}

@@ -73,6 +73,7 @@ class Shape(NamedTuple):
     latent: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     """Of latent attention: the ranks of queries and of keys and values, and the widths of a head without positions, with them, and of its
     values; zeros for another kind."""
+    head_norm: bool = False  # whether queries and keys are normalized, each head by itself
 
 
 def shape_of(run: Run, heads: dict[int, int]) -> Shape:
@@ -90,6 +91,7 @@ def shape_of(run: Run, heads: dict[int, int]) -> Shape:
         shared_ffn=whole(run, "shared_ffn", default=0) or whole(run, "shared_experts", default=0) * width,
         dense_layers=whole(run, "dense_layers", default=0),
         groups=(whole(run, "expert_groups", default=0), whole(run, "group_top_k", default=0)), latent=_latent(run),
+        head_norm=run.text("qk_norm") == "head",
     )  # fmt: skip
 
 
@@ -116,7 +118,7 @@ def _candidates(s: Shape) -> tuple[Model, ...]:
     """Build the models that have these sizes, a GPT and a Llama with and without a tied head, less those that the run rules out."""
     name = f"h{s.hidden}-l{s.layers}-a{s.heads}-f{s.ffn}-v{s.vocab}"
     llama: dict[str, object] = {
-        "model_type": "llama", "hidden_size": s.hidden, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,
+        "model_type": "qwen3" if s.head_norm else "llama", "hidden_size": s.hidden, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,
         "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "intermediate_size": s.ffn, "vocab_size": s.vocab,
     }  # fmt: skip
     if s.latent[1] or (s.experts and s.dense_layers):
@@ -166,16 +168,10 @@ def _sparse(s: Shape, llama: dict[str, object], name: str) -> Model:
         "tie_word_embeddings": s.tied == "yes", "n_group": s.groups[0] or 1, "topk_group": s.groups[1] or s.groups[0] or 1,
     }  # fmt: skip
     if kv:
-        heads = {
-            "kv_lora_rank": kv,
-            "q_lora_rank": q or None,
-            "qk_nope_head_dim": nope,
-            "qk_rope_head_dim": rope,
-            "v_head_dim": v,
-        }
-        sizes |= {"model_type": "deepseek_v3", **heads}
+        widths = {"qk_nope_head_dim": nope, "qk_rope_head_dim": rope, "v_head_dim": v}
+        sizes |= {"model_type": "deepseek_v3", "kv_lora_rank": kv, "q_lora_rank": q or None, **widths}
     else:
-        sizes |= {"model_type": "glm4_moe"}
+        sizes |= {"model_type": "glm4_moe", "use_qk_norm": s.head_norm}
     kept = {key: value for key, value in llama.items() if not kv or key not in ("head_dim", "num_key_value_heads")}
     label = f"sparse-{name}-e{s.experts}-k{s.top_k}-w{s.expert_ffn}-s{s.shared_ffn}-d{s.dense_layers}-r{kv}"
     return build(kept | sizes, label, SOURCE)
@@ -187,6 +183,8 @@ def _mixture(s: Shape, llama: dict[str, object], name: str) -> Model:
     if s.shared_ffn:
         sizes = {"moe_intermediate_size": s.expert_ffn, "shared_expert_intermediate_size": s.shared_ffn}
         mixture |= {"model_type": "qwen2_moe"} | sizes
+    elif s.head_norm:
+        mixture |= {"model_type": "qwen3_moe", "moe_intermediate_size": s.expert_ffn}
     else:
         mixture |= {"model_type": "mixtral", "intermediate_size": s.expert_ffn}
     return build(llama | mixture, f"moe-{name}-e{s.experts}-k{s.top_k}-w{s.expert_ffn}-s{s.shared_ffn}", SOURCE)

@@ -100,6 +100,8 @@ def question_of(program: str, facts: Run, on: str, model: str, extra: Mapping[st
     on = on or _machine(values)
     prompt = int(values.get("prompt") or PROMPT_TOKENS)
     axes = [f"{axis}={int(values[axis])}" for axis in ("tp", "pp", "cp", "ep") if int(values.get(axis) or 0) > 1]
+    stage = values.get("zero", {"fsdp": 3, "megatron": 1}.get(str(values.get("strategy"))))
+    axes += [f"zero={int(stage)}"] if stage is not None else []
     axes += [f"recompute={'full' if values['recomputes'] else 'none'}"] if "recomputes" in values else []
     mode = str(values.get("mode") or "colocated")
     return TrainAsk(

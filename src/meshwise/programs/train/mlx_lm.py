@@ -28,6 +28,7 @@ PARENTS = {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn", 
 def meaning(facts: Run) -> Run:
     """Add the method, the dtype of the checkpoint, and what is alone on its device."""
     more = [Stated("precision", "bf16", "default", None, "", "the dtype of the checkpoint"), facts.meaning("zero", 0, "mbs")]
+    more += [Stated(name, 1, "default", None, "", "mlx.launch starts more") for name in ("dp", "dp_replicate", "dp_shard")]
     if "iterations" in facts:
         steps = facts.whole("iterations") // max(facts.whole("accumulation"), 1)
         more.append(facts.meaning("steps", steps or None, "iterations"))
