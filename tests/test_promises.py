@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
@@ -122,6 +123,27 @@ def test_a_model_that_a_stranger_names_is_not_looked_up_on_the_hub(words: tuple[
         done = meshwise(words[0], str(tmp_path / words[1]), *words[2:])
     assert "Traceback" not in done.err
     assert "tracked" in done.out + done.err
+
+
+NAMED = [words for words in READS if any("." in word[1:] and word != "llama-3-8b" for word in words[1:])]
+
+
+@pytest.mark.parametrize("words", NAMED, ids=" ".join)
+def test_a_name_that_is_more_than_a_part_of_a_line_is_refused(
+    words: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be printed, with its escape codes, or written into a script, where the rest of it is a command."""
+    evil = "a\ntouch owned\n\x1b[31m"
+    monkeypatch.chdir(tmp_path)
+    named = tuple(f"{evil}{Path(word).suffix}" if (folder / word).is_file() else word for word in words)
+    for old, new in zip(words, named, strict=True):
+        if old != new:
+            shutil.copy(folder / old, new)
+    done = meshwise(*named)
+    assert done.code == 2
+    assert "rename it" in done.err
+    assert all(letter.isprintable() or letter == "\n" for letter in done.out + done.err)
+    assert "\ntouch" not in done.out + done.err
 
 
 def test_every_verb_either_only_reads_under_the_guard_or_is_asked_to_act() -> None:

@@ -189,8 +189,8 @@ def _show_seconds(value: float, digits: int) -> str:
 
 def _significant(value: float, digits: int) -> str:
     """Format with `digits` significant digits, without an exponent and without trailing zeros."""
-    if value == 0:
-        return "0"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
@@ -199,7 +199,7 @@ def _significant(value: float, digits: int) -> str:
 def _texts(value: float, quantity: str, digits: int) -> list[str]:
     """Return `value` with this many digits, in every unit that is worth a try."""
     if quantity == "dollars/s":  # `show` would round it to cents
-        return [f"${_significant(3600 * value, digits)}/h"]
+        return [f"${_significant(3600 * value, digits)}/h"] if math.isfinite(3600 * value) else []
     others = [f"{_significant(value / factor, digits)}{unit}" for unit, factor in _TIMES if value >= factor]
     return [show(value, quantity, digits=digits).replace(" ", ""), *(others if quantity == "seconds" else [])]
 

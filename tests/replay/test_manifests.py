@@ -1,5 +1,6 @@
 """A policy that was replayed becomes a manifest that Kubernetes reads."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_kedas_object_has_the_policy_its_bounds_and_its_times(policy: str, metri
     hpa = yaml.safe_load(api.manifest(replayed(policy), "hpa"))
     (seen,) = hpa["spec"]["metrics"]
     assert threshold in seen["external"]["target"].values()
+
+
+def test_the_name_of_a_trace_cannot_end_the_comment_of_a_manifest() -> None:
+    """What follows a line break would be applied to the cluster."""
+    result = replayed("queue:4")
+    named = replace(result, trace=replace(result.trace, name="a\n---\nkind: Pod\n\x1b[31m#"))
+    for kind in ("keda", "hpa"):
+        (only,) = yaml.safe_load_all(api.manifest(named, kind))
+        assert only["kind"] != "Pod"
 
 
 def test_a_schedule_is_kedas_cron_alone() -> None:

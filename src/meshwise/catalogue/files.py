@@ -123,7 +123,12 @@ def leading_word(name: str) -> str:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a file or pipe to read bytes; a UserError says why it cannot be read. Devices never end, and are refused."""
+    """Open a file or pipe to read bytes; a UserError says why it cannot be read. Devices never end, and are refused; so are names that
+    would be more than a part of one line where they are printed or written into a script."""
+    if not str(path).isprintable():
+        raise UserError(
+            f"cannot read {quoted(str(path), 200)}: line breaks and control characters in a name are refused; rename it"
+        )
     try:
         # not to wait for a writer of a pipe that has none
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

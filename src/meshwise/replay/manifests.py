@@ -32,7 +32,8 @@ def manifest(result: Replayed, kind: str) -> str:
         f"# {result.command}",
     ]
     body = _keda(policy, name, result.engine) if kind == "keda" else _hpa(policy, name, result.engine)
-    return "\n".join([*head, *body]) + "\n"
+    safe = ("".join(c if c.isprintable() else " " for c in line) for line in head)  # a name cannot end the comment
+    return "\n".join([*safe, *body]) + "\n"
 
 
 def _metric(engine: str, name: str) -> str:
