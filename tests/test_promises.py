@@ -107,6 +107,23 @@ def test_verbs_that_read_do_nothing_else(words: tuple[str, ...], folder: Path, m
     assert not (folder / "owned").exists()
 
 
+@pytest.mark.parametrize(
+    "words", [("check", "rl.sh", "--on", "8xh100-sxm"), ("validate", "served.csv"), ("audit", "served.csv")], ids=" ".join
+)
+def test_a_model_that_a_stranger_names_is_not_looked_up_on_the_hub(words: tuple[str, ...], tmp_path: Path) -> None:
+    """It would tell the hub, with the token of the user, who reads the file."""
+    sizes = "data.train_batch_size=512 data.max_prompt_length=1024 data.max_response_length=1024 trainer.n_gpus_per_node=8"
+    policy = "actor_rollout_ref.model.path=somebody/tracked actor_rollout_ref.rollout.n=4"
+    (tmp_path / "rl.sh").write_text(f"python3 -m verl.trainer.main_ppo {sizes} {policy}\n")
+    (tmp_path / "served.csv").write_text(
+        "source,row_id,engine,model,quant,gpu,n_gpus,prompt_len,gen_len,decode_tok_s\nx,1,vllm,somebody/tracked,bf16,H200,1,512,128,75\n"
+    )
+    with quiet(reads=tmp_path):
+        done = meshwise(words[0], str(tmp_path / words[1]), *words[2:])
+    assert "Traceback" not in done.err
+    assert "tracked" in done.out + done.err
+
+
 def test_every_verb_either_only_reads_under_the_guard_or_is_asked_to_act() -> None:
     """A new verb stands in one of both lists."""
     assert {words[0] for words in READS} | ACTS == set(ALL_VERBS)

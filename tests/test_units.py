@@ -225,3 +225,14 @@ def test_exact_text_is_as_short_as_possible() -> None:
         "30d",
         "4k",
     ]
+
+
+def test_figures_for_people_have_commas_and_no_exponents() -> None:
+    assert [units.figure(value) for value in (7.6, 0.01234, 999.7, 1234.5, math.inf)] == [
+        "7.6",
+        "0.0123",
+        "1,000",
+        "1,230",
+        "inf",
+    ]
+    assert units.figure(12345.6, 4) == "12,350"

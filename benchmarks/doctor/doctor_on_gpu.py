@@ -1,8 +1,14 @@
-"""`doctor` and `preflight` on one GPU machine, in one command of at most 235 seconds: `python benchmarks/doctor/doctor_on_gpu.py`.
+"""`doctor` and `preflight` on one GPU machine, in one command of at most 235 seconds:
+`python benchmarks/doctor/doctor_on_gpu.py [--unseen [CASE...]]`.
 
 First `preflight` on the machine; then steps of our trainer (Llama 3.2 1B, OLMoE with six layers, LoRA), each traced and its parts put
 beside the plan's; then faults and clean runs that no limit of a rule was set on (unseen.py), as many as there is time for. JSON lines go to
 standard output and $OUT/doctor_on_gpu.jsonl, slim traces to $OUT/traces.tar.gz.
+
+It needs Python 3.12, torch 2.11, numpy, scipy, PyYAML and huggingface_hub, which the machine's image has; what the command line needs
+beside them is pure Python and travels in the root of the repository:
+`python3.12 -m pip install --target .gpu-packages --no-deps --no-compile
+typer rich click shellingham markdown-it-py mdurl pygments annotated-doc`
 """
 
 import gzip
@@ -19,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 OUT = Path(os.environ.get("OUT", "/tmp"))
 WORK = Path("/tmp/doctor-on-gpu")
 LIMIT = 235.0
+MAX_PACKED = 14e6  # bytes of the traces that are kept
 BEGAN = time.monotonic()
 PATHS = [
     str(ROOT / "src"),
@@ -111,18 +118,22 @@ def own_run(name: str, words: list[str], limit: float) -> None:
         )
 
 
-def unseen() -> None:
-    """Plant faults and clean runs in plain PyTorch steps, and diagnose them."""
+def unseen(cases: list[str]) -> None:
+    """Plant faults and clean runs in plain PyTorch steps, all or some of the cases, and diagnose them."""
     ENVIRONMENT["TRACES"], ENVIRONMENT["SECONDS_LEFT"] = str(WORK / "unseen"), f"{max(5.0, left() - 20):g}"
-    with subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("unseen.py")), "cuda"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT, cwd=WORK,
+    errors = (WORK / "unseen.log").open("w+", encoding="utf-8")
+    with errors, subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("unseen.py")), "cuda", *cases],
+        stdout=subprocess.PIPE, stderr=errors, text=True, env=ENVIRONMENT, cwd=WORK,
     ) as worker:  # fmt: skip
         assert worker.stdout is not None
         for line in worker.stdout:
             say({"part": "unseen", **json.loads(line)})
             if left() < 10:
                 worker.kill()
+        if worker.wait():
+            errors.seek(0)
+            say({"part": "unseen", "exit": worker.returncode, "error": errors.read()[-1500:]})
 
 
 def keep() -> None:
@@ -133,7 +144,8 @@ def keep() -> None:
         for path in sorted((WORK / "unseen").glob("*.json.gz")):
             if left() > 4 and path.stat().st_size < 8e6:
                 slim(path, path)
-                packed.add(path, path.name)
+                if (OUT / "traces.tar.gz").stat().st_size + path.stat().st_size < MAX_PACKED:
+                    packed.add(path, path.name)
         for name in RUNS:
             for path in sorted((WORK / name).glob("*.json*")):
                 if path.name == "trace-rank0.json" and left() > 4:
@@ -150,11 +162,14 @@ def main() -> None:
     (OUT / "doctor_on_gpu.jsonl").unlink(missing_ok=True)
     model = json.loads((ROOT / "src/meshwise/data/models/olmoe-1b-7b.json").read_text(encoding="utf-8"))
     (WORK / "olmoe.json").write_text(json.dumps(model | {"num_hidden_layers": 6}), encoding="utf-8")
-    preflight()
-    for name, (words, limit) in RUNS.items():
-        if left() > 60:
-            own_run(name, words, limit)
-    unseen()
+    if sys.argv[1:2] == ["--unseen"]:
+        unseen(sys.argv[2:])
+    else:
+        preflight()
+        for name, (words, limit) in RUNS.items():
+            if left() > 60:
+                own_run(name, words, limit)
+        unseen([])
     sys.path[:0] = PATHS
     try:
         keep()

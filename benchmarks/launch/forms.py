@@ -23,7 +23,8 @@ def judged(form: dict[str, Any]) -> dict[str, tuple[str, object]]:
     """Return of each fact of a form, and of its program, whether what is read is right, and what is read."""
     wanted = {"program": form["program"], **form["facts"]}
     try:
-        reading = read_sources([Source(form["file"], form["text"])], form.get("set", {}))
+        beside = [Source(name, text) for name, text in form.get("with", {}).items()]
+        reading = read_sources([Source(form["file"], form["text"]), *beside], form.get("set", {}))
     except UserError as error:
         return {name: ("unknown", str(error)) for name in wanted}
     read = {name: reading.facts.value(name) for name in form["facts"]} | {"program": reading.program.name}

@@ -11,7 +11,7 @@ from meshwise.catalogue.frameworks import OVERLAP_FACTS, overlap_changes, overla
 from meshwise.errors import UserError
 from meshwise.programs.program import Setup, find_program, programs
 from meshwise.programs.read.companions import settings_of
-from meshwise.programs.read.flags import settings, takes_of
+from meshwise.programs.read.flags import settings
 from meshwise.programs.source import Source, Word
 from meshwise.programs.train import recipe
 from meshwise.runs.run import Run, Span
@@ -105,7 +105,7 @@ def read(name: str, form: str, text: str) -> Run:
         return program.read(settings_of(Source(form, text)))
     more = MEGATRON if name.startswith("megatron") else ""
     words = [Word(word, Span("command", 1)) for word in f"{more} {text}".split()]
-    return program.read(settings(words, takes_of(program)))
+    return program.read(settings(words, program.takes))
 
 
 @pytest.mark.parametrize(("name", "form", "text", "expected"), SAID)

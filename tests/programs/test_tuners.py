@@ -84,7 +84,7 @@ def test_a_notebook_of_unsloth_is_read_without_running_it(tmp_path: Path) -> Non
     assert "--optimizer adamw-8bit" in found.plan_command
     assert "--finetune qlora:16:" in found.plan_command
     (tmp_path / "other.py").write_text("import torch\nprint(1)\n")
-    with pytest.raises(UserError, match="Python is not read"):
+    with pytest.raises(UserError, match="Python is not read, but for calls"):
         api.check(str(tmp_path / "other.py"))
     (tmp_path / "broken.py").write_text("FastLanguageModel.from_pretrained(\n")
     with pytest.raises(UserError, match="not readable as Python"):

@@ -149,6 +149,8 @@ def scripts() -> dict[str, str]:
     found["flag of digits"] = (
         f"torchrun pretrain_gpt.py --num-layers {DIGITS} --hidden-size {'9' * 300} --micro-batch-size 1e400{RUN}"
     )
+    found["wrappers without an end"] = "srun -N\nmpirun -np\nsrun --nodes\n" + RUN
+    found["commands of a loop"] = "while true; do vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2; done\n"
     found["branches"] = "".join(f"if [ $x{i} ]; then a{i}=1; else a{i}=2; fi\n" for i in range(8000)) + RUN
     found["branches of calls"] = 'f() { if [ "$x" ]; then f; else f; fi; }; f' + RUN
     found["variables"] = (
@@ -175,6 +177,15 @@ def trees() -> dict[str, str]:
     found["merged aliases"] = "a: &a {x: 1}\n" + "".join(
         f"{b}: &{b} {{<<: *{a}, {b}1: *{a}, {b}2: *{a}}}\n" for a, b in pairwise(names)
     )
+    found |= {
+        f"{key} of thousands of digits": f"{text.format(DIGITS)}\nrun: torchrun train.py\n"
+        for key, text in {
+            "nodes": "num_nodes: {}", "accelerators": "resources: {{accelerators: {{H100: {}}}}}",
+            "devices": "services: {{x: {{command: vllm serve x, deploy: {{resources: {{reservations: {{devices: [{{count: {}}}]}}}}}}}}}}",
+            "GPUs": "servingEngineSpec: {{modelSpec: [{{modelURL: x/y, requestGPU: {}}}]}}",
+            "litgpt": "checkpoint_dir: x\ndevices: '{0}'\nnum_nodes: '{0}'", "steps": "max_duration: {}ba\nmodel: {{name: mpt_causal_lm}}",
+        }.items()
+    }  # fmt: skip
     found["an alias of itself"] = "a: &a [*a]\n"
     found["a map of itself"] = "a: &a {b: *a, c: *a}\n"
     found["containers of aliases"] = "apiVersion: v1\nkind: JobSet\nmetadata: {name: x}\n" + aliased(

@@ -13,7 +13,7 @@ from meshwise.plan.train.plan import TrainPlan, make
 from meshwise.programs.program import Program, Setup, Written, programs
 from meshwise.programs.read.command import Started
 from meshwise.programs.read.companions import Candidate, Found, Together, facts_of, settings_of
-from meshwise.programs.read.flags import settings, takes_of
+from meshwise.programs.read.flags import settings
 from meshwise.programs.setup import of_plan
 from meshwise.programs.source import Source, Word
 from meshwise.runs import derive
@@ -69,7 +69,7 @@ def said(program: Program, written: Written) -> Together:
         script = next(number for number, word in enumerate(words) if "TRAIN_SCRIPT" in word.text)
         launcher, words, program = tuple(words[2:script]), words[script:], programs()["trainer"]
     started = Started(words[0].text, tuple(words[1:]), (), "accelerate" if launcher else "", launcher)
-    one = Candidate(program, tuple(settings(started.words, takes_of(program))), 9, Source("command", ""), started)
+    one = Candidate(program, tuple(settings(started.words, program.takes)), 9, Source("command", ""), started)
     return facts_of(one, Found((one,), (), (), sources, ()))
 
 

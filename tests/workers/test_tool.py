@@ -46,6 +46,9 @@ def test_a_program_that_misbehaves_is_one_line_in_bounded_time_and_memory(kind: 
 def test_what_it_complains_of_is_said() -> None:
     with pytest.raises(tool.ToolError, match="failed: wrong"):
         tool.output("sh", "-c", "echo wrong >&2; exit 3")
+    log = 'E1118 20:42:02.528274   21770 memcache.go:265] "Unhandled Error"'  # kubectl writes it before what is wrong
+    with pytest.raises(tool.ToolError, match="failed: refused"):
+        tool.output("sh", "-c", f"echo '{log}' >&2; echo refused >&2; exit 1")
     with pytest.raises(tool.ToolError, match="is not installed here"):
         tool.output("no-such-program-anywhere")
 

@@ -82,18 +82,13 @@ def count(model: Model, *, seq: int, tokens: float) -> Tally:
     cache = {"kv_bytes_per_token": model.kv_bytes(1), "context": seq, "kv_bytes": model.kv_bytes(seq)}
     stored = {"file": model.stored_bytes} if model.tensors else {}
     return {
-        "model": model.name,
-        "model_type": model.model_type,
-        "family": model.family,
-        "source": model.source,
-        "hyperparameters": hyperparameters(model),
-        "parameters": {**parameters, "parts": model.parts, **towers},
-        "training_flops": flops,
-        "cache": {**cache, "state_bytes": model.state_bytes()},
+        "model": model.name, "model_type": model.model_type, "family": model.family, "source": model.source,
+        "hyperparameters": hyperparameters(model), "parameters": {**parameters, "parts": model.parts, **towers},
+        "training_flops": flops, "cache": {**cache, "state_bytes": model.state_bytes()},
         "weight_bytes": {name: n * size for name, size in DTYPE_BYTES.items()} | stored,
         "training_bytes": {"gradients_bf16": 2.0 * n, "gradients_fp32": 4.0 * n, "adamw": ADAMW_BYTES * n},
         "notes": list(model.notes),
-    }
+    }  # fmt: skip
 
 
 def hyperparameters(model: Model) -> dict[str, int]:

@@ -3,6 +3,9 @@
 import math
 import os
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,14 +24,27 @@ SAME_SIZE_SHARE = 0.03
 """Largest difference in parameters at which a family and a size name a preset: sizes are stated with two or three digits."""
 
 
-def find_model(name: str) -> Model:
+_alone: ContextVar[tuple[str, ...] | None] = ContextVar("catalogue_alone", default=None)
+
+
+@contextmanager
+def catalogue_alone(*but: str) -> Generator[None]:
+    """Find names that strangers wrote in the catalogue alone: no file is read for them, `but` for those of the user; no hub is asked."""
+    token = _alone.set(but)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
+def find_model(name: str, *, hub: bool = True) -> Model:
     """Return the model of a name: a preset, a file, the hub's cache, a preset with more words, the hub, or an Ollama tag, in this order."""
     _check_printable(name)
-    if name.lower().endswith(".gguf") and (os.path.isfile(name) or from_words(name) is None):
+    if name.lower().endswith(".gguf") and (_is_here(name) or from_words(name) is None):
         from meshwise.models.gguf import header
 
-        return header.read(Path(name))
-    values, label, source = find_values(name)
+        return header.read(_readable(name))
+    values, label, source = find_values(name, hub=hub)
     model = _from_tensors(name, values, label, source) or build(values, label, source)
     return replace(model, notes=(*model.notes, *_taken_as(name, label)))
 
@@ -37,7 +53,7 @@ def _from_tensors(name: str, values: dict[str, object], label: str, source: str)
     """Return the model of a folder with weights whose type nobody has described, counted from them; None in every other case."""
     kind = values.get("model_type")
     folder = Path(name) if os.path.isdir(name) else Path(name).parent
-    if not os.path.exists(name) or not isinstance(kind, str) or family_of(kind) is not None or "text_config" in values:
+    if not _is_here(name) or not isinstance(kind, str) or family_of(kind) is not None or "text_config" in values:
         return None
     from meshwise.models.guess import nearest
     from meshwise.models.safetensors import elements_of
@@ -55,16 +71,15 @@ def _taken_as(name: str, label: str) -> tuple[str, ...]:
     return (f"{kind}{quoted(name.strip())[1:-1]} is taken as the preset {label}{there}",)
 
 
-def find_values(name: str) -> tuple[dict[str, object], str, str]:
+def find_values(name: str, *, hub: bool = True) -> tuple[dict[str, object], str, str]:
     """Return the keys of the config.json that `name` means, the model's label, and where the config is from."""
     _check_printable(name)
     preset = find_preset(name)
     if preset is not None:
         values = values_of(preset)
         return values, preset.name.removesuffix(".json"), str(_own_table(values).get("source", ""))
-    # os.path rather than Path: it returns False for an impossible file name, such as one of 10,000 letters.
-    if name.endswith(".json") or os.path.exists(name):
-        folder = os.path.isdir(name)
+    if name.endswith(".json") or _is_here(name):
+        folder = os.path.isdir(_readable(name))
         file = Path(name, "config.json") if folder else Path(name)
         if folder and not file.is_file():
             raise UserError(f"the folder {quoted(name)} holds no config.json")
@@ -76,12 +91,28 @@ def find_values(name: str) -> tuple[dict[str, object], str, str]:
     worded = from_words(name)
     if worded is not None:
         return find_values(worded[0])
-    if hub_id:
+    if hub_id and hub and _alone.get() is None:
         return values_of(_from_hub(name)), name, f"{HUB}/{name}"
     tagged = from_ollama(name)
     if tagged is not None:
         return find_values(tagged[0])
     raise UserError(_unknown(name))
+
+
+def _may_be_read(name: str) -> bool:
+    known = _alone.get()
+    return known is None or name in known
+
+
+def _is_here(name: str) -> bool:
+    # os.path rather than Path: it returns False for an impossible file name, such as one of 10,000 letters.
+    return _may_be_read(name) and os.path.exists(name)
+
+
+def _readable(name: str) -> Path:
+    if not _may_be_read(name):
+        raise UserError(f"{quoted(name)}: no file is read here; use the command line for one")
+    return Path(name)
 
 
 def _check_printable(name: str) -> None:
@@ -99,7 +130,7 @@ def named(text: str, params: float = math.nan) -> Model | None:
 
 @cache
 def _named(text: str) -> Model | None:
-    if text.endswith(".json") or (text.endswith(".gguf") and os.path.isfile(text)):
+    if text.endswith(".json") or (text.endswith(".gguf") and _is_here(text)):
         return find_model(text)
     preset = find_preset(text)
     if preset is not None:

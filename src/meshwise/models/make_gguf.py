@@ -22,15 +22,11 @@ BYTE_TOKENS = 256
 
 FLOATS = {
     "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
-    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),
-    "rope.freq_base": ("rope_theta",),
-    "attn_logit_softcapping": ("attn_logit_softcapping",),
-    "final_logit_softcapping": ("final_logit_softcapping",),
-    "embedding_scale": ("embedding_multiplier",),
-    "residual_scale": ("residual_multiplier",),
-    "attention.scale": ("attention_multiplier",),
-    "logit_scale": ("logits_scaling",),
-}
+    "attention.layer_norm_epsilon": ("layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"), "rope.freq_base": ("rope_theta",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",), "final_logit_softcapping": ("final_logit_softcapping",),
+    "embedding_scale": ("embedding_multiplier",), "residual_scale": ("residual_multiplier",),
+    "attention.scale": ("attention_multiplier",), "logit_scale": ("logits_scaling",),
+}  # fmt: skip
 """Floating-point metadata, and HF's names for it."""
 FILE_TYPES = {"F32": "ALL_F32", "F16": "MOSTLY_F16", "BF16": "MOSTLY_BF16"}
 

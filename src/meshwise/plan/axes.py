@@ -184,17 +184,12 @@ def with_chip(ask: ServeAsk, value: Value) -> ServeAsk:
 
 _SERVE: tuple[Axis[ServeAsk], ...] = (
     Axis("chip", "rtx3090,rtx4090", _chip, _plain, with_chip, ordered=False),
-    Axis("gpus", "1..8", _number(10**5), _plain, with_cards, step=1),
-    of_field(ServeAsk, "link"),
-    Axis("network", "1Gbps,10Gbps,100Gbps", _rate, _shown_rate, with_network, whole=False),
-    of_field(ServeAsk, "context"),
+    Axis("gpus", "1..8", _number(10**5), _plain, with_cards, step=1), of_field(ServeAsk, "link"),
+    Axis("network", "1Gbps,10Gbps,100Gbps", _rate, _shown_rate, with_network, whole=False), of_field(ServeAsk, "context"),
     of_field(ServeAsk, "prompt"),
     Axis("quant", "q4_k_m,q6_k,q8_0", lambda text, ask: find_format(text).name, _plain, _with_format, ordered=False),
-    of_field(ServeAsk, "kv", str.lower),
-    of_field(ServeAsk, "users"),
-    of_field(ServeAsk, "rate"),
-    of_field(ServeAsk, "depth"),
+    of_field(ServeAsk, "kv", str.lower), of_field(ServeAsk, "users"), of_field(ServeAsk, "rate"), of_field(ServeAsk, "depth"),
     of_field(ServeAsk, "engine", lambda text: find_engine(text).name),
-)
+)  # fmt: skip
 SERVE_AXES: dict[str, Axis[ServeAsk]] = {axis.name: axis for axis in _SERVE}
 SERVE_AXES["devices"] = SERVE_AXES["cards"] = SERVE_AXES["gpus"]

@@ -85,6 +85,9 @@ COUNT = Kind(lambda value: int(value) if int(value) > 0 else None, int, "a whole
 NUMBER = Kind(_number, float, "a number")
 BOOL = Kind(_truth, bool, "true or false")
 TEXT = Kind(_text, str, "a word")
+VERBS = ("serve", "run", "pull", "launch-server")
+MODEL = Kind(lambda value: None if value in VERBS else _text(value), str, "a model")
+"""A model that stands beside verbs of its program, as in `vllm serve MODEL` and `ollama run MODEL`."""
 WORDS = Kind(_list, list, "words", takes=-1)
 
 

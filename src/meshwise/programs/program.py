@@ -8,7 +8,7 @@ punctuation aside; another package registers its own under the entry-point group
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal, cast
 
 from meshwise.catalogue.frameworks import find_framework
@@ -141,7 +141,7 @@ class Program:
 
     def read(self, settings: Iterable[Setting], companions: Iterable[Run] = (), base: str = "") -> Run:
         """Return the facts of settings, companions and defaults, with their meaning; `base`: a configuration that was not given."""
-        rows = self.table()
+        rows = self.table
         said: list[Stated] = []
         for setting in settings:
             for row in rows.get(plain_key(setting.key), ()):
@@ -155,6 +155,7 @@ class Program:
         facts = self.meaning(facts)
         return _without_defaults(facts, base) if base else facts
 
+    @cached_property
     def table(self) -> dict[str, list[Key]]:
         """Return the rows by every spelling of their key; one key may say several facts."""
         rows: dict[str, list[Key]] = {}
@@ -164,6 +165,11 @@ class Program:
                 if self.flag_words and not name.startswith("-"):
                     rows.setdefault(plain_key(f"--{name}"), []).append(row)
         return rows
+
+    @cached_property
+    def takes(self) -> dict[str, int]:
+        """How many words each flag takes."""
+        return {name: rows[0].kind.takes for name, rows in self.table.items() if name.startswith("-")}
 
     def settings(self, values: Mapping[str, Value]) -> list[tuple[str, Any]]:
         """Return the keys and values that say some facts, in the order of the table."""

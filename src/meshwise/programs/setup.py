@@ -12,7 +12,7 @@ from meshwise.plan.train.plan import TrainPlan
 from meshwise.programs.program import Setup
 from meshwise.programs.train import adapters, recipe
 from meshwise.runs.run import Value
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 from meshwise.version import VERSION
 
 POSITIONS = {"rotary": "rope", "learned": "learned", "alibi": "alibi", "none": "none"}
@@ -113,6 +113,6 @@ def header(plan: TrainPlan, choice: Choice) -> tuple[str, ...]:
     return (
         f"Made by meshwise {VERSION} from: {plan.command}",
         f"Layout: {choice.name} on {choice.devices:,} x {c['chip']}",
-        f"Predicted with {plan.framework}: {choice.step:.4g} s/step ({choice.low:.3g} to {choice.high:.3g}), MFU {choice.mfu:.1%}, "
-        f"{choice.peak / GIB:.1f} GiB of {choice.capacity / GIB:.0f} per device ({low:.0f} to {high:.0f})",
+        f"Predicted with {plan.framework}: {figure(choice.step, 4)} s/step ({figure(choice.low)} to {figure(choice.high)}), "
+        f"MFU {choice.mfu:.1%}, {choice.peak / GIB:.1f} GiB of {choice.capacity / GIB:.0f} per device ({low:.0f} to {high:.0f})",
     )

@@ -6,13 +6,13 @@ from itertools import chain
 from typing import Any, cast
 
 from meshwise.catalogue import files
-from meshwise.programs.kinds import BOOL, COUNT, INT, NUMBER, TEXT, WORDS, Kind, flag, switch, word
+from meshwise.programs.kinds import BOOL, COUNT, INT, MODEL, NUMBER, TEXT, WORDS, Kind, flag, switch, word
 from meshwise.programs.program import Key
 from meshwise.runs.run import Value
 
 FOLDER = "programs/tables"  # a file in the user's own folder comes before the built-in one
 NAMES = files.BUILT_IN / "programs" / "names.toml"
-KINDS = {"int": INT, "number": NUMBER, "bool": BOOL, "text": TEXT, "words": WORDS, "count": COUNT}
+KINDS = {"int": INT, "number": NUMBER, "bool": BOOL, "text": TEXT, "words": WORDS, "count": COUNT, "model": MODEL}
 
 
 def names(name: str) -> Mapping[str, str]:

@@ -1,6 +1,7 @@
 """What a program of the system prints (nvidia-smi, rocm-smi, sinfo, kubectl, dmesg), as text within bounds of time and size. No torch."""
 
 import os
+import re
 import selectors
 import shutil
 import subprocess
@@ -28,7 +29,8 @@ def output(*command: str) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         raise ToolError(f"{command[0]}: {error}") from None
     if code:
-        raise ToolError(f"{command[0]} failed: {(complaint or said).strip().partition(chr(10))[0][:200] or code}")
+        lines = [line for line in (complaint or said).strip().splitlines() if not re.match(r"[EWI]\d{4} ", line)]  # kubectl's log
+        raise ToolError(f"{command[0]} failed: {lines[0][:200] if lines else code}")
     return said
 
 

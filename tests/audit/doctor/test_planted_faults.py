@@ -1,6 +1,7 @@
 """Faults that were planted in real runs are named first or second, clean runs have no certain fault, and parts add up to the step.
 
-The traces are those of benchmarks/doctor/plant.py (CPU, gloo) and of plain PyTorch steps on an H200, without what no reader looks at."""
+The traces are those of benchmarks/doctor/plant.py and unseen.py (CPU, gloo) and of plain PyTorch steps on an H200, without what no reader
+looks at."""
 
 from functools import cache
 from pathlib import Path
@@ -18,9 +19,12 @@ PLANTED = {
     "h200-no-flash": "no flash attention", "h200-fp32-no-tf32": "TF32 off", "h200-unfused-optimizer": "no fused optimizer",
     "h200-starving-loader": "data loader", "h200-item-each-layer": "synchronisation", "h200-input-not-pinned": "pageable copies",
     "h200-logits-to-the-host": "copies to the host",
+    "own-update-loop": "no fused optimizer", "saved-each-step": "checkpoint in the step", "numpy-checkpoint": "checkpoint in the step",
+    "two-busy-experts": "expert imbalance", "one-hot-loss": "eager loss", "sharded-in-turns": "no overlap",
+    "late-data-of-first-rank": "slow rank", "pattern-of-text": "data loader",
 }  # fmt: skip
 CLEAN = ("clean", "clean-deep", "clean-workers", "clean-micro-batches", "clean-experts", "clean-heads-of-32", "clean-data-parallel",
-         "h200-clean", "h200-run-llama-1b", "h200-run-olmoe")  # fmt: skip
+         "clean-capacity", "clean-autocast", "clean-inference", "h200-clean", "h200-run-llama-1b", "h200-run-olmoe")  # fmt: skip
 
 
 def traces(name: str) -> list[Path]:

@@ -172,7 +172,9 @@ def test_a_context_that_does_not_fit_is_told_of_a_narrower_cache_with_its_speed(
 
 def test_experts_of_one_more_layer_on_the_cpu_are_told_with_what_they_gain() -> None:
     text = text_of("gpt-oss-120b", "1xrtx3090")
-    assert re.search(r"With one more layer of experts on the CPU \(24\): [\d.]+ instead of [\d.]+ tokens/s, and [\d.]+ GiB", text)
+    assert re.search(
+        r"With one more layer of experts on the CPU \(\d+\): [\d.]+ instead of [\d.]+ tokens/s, and [\d.]+ GiB", text
+    )
 
 
 def test_a_model_that_llamacpp_does_not_run_is_served_by_vllm() -> None:

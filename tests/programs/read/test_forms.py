@@ -20,7 +20,8 @@ def forms() -> list[dict[str, Any]]:
 
 
 def read(form: dict[str, Any]) -> Reading:
-    return read_sources([Source(form["file"], form["text"])], form.get("set", {}))
+    beside = [Source(name, text) for name, text in form.get("with", {}).items()]
+    return read_sources([Source(form["file"], form["text"]), *beside], form.get("set", {}))
 
 
 @pytest.mark.parametrize("form", forms(), ids=lambda form: form["file"])
@@ -58,3 +59,41 @@ def test_what_a_branch_decides_is_named_with_its_choices() -> None:
     stated = reading.facts.get("layers")
     assert stated is not None
     assert stated.note == "64 or 32, by $1 (megatron-branch.sh:1)"
+
+
+def read_text(name: str, text: str) -> Reading:
+    return read_sources([Source(name, text)], {})
+
+
+@pytest.mark.parametrize("before", ["", "echo 'max-model-len: [1' > serve.yaml\n"])
+def test_a_configuration_that_is_not_given_or_not_readable_leaves_facts_unknown(before: str) -> None:
+    facts = read_text("s.sh", f"{before}vllm serve --config serve.yaml --max-num-seqs 16").facts
+    stated = facts.get("tp")
+    assert facts.value("users") == 16
+    assert stated is not None
+    assert (stated.value, stated.how) == (None, "unknown")
+
+
+def test_a_name_that_a_python_script_sets_twice_is_unknown() -> None:
+    script = (
+        "from trl import SFTConfig\nif big:\n    n = 8\nelse:\n    n = 2\nSFTConfig(per_device_train_batch_size=n, max_steps=5)\n"
+    )
+    facts = read_text("t.py", script).facts
+    assert (facts.value("mbs"), facts.value("steps")) == (None, 5)
+
+
+@pytest.mark.parametrize("command", ["trl dpo", "accelerate launch examples/scripts/dpo.py"])
+def test_the_objective_of_trl_is_that_of_its_verb_or_script(command: str) -> None:
+    text = f"{command} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2 --max_steps 10 --max_length 2048"
+    assert read_text("d.sh", text).facts.value("objective") == "dpo"
+
+
+def test_nodes_are_unknown_where_a_script_of_the_users_own_starts_the_launcher() -> None:
+    text = "python submit.py --nodes 8 -- torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 1 --max_steps 10"
+    facts = read_text("m.sh", text).facts
+    assert facts.value("devices_per_node") == 8
+
+
+def test_every_model_of_llama_servers_presets_is_named() -> None:
+    reading = read_text("models.ini", "version = 1\n[*]\nnp = 2\n[a]\nmodel = /a.gguf\n[b]\nmodel = /b.gguf\nc = 8192\n")
+    assert [note.partition(":")[0] for note in reading.notes if note.startswith("pool ")] == ["pool a", "pool b"]

@@ -197,7 +197,7 @@ def test_settings_of_a_file_change_its_prediction(tmp_path: Any) -> None:
 
 
 def test_lengths_are_those_of_the_engine() -> None:
-    keys = {name: programs()[name].table() for name in ("vllm", "sglang")}
+    keys = {name: programs()[name].table for name in ("vllm", "sglang")}
     read = keys["vllm"]["--max-model-len"][0].kind.read
     assert [read(text) for text in ("4096", "4k", "4K", "1.5k", 32768)] == [4096, 4000, 4096, 1500, 32768]
     with pytest.raises(ValueError, match="auto"):

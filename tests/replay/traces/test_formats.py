@@ -2,11 +2,13 @@
 
 import gzip
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from meshwise.errors import UserError
+from meshwise.replay.traces.facts import facts
 from meshwise.replay.traces.request import Request
 from meshwise.replay.traces.trace import open_trace
 
@@ -124,6 +126,8 @@ BAD = {
     "no time": ('{"input_length": 5, "output_length": 5}\n', "row 1: no time"),
     "blocks in words": ("seconds,prompt,output,blocks\n0,1,1,a b\n", "row 2: blocks 'a b'"),
     "an endless range": ("seconds,prompt,output,blocks\n0,1,1,0-99999999999\n", "row 2: blocks"),
+    "ranges of gigabytes": ("seconds,prompt,output,blocks\n" + "0,1,1,0-30000000 0-30000000\n", "row 2: blocks"),
+    "years": ("seconds,prompt,output\n" + "".join(f"{6 * 86400 * i},1,1\n" for i in range(99)), "row 64: more than"),
     "empty": ("", "has no requests"),
     "a header alone": ("seconds,prompt,output\n", "has no requests"),
     "prose": ("It was a dark and stormy night\n", "row 1: 'It was"),
@@ -157,3 +161,29 @@ def test_a_file_that_is_too_large_or_damaged_is_refused(tmp_path: Path) -> None:
         list(open_trace(bomb))
     with pytest.raises(UserError, match="cannot read"):
         open_trace(tmp_path)
+
+
+def test_small_files_that_stand_for_gigabytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty lines that compress a thousandfold, and more different blocks than the caches of `facts` may hold."""
+    monkeypatch.setattr("meshwise.replay.traces.text.MAX_TRACE_BYTES", 2**20)
+    lines = tmp_path / "lines.csv.gz"
+    lines.write_bytes(gzip.compress(b"seconds,prompt,output\n" + b"\n" * 2**19))
+    with pytest.raises(UserError, match="too many lines"):
+        list(open_trace(lines))
+    monkeypatch.setattr("meshwise.replay.traces.facts.MAX_DISTINCT_BLOCKS", 1000)
+    blocks = tmp_path / "blocks.csv"
+    blocks.write_text("seconds,prompt,output,blocks\n0,600,1,0-600\n1,600,1,601-1200\n")
+    with pytest.raises(UserError, match="different blocks"):
+        facts(open_trace(blocks))
+
+
+@pytest.mark.parametrize("line", [
+    "[a] prompt_tokens=1 " * 20_000 + "completion_tokens=1 rt=" * 20_000, "[" * 400_000, "[x] " + "prompt_tokens= " * 30_000,
+], ids=["words", "brackets", "names"])  # fmt: skip
+def test_a_line_that_a_visitor_wrote_is_read_in_linear_time(line: str, tmp_path: Path) -> None:
+    """What a browser sends as its name stands in the log: the pattern of nginx took a minute for 40 kB of it."""
+    (tmp_path / "access.log").write_text(line + "\n")
+    begun = time.process_time()
+    with pytest.raises(UserError):
+        list(open_trace(tmp_path / "access.log", read="nginx"))
+    assert time.process_time() - begun < 5

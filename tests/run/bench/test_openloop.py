@@ -43,6 +43,7 @@ def test_rows_of_an_open_loop_state_the_rate_and_count_prompts(run: Run, tmp_pat
     assert point["predicted"]["with_prompts"] == pytest.approx(40 * 6)
     assert point["predicted"]["ttft_p95"] >= point["predicted"]["ttft_p50"] > 0
     assert "goodput" in shown
+    assert "hardly ever" not in shown  # requests of an open loop need not be served at once
     assert case_of(run_of(row), "bench").load is not None
 
 

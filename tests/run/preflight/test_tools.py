@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from meshwise import api
+from meshwise.catalogue import here
 from meshwise.catalogue.clusters import find_cluster
 from meshwise.errors import UserError
-from meshwise.run.preflight import cluster, tools
+from meshwise.run.preflight import cluster, jobs, tools
+from meshwise.run.preflight.ask import PreflightAsk
 from meshwise.run.preflight.tools import NodeFacts
 
 TOPOLOGY = """\
@@ -149,3 +151,18 @@ def test_a_comment_of_cluster_toml_ends_where_its_line_does(tmp_path: Path) -> N
     path = cluster.found([node, NodeFacts("b", 8, "H100 80GB HBM3")], ["no\nnodes = 9"]).write(tmp_path)
     assert path is not None
     assert find_cluster(str(path)).node_count == 2
+
+
+def test_a_machine_that_is_not_the_cluster_that_on_says_is_sick_but_not_to_be_left_out(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = api.preflight(facts=True, on="2x8xh100-sxm", out=str(tmp_path / "out"))
+    assert {finding.what for finding in found.findings} == {"nodes", "chip", "devices of a node"}
+    assert (found.exit_code, found.exclude) == (1, [])
+
+
+def test_gpus_of_amd_are_measured_as_those_of_nvidia_are(monkeypatch) -> None:
+    monkeypatch.setattr(here, "gpus", list)
+    monkeypatch.setattr(here, "radeons", lambda: ["AMD Instinct MI300X"] * 8)
+    assert jobs.devices(PreflightAsk()) == ("cuda", 8)
+    with pytest.raises(UserError, match="list 8 GPUs here"):
+        jobs.devices(PreflightAsk(device="cuda", ranks=9))

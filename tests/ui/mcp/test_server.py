@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 from meshwise import api
 from meshwise.ui.mcp import server, tools
 from support.quiet import quiet
+from support.small_configs import small
 
 AXOLOTL = """base_model: NousResearch/Meta-Llama-3-8B
 adapter: qlora
@@ -309,6 +310,36 @@ def test_no_argument_of_a_tool_reads_a_file_reaches_a_host_or_fails(
             given = {"array": [value], "object": {value: value}}.get(str(about.get("type")), value)
             with reads_alone(allowed, writes=tool == "audit"):
                 answer = server.called(tools.Desk(), offered, ASKED[tool] | {field: given})
+            assert isinstance(answer, str | tools.Answer)
+
+
+NAMING = (
+    "base_model: {0}\nadapter: lora\nmicro_batch_size: 1\nsequence_len: 512\n", "vllm serve {0} --tensor-parallel-size 2\n",
+    "llama-server -m {0} -ngl 99\n", "source {0}; torchrun train.py --config {0}\n",
+    "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path={0} data.train_batch_size=512 data.max_prompt_length=1024 "
+    "data.max_response_length=1024 actor_rollout_ref.rollout.n=4 trainer.n_gpus_per_node=8\n",
+    "source,row_id,engine,model,quant,gpu,n_gpus,prompt_len,gen_len,decode_tok_s\nx,1,vllm,{0},bf16,H200,1,512,128,75\n",
+)  # fmt: skip
+"""Files that name a model, or another file."""
+
+
+@pytest.mark.parametrize("text", NAMING, ids=range(len(NAMING)))
+def test_no_text_of_a_file_makes_a_tool_read_another_file_or_ask_the_hub(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, allowed = tmp_path / "named", tmp_path / "allowed"
+    for folder in (named, allowed):
+        folder.mkdir()
+    (named / "config.json").write_text(json.dumps(small("llama")))
+    (named / "a.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(named)
+    monkeypatch.setattr("tempfile.tempdir", str(allowed))
+    for path in (*PATHS, "{0}/a.gguf", "a.gguf"):
+        for tool in ("check", "audit"):
+            name = "a.csv" if "," in text else "a.yaml" if text.startswith("base") else "a.sh"
+            given = {"files": {name: text.format(path.format(named))}, "on": "8xh100-sxm"}
+            with reads_alone(allowed, writes=tool == "audit"):
+                answer = server.called(tools.Desk(), tools.tools()[tool], given)
             assert isinstance(answer, str | tools.Answer)
 
 

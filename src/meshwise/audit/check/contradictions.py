@@ -22,6 +22,16 @@ def places(facts: Run, *names: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.where for one in stated if one and one.where))
 
 
+def stops(facts: Run, text: str, *names: str) -> Finding:
+    """Return what stops the program, with the places of these facts."""
+    return contradiction("stops", text, places(facts, *names))
+
+
+def warns(facts: Run, text: str, *names: str) -> Finding:
+    """Return what is likely a mistake."""
+    return contradiction("warns", text, places(facts, *names))
+
+
 def _devices(program: Program, facts: Run) -> Iterator[Finding]:
     """The model-parallel ranks must fit into the devices, and divide them."""
     axes = [axis for axis in ("tp", "pp", "cp") if facts.whole(axis, 1) > 1]
@@ -37,9 +47,7 @@ def _devices(program: Program, facts: Run) -> Iterator[Finding]:
         if cuts > devices
         else f"with {devices // cuts * cuts:,} or {-(-devices // cuts) * cuts:,} it can"
     )
-    yield contradiction(
-        "stops", f"{product} = {cuts:,} {much}: it cannot start as written; {can}", places(facts, *axes, "devices", "nodes")
-    )
+    yield stops(facts, f"{product} = {cuts:,} {much}: it cannot start as written; {can}", *axes, "devices", "nodes")
 
 
 def _product(program: Program, facts: Run) -> Iterator[Finding]:
@@ -52,11 +60,8 @@ def _product(program: Program, facts: Run) -> Iterator[Finding]:
         return
     if (stated or shards) and devices and ranks and ranks != devices:
         parts = " x ".join(f"{axis} {facts.whole(axis, 1)}" for axis in ("dp", "tp", "pp", "cp") if facts.whole(axis, 1) > 1)
-        yield contradiction(
-            "stops",
-            f"{parts or 'dp 1'} = {ranks:,} ranks, but {devices:,} devices are started",
-            places(facts, "dp", "dp_shard", "tp", "pp", "devices"),
-        )
+        text = f"{parts or 'dp 1'} = {ranks:,} ranks, but {devices:,} devices are started"
+        yield stops(facts, text, "dp", "dp_shard", "tp", "pp", "devices")
 
 
 def _batch(program: Program, facts: Run) -> Iterator[Finding]:
@@ -66,49 +71,36 @@ def _batch(program: Program, facts: Run) -> Iterator[Finding]:
     each = mbs * dp
     if batch % each:
         near = batch // each * each or each
-        yield contradiction(
-            "stops",
-            f"a batch of {batch:,} is not a multiple of micro-batch {mbs} x dp {dp} = {each:,}; {near:,} is",
-            places(facts, "batch", "mbs"),
-        )
+        text = f"a batch of {batch:,} is not a multiple of micro-batch {mbs} x dp {dp} = {each:,}; {near:,} is"
+        yield stops(facts, text, "batch", "mbs")
     elif steps and facts.says("accumulation") and facts.says("batch") and steps * each != batch:
-        yield contradiction(
-            "stops",
-            f"a batch of {batch:,} is not micro-batch {mbs} x accumulation {steps} x dp {dp} = {steps * each:,}",
-            places(facts, "batch", "accumulation", "mbs"),
-        )
+        text = f"a batch of {batch:,} is not micro-batch {mbs} x accumulation {steps} x dp {dp} = {steps * each:,}"
+        yield stops(facts, text, "batch", "accumulation", "mbs")
 
 
 def _model(program: Program, facts: Run) -> Iterator[Finding]:
     """Axes must cut the model's layers, heads and experts."""
     tp, pp, heads, layers = (facts.whole(name) for name in ("tp", "pp", "heads", "layers"))
     if tp and heads and heads % tp:
-        yield contradiction("stops", f"tp {tp} does not divide {heads} heads", places(facts, "tp", "heads"))
+        yield stops(facts, f"tp {tp} does not divide {heads} heads", "tp", "heads")
     if pp and layers and pp > layers:
-        yield contradiction("stops", f"pp {pp} is more than {layers} layers", places(facts, "pp", "layers"))
+        yield stops(facts, f"pp {pp} is more than {layers} layers", "pp", "layers")
     elif pp and layers and layers % pp and program.name in ("megatron", "megatron-bridge") and not _uneven(facts):
-        yield contradiction(
-            "stops", f"pp {pp} does not divide {layers} layers, and no uneven split is given", places(facts, "pp", "layers")
-        )
+        yield stops(facts, f"pp {pp} does not divide {layers} layers, and no uneven split is given", "pp", "layers")
     chunks = pp * facts.whole("vpp", 1)
     cuts_evenly = program.framework != "torchtitan"  # which counts the embedding and the head as layers, and rounds up
     if cuts_evenly and layers and facts.whole("vpp", 1) > 1 and pp > 1 and layers % chunks and not _uneven(facts):
-        yield contradiction(
-            "stops",
-            f"pp {pp} x vpp {facts.whole('vpp')} = {chunks} does not divide {layers} layers",
-            places(facts, "vpp", "layers_per_chunk"),
-        )
+        text = f"pp {pp} x vpp {facts.whole('vpp')} = {chunks} does not divide {layers} layers"
+        yield stops(facts, text, "vpp", "layers_per_chunk")
     ep, experts = facts.whole("ep", 1), facts.whole("experts")
     if ep > 1 and experts and experts % ep:
         more = f"; {ep} looks like a count of experts per rank" if ep > experts else ""
-        yield contradiction("stops", f"ep {ep} does not divide {experts} experts{more}", places(facts, "ep", "experts"))
+        yield stops(facts, f"ep {ep} does not divide {experts} experts{more}", "ep", "experts")
     elif ep > 1 and not experts and program.framework in ("megatron", "megatron-deepspeed") and facts.whole("layers"):
-        yield contradiction("warns", f"ep {ep} does nothing: the model has no experts", places(facts, "ep"))
+        yield warns(facts, f"ep {ep} does nothing: the model has no experts", "ep")
     ranks = facts.whole("dp") * facts.whole("cp", 1) * facts.whole("tp", 1) // max(1, facts.whole("etp", 1))
     if ep > 1 and ranks and ranks % ep:
-        yield contradiction(
-            "stops", f"ep {ep} does not divide the {ranks} ranks that share experts (dp x cp x tp / etp)", places(facts, "ep")
-        )
+        yield stops(facts, f"ep {ep} does not divide the {ranks} ranks that share experts (dp x cp x tp / etp)", "ep")
 
 
 COUNTS = ("tp", "pp", "cp", "ep", "etp", "mbs", "vpp", "batch", "seq", "accumulation", "layers", "hidden", "heads", "kv_heads", "ffn",
@@ -120,33 +112,27 @@ def _zeros(program: Program, facts: Run) -> Iterator[Finding]:
     """No degree, size or count of a run is zero or less."""
     for name in COUNTS:
         one = facts.get(name)
-        if (
-            one is not None
-            and one.how == "said"
-            and isinstance(one.value, int)
-            and not isinstance(one.value, bool)
-            and one.value < 1
-        ):
-            if name in ("experts", "top_k") and one.value == 0:
-                continue  # no experts
-            yield contradiction("stops", f"{one.key or name} is {one.value}: expected 1 or more", places(facts, name))
+        if one is None or one.how != "said" or isinstance(one.value, bool) or not isinstance(one.value, int):
+            continue
+        if one.value < (0 if name in ("experts", "top_k") else 1):  # a model may have no experts
+            yield stops(facts, f"{one.key or name} is {one.value}: expected 1 or more", name)
 
 
 def _exclusive(program: Program, facts: Run) -> Iterator[Finding]:
     """Flags that a parser takes only one of."""
     if facts.says("vpp") and facts.says("layers_per_chunk") and program.name.startswith("megatron"):
         text = f"{facts.word('vpp')} and {facts.word('layers_per_chunk')} exclude each other"
-        yield contradiction("stops", text, places(facts, "vpp", "layers_per_chunk"))
+        yield stops(facts, text, "vpp", "layers_per_chunk")
     each, pp, layers = facts.whole("layers_per_chunk"), facts.whole("pp", 1), facts.whole("layers")
     if each and pp > 1 and layers and layers % pp == 0 and layers // pp % each and program.name.startswith("megatron"):
         text = f"{layers // pp} layers of a stage are no multiple of the {each} of {facts.word('layers_per_chunk')}"
-        yield contradiction("stops", text, places(facts, "layers_per_chunk", "pp"))
+        yield stops(facts, text, "layers_per_chunk", "pp")
     if facts.value("no_pipeline") and facts.whole("pp", 1) > 1:
         text = f"--no-pipeline-parallel and pp {facts.whole('pp')} exclude each other"
-        yield contradiction("stops", text, places(facts, "no_pipeline", "pp"))
+        yield stops(facts, text, "no_pipeline", "pp")
     if facts.says("batch_schedule") and facts.says("batch") and program.name == "megatron":
         text = "--step-batch-size-schedule and --global-batch-size exclude each other"
-        yield contradiction("stops", text, places(facts, "batch_schedule", "batch"))
+        yield stops(facts, text, "batch_schedule", "batch")
 
 
 def _uneven(facts: Run) -> bool:
@@ -157,52 +143,33 @@ def _uneven(facts: Run) -> bool:
 def _length(program: Program, facts: Run) -> Iterator[Finding]:
     seq, positions, cp = facts.whole("seq"), facts.whole("positions"), facts.whole("cp", 1)
     if seq and positions and seq > positions and facts.value("position_kind") in ("learned", None):
-        yield contradiction(
-            "stops",
-            f"sequences of {seq:,} are longer than the {positions:,} learned positions",
-            places(facts, "seq", "positions"),
-        )
+        yield stops(facts, f"sequences of {seq:,} are longer than the {positions:,} learned positions", "seq", "positions")
     if seq and cp > 1 and seq % (2 * cp):
-        yield contradiction(
-            "stops", f"cp {cp} needs a sequence in multiples of {2 * cp}, not {seq:,}", places(facts, "cp", "seq")
-        )
+        yield stops(facts, f"cp {cp} needs a sequence in multiples of {2 * cp}, not {seq:,}", "cp", "seq")
 
 
 def _schedule(program: Program, facts: Run) -> Iterator[Finding]:
     vpp, pp, steps = facts.whole("vpp", 1), facts.whole("pp", 1), facts.whole("accumulation")
     if vpp > 1 and pp == 1:
-        yield contradiction(
-            "stops", f"vpp {vpp} interleaves pipeline stages, but pp is 1", places(facts, "vpp", "layers_per_chunk")
-        )
+        yield stops(facts, f"vpp {vpp} interleaves pipeline stages, but pp is 1", "vpp", "layers_per_chunk")
     elif vpp > 1 and steps and steps % pp:
-        yield contradiction(
-            "stops",
-            f"interleaving needs micro-batches in multiples of pp {pp}, not {steps}",
-            places(facts, "vpp", "layers_per_chunk", "batch"),
-        )
+        text = f"interleaving needs micro-batches in multiples of pp {pp}, not {steps}"
+        yield stops(facts, text, "vpp", "layers_per_chunk", "batch")
     if pp > 1 and steps and steps < pp:
-        yield contradiction("warns", f"{steps} micro-batches do not fill {pp} pipeline stages", places(facts, "batch", "pp"))
+        yield warns(facts, f"{steps} micro-batches do not fill {pp} pipeline stages", "batch", "pp")
 
 
 def _sharding(program: Program, facts: Run) -> Iterator[Finding]:
     zero = facts.whole("zero")
     if zero > 1 and facts.whole("pp", 1) > 1 and program.framework == "megatron-deepspeed":
-        yield contradiction(
-            "stops", f"DeepSpeed's pipeline does not run with ZeRO {zero}; 1 is the most", places(facts, "zero", "pp")
-        )
+        yield stops(facts, f"DeepSpeed's pipeline does not run with ZeRO {zero}; 1 is the most", "zero", "pp")
     said = facts.get("zero")
     if said is not None and "pipeline shards" in said.note:
-        yield contradiction(
-            "notes",
-            "ZeRO stage 0 with bf16: DeepSpeed's pipeline shards the optimizer all the same, as stage 1 does",
-            (said.where,),
-        )
+        text = "ZeRO stage 0 with bf16: DeepSpeed's pipeline shards the optimizer all the same, as stage 1 does"
+        yield contradiction("notes", text, (said.where,))
     if facts.value("fsdp") and facts.value("distributed_optimizer"):
-        yield contradiction(
-            "notes",
-            "Megatron-FSDP's strategy counts, not --use-distributed-optimizer",
-            places(facts, "fsdp", "distributed_optimizer"),
-        )
+        text = "Megatron-FSDP's strategy counts, not --use-distributed-optimizer"
+        yield contradiction("notes", text, places(facts, "fsdp", "distributed_optimizer"))
     flag, file = facts.get("stage_flag"), facts.get("stage")
     if flag and file and flag.value is not None and file.value is not None and file.how == "said" and flag.value != file.value:
         text = f"--zero-stage {flag.value} and stage {file.value} of DeepSpeed's JSON differ"
@@ -212,22 +179,17 @@ def _sharding(program: Program, facts: Run) -> Iterator[Finding]:
 def _idle(program: Program, facts: Run) -> Iterator[Finding]:
     """Settings that have no effect."""
     if facts.value("sequence_parallel") and facts.says("sequence_parallel") and facts.value("tp") == 1:
-        yield contradiction("warns", "sequence parallelism does nothing: tp is 1", places(facts, "sequence_parallel", "tp"))
+        yield warns(facts, "sequence parallelism does nothing: tp is 1", "sequence_parallel", "tp")
     recipe = facts.get("float8_recipe") or facts.get("mx_recipe")
     if recipe is not None and facts.value("precision") == "bf16":
-        yield contradiction(
-            "warns",
-            f"{recipe.key} does nothing: model.converters does not name the converter, so products stay in bf16",
-            (recipe.where,),
-        )
+        text = f"{recipe.key} does nothing: model.converters does not name the converter, so products stay in bf16"
+        yield contradiction("warns", text, (recipe.where,))
     asked = facts.get("granularity")
     new = asked is not None and asked.key.replace("_", "-") == "--recompute-granularity"
     if new and facts.value("granularity") == "full" and program.name == "megatron" and not facts.says("recompute_method"):
-        yield contradiction("stops", "full recompute needs --recompute-method (uniform or block)", places(facts, "granularity"))
+        yield stops(facts, "full recompute needs --recompute-method (uniform or block)", "granularity")
     if facts.value("ramp") and program.name.startswith("megatron") and facts.whole("steps") and not facts.whole("samples"):
-        yield contradiction(
-            "stops", "--rampup-batch-size needs --train-samples, not --train-iters", places(facts, "ramp", "steps")
-        )
+        yield stops(facts, "--rampup-batch-size needs --train-samples, not --train-iters", "ramp", "steps")
 
 
 def _old(program: Program, facts: Run) -> Iterator[Finding]:
@@ -245,12 +207,10 @@ def _environment(program: Program, facts: Run) -> Iterator[Finding]:
     if program.name not in ("megatron",) or value is None:
         return
     if facts.whole("zero") > 1 and str(value) == "1":
-        yield contradiction("stops", "FSDP forbids CUDA_DEVICE_MAX_CONNECTIONS=1", places(facts, CONNECTIONS))
+        yield stops(facts, "FSDP forbids CUDA_DEVICE_MAX_CONNECTIONS=1", CONNECTIONS)
     cuts = facts.whole("tp", 1) > 1 or facts.whole("cp", 1) > 1
     if facts.whole("zero") < 2 and cuts and str(value) != "1":
-        yield contradiction(
-            "stops", f"tp or cp below Blackwell needs CUDA_DEVICE_MAX_CONNECTIONS=1, not {value}", places(facts, CONNECTIONS)
-        )
+        yield stops(facts, f"tp or cp below Blackwell needs CUDA_DEVICE_MAX_CONNECTIONS=1, not {value}", CONNECTIONS)
 
 
 def _twice(program: Program, facts: Run) -> Iterator[Finding]:

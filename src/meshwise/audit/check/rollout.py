@@ -9,9 +9,11 @@ from meshwise.audit.check.verdict import Verdict
 from meshwise.audit.finding import Finding, contradiction
 from meshwise.catalogue import clusters
 from meshwise.catalogue.rl_programs import find_rl_program
-from meshwise.errors import DoesNotFit, UserError
+from meshwise.errors import DoesNotFit, UserError, quoted
+from meshwise.models import find
 from meshwise.plan.ask import TrainAsk
 from meshwise.plan.rl.plan import RolloutPlan, make
+from meshwise.plan.rl_fields import NO_MODEL
 from meshwise.programs.read.files import Reading
 from meshwise.programs.rl.facts import question_of
 from meshwise.runs.run import Run
@@ -58,7 +60,8 @@ def judge(reading: Reading, ask: CheckAsk) -> RolloutVerdict:
     findings = list(_contradictions(facts))
     try:
         asked = question_of(program.framework, facts, ask.on, ask.model, ask.answers)
-        asked = replace(asked, price=ask.price) if ask.price else asked
+        asked = replace(asked, price=ask.price or asked.price, model=ask.model or _known(asked.model),
+                        critic=_known(asked.critic), reward=_known(asked.reward), teacher=_known(asked.teacher))  # fmt: skip
         findings += _devices(facts, asked)
         plan, fits = make(asked), True
         better = _better(asked, plan)
@@ -74,6 +77,16 @@ def judge(reading: Reading, ask: CheckAsk) -> RolloutVerdict:
         notes=(*reading.notes, *(assumed if known and not {"answer", "lengths"} & set(ask.answers) else ())),
         on=asked.on if asked else "", fits=fits, plan=plan, better=better, plan_command=asked.command() if asked else "",
     )  # fmt: skip
+
+
+def _known(name: str) -> str:
+    """Return the name of a model that a file states, as it is found here: neither the hub nor another folder is read for it."""
+    if name in NO_MODEL or not name:
+        return name
+    model = find.named(name)
+    if model is None:
+        raise UserError(f"{quoted(name)} is no preset: --model names one, or a config.json")
+    return name if find.find_preset(name) or name.endswith(".json") else model.name
 
 
 def _better(asked: TrainAsk, plan: RolloutPlan) -> tuple[str, ...]:

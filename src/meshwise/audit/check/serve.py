@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.audit.check.changes import Change, applied, changes
-from meshwise.audit.check.contradictions import places
+from meshwise.audit.check.contradictions import stops
 from meshwise.audit.check.difference import is_faster
 from meshwise.audit.check.served import Served, served, with_settings
 from meshwise.audit.check.shape import described
@@ -296,21 +296,17 @@ def _contradictions(facts: Run, model: Model | None) -> Iterator[Finding]:
             )
     share = facts.value("memory_share")
     if isinstance(share, int | float) and not 0 < share <= 1:
-        yield contradiction(
-            "stops", f"a share of the memory of {share:g}: expected above 0 and at most 1", places(facts, "memory_share")
-        )
+        yield stops(facts, f"a share of the memory of {share:g}: expected above 0 and at most 1", "memory_share")
     if model is None:
         return
     tp, heads = facts.whole("tp", 1), model.decoder.heads
     if tp > 1 and heads and heads % tp:
-        yield contradiction("stops", f"tp {tp} does not divide the {heads} attention heads of {model.name}", places(facts, "tp"))
+        yield stops(facts, f"tp {tp} does not divide the {heads} attention heads of {model.name}", "tp")
     pp, layers = facts.whole("pp", 1), model.decoder.layers
     if pp > layers:
-        yield contradiction("stops", f"pp {pp} is more than the {layers} layers of {model.name}", places(facts, "pp"))
+        yield stops(facts, f"pp {pp} is more than the {layers} layers of {model.name}", "pp")
     context, most = facts.whole("context"), model.decoder.context
     if most and context > most:
-        yield contradiction(
-            "stops", f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", places(facts, "context")
-        )
+        yield stops(facts, f"a context of {context:,} is longer than the {most:,} of {model.name}'s config", "context")
     if facts.value("expert_parallel") is True and not any(op.expert for op in model.ops):
-        yield contradiction("stops", f"experts are parallel, and {model.name} has none", places(facts, "expert_parallel"))
+        yield stops(facts, f"experts are parallel, and {model.name} has none", "expert_parallel")

@@ -2,12 +2,13 @@
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 import math
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshwise.audit.doctor.intervals import Cover
-from meshwise.audit.doctor.timeline import Lane, Timeline
+from meshwise.audit.doctor.timeline import Floats, Lane, Timeline
 
 COMPUTE = ("matmul", "attention", "elementwise", "loss", "optimizer")
 COMMUNICATION = ("dp", "tp", "cp", "ep", "p2p")
@@ -34,7 +35,7 @@ ELEMENTWISE, COMMS = "elementwise", "communication"
 WINDOWS = {
     "data": r"enumerate\(DataLoader\)|dataloader\.py.*__next__|^data$",
     "compile": r"entire_frame_compile|entire_backward_compile|compile_inner|inductor_compile|dynamo_timed",
-    "save": r"serialization\.py.*save|save_checkpoint|checkpoint.*save|^checkpoint$|torch\.save",
+    "save": r"(?:serialization|safetensors).*save|save_checkpoint|checkpoint.*save|^checkpoint$|torch\.save",
     "optimizer": r"^Optimizer\.step|^optimizer$|optimizer_step",
     "attention": r"scaled_dot_product|flash_attn|ScaledDotProduct|FlashAttn|flex_attention",
     "loss": r"cross_entropy|nll_loss|NllLoss|LogSoftmax|log_softmax|logsumexp|Logsumexp",
@@ -57,32 +58,66 @@ def windows(timeline: Timeline) -> dict[str, Cover]:
     for kind, pattern in WINDOWS.items():
         lanes = [timeline.named(timeline.marks, pattern), timeline.named(timeline.ops, pattern)]
         made[kind] = Cover.of(np.concatenate([lane.start for lane in lanes]), np.concatenate([lane.end for lane in lanes]))
+    if not len(made["optimizer"].start):
+        made["optimizer"] = Cover.of(*runs(timeline, UPDATES, CHANGES, MIN_CHANGES))
     return made
 
 
-def score_details(timeline: Timeline) -> NDArray[np.bool_]:
-    """Return, by number of a detail, whether it has the scores of attention (queries x keys) as an input or as its product. Scores are
-    what a softmax over a tensor of four dimensions reads, or of three where a product of batches makes it."""
-    softmax = timeline.named(timeline.ops, r"^aten::_?softmax$|_softmax_backward|scaled_masked_softmax|scaled_upper_triang")
-    sizes: set[tuple[int, int]] = set()
-    for number in np.unique(softmax.detail[softmax.detail >= 0]):
-        for dims in timeline.details[int(number)].dims[:1]:
-            if len(dims) >= 3 and dims[-2] >= MIN_SCORES and dims[-1] >= MIN_SCORES:
-                sizes.add((math.prod(dims), dims[-1]))
-    return np.array([_makes(sizes, detail.dims) for detail in timeline.details] or [False])
+UPDATES = r"^aten::(?:(?:add|sub|mul|div|addcmul|addcdiv|lerp|sqrt|neg|pow|square|sign|maximum)_?|copy_|to|_to_copy|empty\w*|result_type" \
+          r"|zeros_like|zero_|fill_|detach|alias|clone|item|_local_scalar_dense|lift_fresh)$|^detach$"  # fmt: skip
+CHANGES = r"^aten::(?:add|sub|addcdiv|lerp|copy)_$"
+MIN_CHANGES = 8
+"""Operators that an update of weights without torch's optimizers is made of, those that write a weight, and how many write at least."""
+
+
+def runs(timeline: Timeline, made_of: str, counted: str, least: int, without: Cover | None = None) -> tuple[Floats, Floats]:
+    """Return start and end of unbroken rows of operators of one thread whose names match, with so many at least that are counted and have
+    tensors. `without`: times of others."""
+    ops = timeline.ops
+    order = np.lexsort((ops.start, ops.lane))
+    kept, weights = timeline.matching(made_of)[ops.name[order]], timeline.matching(counted)[ops.name[order]]
+    kept &= ~without.holds(ops.start[order]) if without else True
+    sized = np.array([any(detail.dims[:1]) and bool(detail.dims[0]) for detail in timeline.details] or [False])
+    weights &= (ops.detail[order] >= 0) & sized[np.maximum(ops.detail[order], 0)]
+    breaks = np.flatnonzero(~kept | (np.diff(ops.lane[order], prepend=-1) != 0))
+    bounds = np.unique(np.concatenate([[0], breaks, breaks + 1, [len(order)]]).clip(0, len(order)))
+    total = np.concatenate([[0], np.cumsum(weights & kept)])
+    found = [(low, high) for low, high in pairwise(bounds) if total[high] - total[low] >= least]
+    first, last = (
+        np.array([ops.start[order[low]] for low, _ in found]),
+        np.array([ops.end[order[low:high]].max() for low, high in found]),
+    )
+    return first, last
 
 
 MIN_SCORES = 16  # queries and keys from which on a softmax is one of attention
 
 
-def _makes(sizes: set[tuple[int, int]], dims: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether one of the inputs is a matrix of scores, or the product of the last two is."""
-    if not sizes:
-        return False
-    if any(len(one) >= 3 and (math.prod(one), one[-1]) in sizes for one in dims):
-        return True
-    pairs = [one for one in dims if len(one) == 3]
-    return len(pairs) >= 2 and (pairs[0][0] * pairs[0][1] * pairs[1][2], pairs[1][2]) in sizes
+def score_details(timeline: Timeline) -> NDArray[np.bool_]:
+    """Return, by number of a detail, whether it has the scores of attention (queries x keys) as an input or as its product. Scores are
+    what a softmax over a tensor of four dimensions reads, or of three where a product of batches makes it, as it never makes logits."""
+    softmax = timeline.named(timeline.ops, r"^aten::_?softmax$|_softmax_backward|scaled_masked_softmax|scaled_upper_triang")
+    products = [_product(detail.dims) for detail in timeline.details]
+    sizes: set[tuple[int, int]] = set()
+    for number in np.unique(softmax.detail[softmax.detail >= 0]):
+        for dims in timeline.details[int(number)].dims[:1]:
+            size = (math.prod(dims), dims[-1] if dims else 0)
+            if (len(dims) > 3 or (len(dims) == 3 and size in products)) and min(dims[-2:]) >= MIN_SCORES:
+                sizes.add(size)
+    return np.array(
+        [
+            product in sizes or any(len(one) >= 3 and (math.prod(one), one[-1]) in sizes for one in detail.dims)
+            for detail, product in zip(timeline.details, products, strict=True)
+        ]
+        or [False]
+    )
+
+
+def _product(dims: tuple[tuple[int, ...], ...]) -> tuple[int, int]:
+    """Return the numbers and the columns of what the last two of three dimensions multiply to; none if there are no such."""
+    pairs = [one for one in dims if len(one) == 3][-2:]
+    fits = len(pairs) == 2 and pairs[0][0] == pairs[1][0] and pairs[0][2] == pairs[1][1]
+    return (pairs[0][0] * pairs[0][1] * pairs[1][2], pairs[1][2]) if fits else (0, 0)
 
 
 def parts_of(

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwise.audit.doctor.intervals import Cover
 from meshwise.audit.doctor.split import Split, message_bytes, split
 from meshwise.audit.doctor.timeline import Detail, Lane, Timeline
 from meshwise.cost.train.compute import Device, product
@@ -197,7 +198,7 @@ def products(e: Evidence) -> tuple[Product, ...]:
         if shape:
             seconds[shape] += float(lengths[row])
             count[shape] += 1
-            types[shape] = next((one for one in t.details[detail].types if one), "")
+            types[shape] = next((one for one in t.details[detail].types if one), "").lower()
     made = [_product(e, shape, types[shape], count[shape] / e.count, seconds[shape] / e.count) for shape in seconds]
     return tuple(sorted(made, key=lambda one: -one.seconds))
 
@@ -208,14 +209,16 @@ def _product(e: Evidence, shape: tuple[int, ...], dtype: str, count: float, seco
     return Product(m, n, k, batch, dtype, count, seconds, ideal)
 
 
-def messages(e: Evidence) -> tuple[Message, ...]:
-    """Return the collectives of a step by kind, group and size, the longest first."""
+def messages(e: Evidence, kept: Cover | None = None) -> tuple[Message, ...]:
+    """Return the collectives of a step by kind, group and size, the longest first. `kept`: the times of those that count."""
     sent, t = e.split.messages, e.timeline
     groups: dict[tuple[str, str, str, int, float], list[tuple[float, float]]] = defaultdict(list)
     lengths = sent.lane.seconds
     bounds = e.split.steps.bounds
+    kept = kept or Cover.of(bounds[:1], bounds[-1:])
+    counts = kept.holds(sent.lane.start) & (sent.lane.start >= bounds[0]) & (sent.lane.start < bounds[-1])
     for i, (name, number) in enumerate(zip(sent.lane.name.tolist(), sent.detail.tolist(), strict=True)):
-        if not bounds[0] <= sent.lane.start[i] < bounds[-1]:
+        if not counts[i]:
             continue
         detail = t.details[number] if number >= 0 else Detail()
         kind = detail.collective or t.names[name].removeprefix("gloo:")

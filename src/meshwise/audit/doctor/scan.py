@@ -20,7 +20,7 @@ MAX_EVENTS = 30_000_000
 BETWEEN = re.compile(r"[\s,]*")
 GZIP, SQLITE = b"\x1f\x8b", b"SQLite format 3\x00"
 HEAD_BYTES = 1 << 16  # bytes at the beginning of a file that tell what it is
-_scan_once = cast(Any, json.JSONDecoder()).scan_once
+_scan_once = cast(Any, json.JSONDecoder(strict=False)).scan_once  # names may hold line ends
 
 
 class Trace:

@@ -75,8 +75,8 @@ class Split:
 def split(timeline: Timeline) -> Split:
     """Return the parts of a timeline's steps."""
     launches = steps.launched(timeline) if timeline.on_gpu else timeline.ops.start
-    found = steps.find(timeline, launches)
     cover = kinds.windows(timeline)
+    found = steps.find(timeline, launches, cover["optimizer"])
     pieces, messages, copies = (_on_gpu if timeline.on_gpu else _on_cpu)(timeline, launches, cover)
     first, last = float(found.bounds[0]), float(found.bounds[-1])
     computed = Cover.of(pieces.start, pieces.end)
@@ -140,7 +140,7 @@ def _on_gpu(timeline: Timeline, launches: Floats, cover: dict[str, Cover]) -> tu
     gpu = timeline.gpu
     details = _owner_details(timeline, gpu)
     parts = kinds.parts_of(timeline, gpu, launches, cover, details)
-    copied = timeline.matching(r"^Memcpy.*(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)")[gpu.name]
+    copied = timeline.matching(r"^(?:Memcpy|Copy).*(?:HtoD|DtoH|PtoP|HostToDevice|DeviceToHost)")[gpu.name]
     sent = (parts == kinds.COMMS) & ~copied
     rows = ~sent & ~copied
     computing = gpu.take(rows)
@@ -212,7 +212,7 @@ def message_bytes(detail: Detail) -> float:
     """Return the bytes of a message by what the trace says about it; 0 if it says nothing."""
     if detail.elements:
         return detail.elements * UNITS.get(detail.dtype.lower(), 2)
-    if detail.dims and detail.dims[0]:
+    if detail.dims and (detail.dims[0] or detail.types):  # a number of its own has no dimensions
         return float(np.prod([float(d) for d in detail.dims[0]])) * UNITS.get(detail.types[0].lower() if detail.types else "", 4)
     return detail.bytes
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwise.audit.doctor.intervals import Cover
 from meshwise.audit.doctor.timeline import Floats, Lane, Timeline
 
 OPTIMIZER = r"^Optimizer\.step|^optimizer$|optimizer_step"
@@ -43,11 +44,12 @@ def launched(timeline: Timeline) -> Floats:
     return np.where(known, np.minimum(calls.start[order][at], gpu.start), gpu.start)
 
 
-def find(timeline: Timeline, launches: Floats) -> Steps:
-    """Return the steps: by the profiler's marks, by the optimizer's, by graphs that are replayed, or the whole trace as one."""
+def find(timeline: Timeline, launches: Floats, updates: Cover) -> Steps:
+    """Return the steps: by the profiler's marks, by the optimizer's, by graphs that are replayed, by updates of weights, or the
+    whole trace as one."""
     work = timeline.gpu if timeline.on_gpu else timeline.ops
     first, last = float(work.start[0]), float(work.end.max())
-    for ends, found_by in _marks(timeline):
+    for ends, found_by in [*_marks(timeline), *([(updates.end, "updates of weights")] if len(updates.end) > 1 else [])]:
         bounds = _bounds(timeline, work, launches, ends, first, last)
         if bounds is not None:
             return Steps(bounds, found_by)

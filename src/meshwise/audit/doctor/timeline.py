@@ -20,7 +20,13 @@ ON_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "M
 CALLS = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "Runtime", "privateuse1_runtime", "xpu_runtime"})
 OPERATORS = frozenset({"cpu_op", "Operator"})
 MARKS = frozenset({"user_annotation"})
-PYTHON = re.compile(r"serialization\.py|checkpoint|dataloader\.py|data/_utils", re.IGNORECASE)
+ANNOTATIONS = (
+    "ProfilerStep#",
+    "Optimizer.step#",
+    "Optimizer.zero_grad#",
+    "enumerate(DataLoader)",
+)  # that torch before 1.10 wrote among the operators
+PYTHON = re.compile(r"serialization\.py|checkpoint|safetensors|dataloader\.py|data/_utils", re.IGNORECASE)
 """Python functions that are kept of a trace with stacks."""
 MAX_NAME = 400
 NO_DETAIL = -1
@@ -161,6 +167,8 @@ class Builder:
 
     def detail_of(self, args: dict[str, Any]) -> int:
         """Return the number of what the arguments of an event say; equal ones are read once."""
+        if "Input dims" in args:  # as torch before 1.11 wrote it
+            args |= {"Input Dims": args["Input dims"]}
         if "Input Dims" in args or "Collective name" in args or "bytes" in args or "In msg nelems" in args:
             key = f"{args.get('Input Dims')}{args.get('Input type')}{args.get('Collective name')}{args.get('In msg nelems')}" \
                   f"{args.get('bytes')}{args.get('Process Group Name')}{args.get('Group size')}"  # fmt: skip
@@ -183,7 +191,8 @@ def read(path: Path) -> Timeline:
     for event in trace:
         add_event(builder, event)
     if not len(builder.gpu) and not len(builder.ops):
-        raise UserError(f"{path.name}: no kernels and no operators: not a trace of torch's profiler, or an empty one")
+        why = "damaged or cut off before the first" if trace.cut_off else "not a trace of torch's profiler, or an empty one"
+        raise UserError(f"{path.name}: no kernels and no operators: {why}")
     notes = (f"{path.name} is cut off: what is before the end was read",) if trace.cut_off else ()
     return builder.build(path.name, trace.facts, notes)
 
@@ -194,13 +203,15 @@ def add_event(builder: Builder, event: dict[str, Any]) -> None:
         return
     kind, start, length = str(event.get("cat")), event.get("ts"), event.get("dur")
     columns = builder.by_kind.get(kind)
-    if kind == "python_function" and PYTHON.search(str(event.get("name"))):
+    if (kind == "python_function" and PYTHON.search(str(event.get("name")))) or (
+        kind in OPERATORS and str(event.get("name")).startswith(ANNOTATIONS)
+    ):
         columns = builder.marks
     if columns is None or not _is_time(start) or not _is_time(length):
         return
     args = event.get("args")
     args = cast(dict[str, Any], args) if type(args) is dict else {}
-    link, owner = args.get("correlation", 0), args.get("External id", 0)
+    link, owner = args.get("correlation", 0), args.get("External id", args.get("external id", 0))
     columns.add(
         builder.name(str(event.get("name", ""))), float(cast(float, start)), max(0.0, float(cast(float, length))),
         builder.lane(f"{event.get('pid')}/{event.get('tid')}" if columns is not builder.gpu else str(args.get("stream", event.get("tid")))),

@@ -267,12 +267,6 @@ def stated_efficiency(runs: Sequence[Figures]) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    stated_efficiency,
-    swapped,
-    quoted_twice,
-    memory_and_micro_batch,
-    smaller_batch,
-    formula_change,
-    unlike_batches,
+    stated_efficiency, swapped, quoted_twice, memory_and_micro_batch, smaller_batch, formula_change, unlike_batches,
     unlike_lengths,
-)
+)  # fmt: skip

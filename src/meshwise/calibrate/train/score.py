@@ -117,16 +117,11 @@ def _pick(cases: Sequence[Case], predicted: Prediction, rows: list[int]) -> dict
     picked = cases[min(fits or rows, key=lambda i: predicted.seconds[i])]
     best = min((cases[i] for i in rows), key=lambda case: case.seconds)
     return {
-        "model": best.model.name,
-        "devices": best.cluster.devices,
-        "batch": int(best.work.batch),
-        "rows": len(rows),
-        "best": best.row_id,
-        "picked": picked.row_id,
-        "loss": picked.seconds / best.seconds - 1,
+        "model": best.model.name, "devices": best.cluster.devices, "batch": int(best.work.batch), "rows": len(rows),
+        "best": best.row_id, "picked": picked.row_id, "loss": picked.seconds / best.seconds - 1,
         "rule_loss": _rule_of_thumb([cases[i] for i in fits or rows]) / best.seconds - 1,
         "random_loss": float(np.mean([cases[i].seconds for i in rows])) / best.seconds - 1,
-    }
+    }  # fmt: skip
 
 
 def _rule_of_thumb(cases: Sequence[Case]) -> float:

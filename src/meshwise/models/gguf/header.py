@@ -18,19 +18,15 @@ from meshwise.models.guess import nearest
 from meshwise.models.model import Model, Tensor, build, families
 
 KEYS = {
-    "embedding_length": ("hidden_size", "n_embd", "d_model"),
-    "block_count": ("num_hidden_layers", "n_layer", "n_layers"),
+    "embedding_length": ("hidden_size", "n_embd", "d_model"), "block_count": ("num_hidden_layers", "n_layer", "n_layers"),
     "attention.head_count": ("num_attention_heads", "n_head", "n_heads"),
-    "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
-    "attention.key_length": ("head_dim",),
-    "attention.sliding_window": ("sliding_window",),
-    "feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"), "attention.key_length": ("head_dim",),
+    "attention.sliding_window": ("sliding_window",), "feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
     "context_length": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
-    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "expert_used_count": ("num_experts_per_tok",),
+    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"), "expert_used_count": ("num_experts_per_tok",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size", "shared_intermediate_size"),
-}
+}  # fmt: skip
 """Metadata that several architectures share, and HF's names for it. A family adds its own in `Architecture.config`."""
 
 MAX_HEADER_BYTES = 1 << 27  # bytes of a header, at most: a vocabulary of 256,000 tokens and its merges take 15 MB

@@ -219,19 +219,23 @@ def _offered(option: Option) -> list[float]:
 
 
 def _offloaded(q: ServeQuestion) -> Iterator[Option]:
-    """Yield layouts that keep layers in host memory: as many layers on devices as fit; for a mixture of experts, all layers on
-    devices with as few experts in host memory as possible."""
+    """Yield layouts that keep layers in host memory: as many layers on devices as leave some memory free, or as fit; for a mixture of
+    experts, all layers on devices with as few experts in host memory as that takes."""
     candidates = _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms))
     layered = [layout for layout in candidates if layout.split == "layer" and layout.hosts == 1]
     if not layered:
         return
     layout = max(layered, key=lambda layout: sum(layout.shares))
     layers = len(q.model.layers)
-    most = _largest(lambda n: with_memory(q, replace(layout, gpu_layers=n)).fits, layers)
-    yield with_memory(q, replace(layout, gpu_layers=most))
+    yield _fullest(q, lambda n: with_memory(q, replace(layout, gpu_layers=n)), layers)
     if q.engine.experts_on_host and any(weight.slot.expert for weight in q.weights.tensors):
-        kept = _largest(lambda n: _without_experts(q, layout, layers - n).fits, layers)
-        yield _without_experts(q, layout, layers - kept)
+        yield _fullest(q, lambda n: _without_experts(q, layout, layers - n), layers)
+
+
+def _fullest(q: ServeQuestion, holding: Callable[[int], Option], layers: int) -> Option:
+    """Return the option with the most layers that leaves memory free; where none does, with the most that fit."""
+    roomy = _largest(lambda n: holding(n).fits and _roomy(q, holding(n)), layers)
+    return holding(roomy or _largest(lambda n: holding(n).fits, layers))
 
 
 def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Option:

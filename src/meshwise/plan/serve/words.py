@@ -32,4 +32,4 @@ def target_words(ask: ServeAsk) -> str:
 
 def tokens(rate: float) -> str:
     """Format tokens/s with three digits and no exponent."""
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+    return f"{rate:,.0f}" if rate >= 999.5 else f"{rate:.3g}"

@@ -16,7 +16,7 @@ from meshwise.plan.train import batches, recipes
 from meshwise.plan.train.choice import Choice, Difference, choice, differences
 from meshwise.plan.train.rules import broken
 from meshwise.plan.train.search import Found, search
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 MAX_PARTS_NAMED = 4  # parts of the step that a comparison names
 NEGLIGIBLE_PERCENT = 0.05  # percent of throughput below which a change counts as no gain
@@ -139,11 +139,11 @@ def comparison(best: Choice, other: Choice | None, rows: tuple[Difference, ...])
     if other is None:
         return []
     percent = 100 * (other.step / best.step - 1)
-    lines = [f"{best.name} takes {best.step:.4g} s, {other.name} {other.step:.4g} s ({percent:+.1f}%)."]
+    lines = [f"{best.name} takes {figure(best.step, 4)} s, {other.name} {figure(other.step, 4)} s ({percent:+.1f}%)."]
     for row in rows[:MAX_PARTS_NAMED]:
         verb = "saves" if row.gained > 0 else "costs"
         words = TRAIN_WORDS[row.part]
-        lines.append(f"  It {verb} {abs(row.gained):.3g} s in {words} ({row.mine:.3g} s against {row.other:.3g} s).")
+        lines.append(f"  It {verb} {figure(abs(row.gained))} s in {words} ({figure(row.mine)} s against {figure(row.other)} s).")
     return lines
 
 
@@ -151,7 +151,7 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
     """List the limits of the best layout: memory, its largest parts, and the gain from twice the batch, network or memory."""
     first, second = sorted(TRAIN_PARTS, key=lambda part: -best.time.get(part, 0.0))[:2]
     shares = [
-        f"{TRAIN_WORDS[part]} {100 * best.time[part] / best.step:.0f}% ({best.time[part]:.3g} s)" for part in (first, second)
+        f"{TRAIN_WORDS[part]} {100 * best.time[part] / best.step:.0f}% ({figure(best.time[part])} s)" for part in (first, second)
     ]
     parts = f"The largest parts of the step are {shares[0]} and {shares[1]}."
     batch = [f"With {line}." for line in batches.gains(q, bounds, best.tokens_per_second)]
@@ -173,7 +173,7 @@ def binding(q: Question, best: Choice, bounds: Bounds) -> str:
         return "Memory is not a limit: no layout that needs up to half as much again would be faster."
     over = fastest.peak - q.chip.memory * (1 - q.work.reserve)
     return (
-        f"Memory is the limit: {fastest.name} would take {fastest.step:.3g} s, "
+        f"Memory is the limit: {fastest.name} would take {figure(fastest.step)} s, "
         f"{100 * (1 - fastest.step / best.step):.0f}% less, "
         f"but needs {units.show(over, 'bytes', binary=True)} more per device than is free."
     )

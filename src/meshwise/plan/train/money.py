@@ -61,7 +61,9 @@ def sentences(ask: TrainAsk, q: Question, best: Choice) -> tuple[str, ...]:
     spent = dollars(best)
     cost = f" and ${_shown(spent.low)} to ${_shown(spent.high)}" if spent else ""
     sure = (
-        f"90% of such runs take {_shown(total.low)} to {_shown(total.high)} days{cost}; " if total.value >= MIN_USUAL_DAYS else ""
+        f"90% of such runs take {units.figure(total.low)} to {units.figure(total.high)} days{cost}; "
+        if total.value >= MIN_USUAL_DAYS
+        else ""
     )
     return (f"{sure}{daily} tokens a day.", *_usual(best, total), *_owned(ask, q, best))
 
@@ -78,8 +80,8 @@ def _usual(best: Choice, total: Span) -> tuple[str, ...]:
     longer = max(total.value, best.days * median)
     cost = f" and ${_shown(best.dollars * longer / best.days)}" if best.dollars else ""
     return (
-        f"A usual team: about {_shown(longer)} days{cost}, {median:.1f} times the steps alone ({least:.1f} to {most:.1f} in {len(runs)} "
-        "published trainings, recalled).",
+        f"A usual team: about {units.figure(longer)} days{cost}, {median:.1f} times the steps alone "
+        f"({least:.1f} to {most:.1f} in {len(runs)} published trainings, recalled).",
     )
 
 

@@ -15,6 +15,7 @@ from meshwise.cost.layout import Floats, Ints, Layouts
 from meshwise.cost.parts import TRAIN_KINDS, TRAIN_PARTS
 from meshwise.cost.train.question import Question
 from meshwise.cost.train.step import Cost, evaluate, host_fits, peak_and_needs
+from meshwise.cost.work import MAX_BATCH_TOKENS
 from meshwise.errors import UserError
 from meshwise.plan.train.floors import ROUNDING_FACTOR, time_floors
 from meshwise.plan.train.rank import Rank
@@ -54,6 +55,8 @@ def search(
     """Return the `top` fastest layouts on the whole cluster, or on any of the node counts in `nodes`. Offload, which costs time, is tried
     where nothing fits without it, and where `bounds` allow it by name. Layouts whose lower bound exceeds `faster_than` seconds are
     neither evaluated nor counted."""
+    if q.work.batch_tokens > MAX_BATCH_TOKENS:
+        raise UserError(f"a batch of {q.work.batch_tokens:.3g} tokens is too large: expected at most {MAX_BATCH_TOKENS:.0e}")
     limits = dict(bounds or {})
     found = _search(q, limits, top, nodes, offloads="offload" in limits, faster_than=faster_than)
     if len(found.layouts) or not q.work.framework.offload or "offload" in limits:

@@ -90,6 +90,7 @@ def variables(found: list[Directive]) -> dict[str, Value]:
     gpus = _number(said_by.get("gpus-per-node"), r"(?:.*:)?(\d+)$")
     put(gpus, "SLURM_GPUS_PER_NODE")
     put(gpus or _number(said_by.get("gres"), r"gpu:(?:[^:]*:)?(\d+)"), "SLURM_GPUS_ON_NODE")
+    put(_number(said_by.get("gpus"), r"(?:.*:)?(\d+)$"), "SLURM_GPUS")
     put(said_by.get("job-name"), "SLURM_JOB_NAME")
     put(said_by.get("partition"), "SLURM_JOB_PARTITION")
     return names

@@ -35,6 +35,11 @@ def script(words: Sequence[Value], stdin: Value | None, beside: Callable[[Value]
             found = _shell(words, number, stdin, beside)
             if found is not None:
                 return found
+    handed = next((i for i, word in enumerate(words) if word.text.partition("=")[0] == "--command"), None)
+    if handed is not None:  # a submitter, such as xpk or gcloud, that starts a script elsewhere
+        text = words[handed].text
+        body = words[handed].cut(len("--command="), len(text)) if "=" in text else joined(words[handed + 1 : handed + 2], " ")
+        return Inner((), Source(body.pieces), ()) if " " in body.text else None
     name = words[0].text.rpartition("/")[2]
     if name == "sbatch":
         return _submitted(words, stdin, beside)

@@ -44,11 +44,16 @@ def _echo(words: Sequence[Value]) -> Value:
 
 def _unescaped(value: Value) -> Value:
     """Return a value with \\n and its like replaced; texts without a backslash keep their places."""
-    pieces = [
-        piece if piece.unknown or "\\" not in piece.text else Piece(_escapes(piece.text), piece.place, exact=False)
-        for piece in value.pieces
-    ]
-    return Value(tuple(pieces))
+    pieces: list[Piece] = []
+    for piece in value.pieces:
+        if pieces and pieces[-1].text.endswith("\\") and not piece.unknown and not pieces[-1].unknown:
+            piece = Piece(
+                pieces.pop().text + piece.text, piece.place, exact=False
+            )  # between double quotes a backslash is a piece
+        pieces.append(piece)
+    kept = (one.unknown or "\\" not in one.text for one in pieces)
+    changed = (one if keep else Piece(_escapes(one.text), one.place, exact=False) for one, keep in zip(pieces, kept, strict=True))
+    return Value(tuple(changed))
 
 
 def _escapes(text: str) -> str:
@@ -206,11 +211,8 @@ def _awk(texts: list[str], stdin: str) -> str | None:
 
 
 PURE_COMMANDS: dict[str, Callable[[list[str]], str | None]] = {
-    "basename": _basename,
-    "dirname": _dirname,
-    "seq": _seq,
-    "expr": _expr,
-}
+    "basename": _basename, "dirname": _dirname, "seq": _seq, "expr": _expr,
+}  # fmt: skip
 FILTERS: dict[str, Callable[[list[str], str], str | None]] = {
     "bc": _bc, "tr": _tr, "wc": _wc, "cut": _cut, "head": _head, "xargs": _xargs, "awk": _awk,
 }  # fmt: skip

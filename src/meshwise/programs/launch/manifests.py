@@ -5,6 +5,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from meshwise.programs import forms
@@ -72,6 +73,12 @@ def config_map(job: Job) -> list[dict[str, Any]]:
 
 # Reading.
 
+REPLICAS = dict.fromkeys(("Deployment", "LeaderWorkerSet"), ("spec", "replicas"))
+REPLICAS |= {"InferenceService": ("spec", "predictor", "minReplicas")}
+"""Where a kind counts copies of a server; of one that adds copies under load, those that there always are."""
+FILLED = re.compile(r"\$\(([A-Z][A-Z0-9_]*)\)")
+"""A variable of a container in its command, which Kubernetes fills in before a shell sees it."""
+
 
 def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]]) -> Launch | None:
     """Return what the containers of a manifest start; `kinds`: of documents, empty for any; `nodes`: paths whose product is taken."""
@@ -80,12 +87,13 @@ def read(source: Source, kinds: Iterable[str], nodes: Sequence[tuple[str, ...]])
         kind, version = value(at(document, ("kind",))), value(at(document, ("apiVersion",)))
         if not kind or not version or (wanted and kind not in wanted):
             continue
-        facts = [fact for path in nodes for fact in _count(source, document, path, "nodes")]
+        facts = [fact for path in nodes for fact in count(source, document, path, "nodes")]
+        facts += count(source, document, REPLICAS.get(kind, ()), "replicas")
         scripts: list[Source] = []
         for held in containers(document):
-            facts += _devices(source, held)
-            facts += _environment(source, held)
-            scripts += _script(source, held)
+            facts += devices(source, held)
+            facts += environment(source, held)
+            scripts += script_of(source, held)
         return Launch(tuple(_multiplied(facts)), tuple(scripts), variables_of(facts), config_maps(source))
     return None
 
@@ -102,8 +110,7 @@ def config_maps(source: Source) -> tuple[Source, ...]:
     maps = [one for one in composed(source) if value(at(one, ("kind",))) == "ConfigMap"]
     found: list[Source] = []
     for document in maps:
-        data = at(document, ("data",))
-        for key, item in data.value if data is not None and data.id == "mapping" else ():
+        for key, item in pairs(at(document, ("data",))):
             if item.id == "scalar":
                 body = block(source, item)
                 found.append(Source(body.file, body.text, str(key.value), body.line, body.starts))
@@ -114,24 +121,22 @@ def read_services(source: Source) -> Launch | None:
     """Return what the workers of a DynamoGraphDeployment (v1alpha1 or v1beta1) start, how often, and over how many pods each."""
     document = next((one for one in composed(source) if value(at(one, ("kind",))) == "DynamoGraphDeployment"), None)
     services, components = at(document, ("spec", "services")), at(document, ("spec", "components"))
-    if services is not None and services.id == "mapping":
-        named = [(str(key.value), service) for key, service in services.value]
-    elif components is not None and components.id == "sequence":
-        named = [(value(at(one, ("name",))), one) for one in components.value]
-    else:
+    named = [(str(key.value), service) for key, service in pairs(services)]
+    named = named or [(value(at(one, ("name",))), one) for one in items(components)]
+    if not named:
         return None
     pools: list[Launch] = []
     for name, service in named:
         held_here = list(containers(service))
-        started = [one for held in held_here for one in _script(source, held)]
+        started = [one for held in held_here for one in script_of(source, held)]
         if not started:
             continue  # a frontend, whose image starts it
         facts = [
-            *_count(source, service, ("replicas",), "replicas"),
-            *_count(source, service, ("multinode", "nodeCount"), "nodes"),
+            *count(source, service, ("replicas",), "replicas"),
+            *count(source, service, ("multinode", "nodeCount"), "nodes"),
         ]
-        facts += [one for held in (service, *held_here) for one in _devices(source, held)][:1]
-        facts += [one for held in (service, *held_here) for one in _environment(source, held)]
+        facts += [one for held in (service, *held_here) for one in devices(source, held)][:1]
+        facts += [one for held in (service, *held_here) for one in environment(source, held)]
         pools.append(Launch(tuple(facts), tuple(started), variables_of(facts), config_maps(source), name=name))
     return Launch((), pools=tuple(pools))
 
@@ -158,7 +163,7 @@ def at(node: Any, path: Sequence[str]) -> Any:
         if node is None:
             return None
         if node.id == "mapping":
-            node = next((item for key, item in reversed(node.value) if key.value == name), None)
+            node = next((item for key, item in reversed(tree.merged(node)) if key.value == name), None)
         elif node.id == "sequence" and name.isdigit() and int(name) < len(node.value):
             node = node.value[int(name)]
         else:
@@ -169,6 +174,11 @@ def at(node: Any, path: Sequence[str]) -> Any:
 def value(node: Any) -> str:
     """Return the text of a scalar; '' for another node."""
     return str(node.value) if node is not None and node.id == "scalar" else ""
+
+
+def counted(node: Any) -> int | None:
+    """Return the whole number of a scalar; None for another node, and for more digits than a count has."""
+    return int(node.value) if value(node).isdecimal() and len(node.value) < 9 else None
 
 
 SERVED_BY_VLLM = ("huggingface", "vLLM")  # formats of KServe's `predictor.model` whose runtime hands its arguments to vLLM
@@ -204,50 +214,65 @@ def span(source: Source, node: Any) -> Span:
     return source.span(node.start_mark.index + quoted, node.end_mark.index - quoted)
 
 
-def _count(source: Source, document: Any, path: Sequence[str], fact: str) -> list[Stated]:
+def count(source: Source, document: Any, path: Sequence[str], fact: str) -> list[Stated]:
+    """Return a fact that a whole number under keys says; nothing where there is none."""
     node = at(document, path)
-    text = value(node)
-    return [Stated(fact, int(text), "said", span(source, node), ".".join(path))] if text.isdecimal() and len(text) < 9 else []
+    return [Stated(fact, number, "said", span(source, node), ".".join(path))] if (number := counted(node)) is not None else []
 
 
-def _devices(source: Source, held: Any) -> list[Stated]:
+def devices(source: Source, held: Any) -> list[Stated]:
     """Return the accelerators of a container."""
     for place in itertools.product(("resources", "resourcesPerNode"), ("limits", "requests")):
-        limits = at(held, place)
-        for key, item in limits.value if limits is not None and limits.id == "mapping" else ():
-            if key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu":
-                count = value(item)
-                if count.isdecimal() and len(count) < 9:
-                    return [Stated("devices_per_node", int(count), "said", span(source, item), str(key.value))]
+        for key, item in pairs(at(held, place)):
+            known = key.value in script.RESOURCES.values() or str(key.value).endswith("/gpu") or key.value == "gpu"
+            if known and (number := counted(item)) is not None:
+                return [Stated("devices_per_node", number, "said", span(source, item), str(key.value))]
     return []
 
 
-def _environment(source: Source, held: Any) -> Iterator[Stated]:
-    listed = at(held, ("env",)) or at(held, ("envs",))
-    for item in listed.value if listed is not None and listed.id == "sequence" else ():
+def environment(source: Source, held: Any) -> Iterator[Stated]:
+    """Yield the variables of a container, with those of the ConfigMaps that it takes whole."""
+    for item in items(at(held, ("env",)) or at(held, ("envs",))):
         name, text = value(at(item, ("name",))), at(item, ("value",))
         if name and text is not None and text.id == "scalar":
             yield Stated(f"env:{name}", value(text), "said", span(source, text), name)
+    names = {value(at(item, ("configMapRef", "name"))) for item in items(at(held, ("envFrom",)))}
+    for document in composed(source) if names else ():
+        if value(at(document, ("kind",))) == "ConfigMap" and value(at(document, ("metadata", "name"))) in names:
+            for key, item in pairs(at(document, ("data",))):
+                yield Stated(f"env:{key.value}", value(item), "said", span(source, item), str(key.value))
 
 
-def _script(source: Source, held: Any) -> list[Source]:
+def script_of(source: Source, held: Any) -> list[Source]:
     """Return what a container starts: the script of `bash -c`, or its words."""
-    words = [item for name in ("command", "args") for item in _items(at(held, (name,)))]
+    words = [item for name in ("command", "args") for item in words_of(at(held, (name,)))]
     entry = entry_of(value(at(held, ("image",)))) if at(held, ("command",)) is None else ()
-    entry = ("vllm", "serve") if at(held, ("modelFormat",)) is not None else entry
+    if at(held, ("modelFormat",)) is not None:
+        place = value(at(held, ("storageUri",))).removeprefix("hf://")
+        entry = ("vllm", "serve", *([place] if place else []))
     texts = [value(word) for word in words]
     for number in range(len(words) - 1):
         if texts[number].rpartition("/")[2] in ("bash", "sh") and number + 1 < len(words):
             option = next((i for i in range(number + 1, len(words)) if texts[i].startswith("-") and "c" in texts[i]), None)
             if option is not None and option + 1 < len(words):
-                return [block(source, words[option + 1])]
+                body = block(source, words[option + 1])
+                return [replace(body, text=FILLED.sub(r"${\1}", body.text))]  # of the same length, so that places stay
     return [of_words(source, words, entry)] if words else []
 
 
-def _items(node: Any) -> list[Any]:
-    if node is None:
-        return []
-    return [node] if node.id == "scalar" else [item for item in node.value if node.id == "sequence" and item.id == "scalar"]
+def pairs(node: Any) -> list[tuple[Any, Any]]:
+    """Return the pairs of a mapping, with those that it merges; nothing for another node."""
+    return tree.merged(node) if node is not None and node.id == "mapping" else []
+
+
+def items(node: Any) -> list[Any]:
+    """Return the items of a list; nothing for another node."""
+    return list(node.value) if node is not None and node.id == "sequence" else []
+
+
+def words_of(node: Any) -> list[Any]:
+    """Return the scalars of a command: the items of a list, or one text."""
+    return [node] if node is not None and node.id == "scalar" else [item for item in items(node) if item.id == "scalar"]
 
 
 def block(source: Source, node: Any) -> Source:
@@ -278,7 +303,7 @@ def of_words(source: Source, words: Sequence[Any], entry: Sequence[str] = ()) ->
     for number, node in enumerate(words):
         word = str(node.value)
         last = number == len(words) - 1
-        shown = re.sub(r"\$\((\w+)\)", r"${\1}", word)
+        shown = FILLED.sub(r"${\1}", word)
         quoted = f'"{shown}"' if shown != word and not set(word) & set('"`\\') else shlex.quote(word)
         lines.append(quoted + ("" if last else " \\"))
         place = span(source, node)

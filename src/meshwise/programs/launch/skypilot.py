@@ -7,16 +7,11 @@ from meshwise.programs import forms
 from meshwise.programs.launch import manifests, script
 from meshwise.programs.program import Job, Launch, Launcher
 from meshwise.programs.source import Source
+from meshwise.programs.table import names
 from meshwise.runs.run import Stated
 
 FILE = "task.yaml"
-NAMES = {
-    "a100-80gb-sxm": "A100-80GB", "a100-80gb-pcie": "A100-80GB", "a100-40gb-sxm": "A100", "a100-40gb-pcie": "A100", "h100-sxm": "H100",
-    "h100-pcie": "H100", "h100-nvl": "H100-NVL", "h200": "H200", "b200": "B200", "b300": "B300", "gb200": "GB200", "gh200": "GH200",
-    "l4": "L4", "l40": "L40",
-    "l40s": "L40S", "t4": "T4", "a10g": "A10G", "a10": "A10", "v100-16gb-sxm": "V100", "v100-32gb-sxm2": "V100-32GB", "mi300x": "MI300X",
-    "rtx4090": "RTX4090", "rtx3090": "RTX3090", "rtx5090": "RTX5090", "rtxa6000": "RTXA6000", "rtx6000ada": "RTX6000-Ada",
-}  # fmt: skip
+NAMES = names("skypilot")
 """SkyPilot's names of accelerators, by chip (`sky gpus list --all`)."""
 
 
@@ -43,14 +38,12 @@ def read(source: Source) -> Launch | None:
     if not manifests.value(run) or not known or manifests.at(task, ("apiVersion",)) is not None:
         return None
     facts: list[Stated] = []
-    nodes = manifests.at(task, ("num_nodes",))
-    if manifests.value(nodes).isdecimal():
-        facts.append(Stated("nodes", int(nodes.value), "said", manifests.span(source, nodes), "num_nodes"))
-    else:
-        facts.append(Stated("nodes", 1, "default", None, "num_nodes", "default of SkyPilot"))
+    facts += manifests.count(source, task, ("num_nodes",), "nodes")
+    facts += [] if facts else [Stated("nodes", 1, "default", None, "num_nodes", "default of SkyPilot")]
+    for path in (("service", "replicas"), ("service", "replica_policy", "min_replicas")):
+        facts += manifests.count(source, task, path, "replicas")
     facts += _accelerators(source, manifests.at(task, ("resources", "accelerators")))
-    variables = manifests.at(task, ("envs",))
-    for key, item in variables.value if variables is not None and variables.id == "mapping" else ():
+    for key, item in manifests.pairs(manifests.at(task, ("envs",))):
         if manifests.value(item):
             facts.append(Stated(f"env:{key.value}", manifests.value(item), "said", manifests.span(source, item), str(key.value)))
     return Launch(tuple(facts), (manifests.block(source, run),), _variables(task, facts))
@@ -89,8 +82,8 @@ def _accelerators(source: Source, node: Any) -> list[Stated]:
         return [chip, Stated("devices_per_node", each, how, None, "accelerators", "" if each else f"by the accelerator: {names}")]
     pairs = node.value if kind == "mapping" else ()
     for key, item in pairs:
-        if manifests.value(item).isdecimal():
-            counted = Stated("devices_per_node", int(item.value), "said", manifests.span(source, item), "accelerators")
+        if (count := manifests.counted(item)) is not None:
+            counted = Stated("devices_per_node", count, "said", manifests.span(source, item), "accelerators")
             return [Stated("chip", str(key.value), "said", manifests.span(source, key), "accelerators"), counted]
     return []
 

@@ -12,11 +12,9 @@ from meshwise.runs.run import Span, Stated, Value
 FILE = "train.sbatch"
 WARNING_SECONDS = 120  # seconds before the time limit at which Slurm warns the script, which then asks to be requeued
 RENDEZVOUS = (
-    "--rdzv-id=$SLURM_JOB_ID",
-    "--rdzv-backend=c10d",
-    "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+    "--rdzv-id=$SLURM_JOB_ID", "--rdzv-backend=c10d", "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
     "--local-addr=$SLURMD_NODENAME",
-)
+)  # fmt: skip
 """torchrun's options inside Slurm: nodes join by themselves, so that none needs a number."""
 
 

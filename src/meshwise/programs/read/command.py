@@ -1,54 +1,23 @@
 """Take launchers off a command line: srun, torchrun, tune run, deepspeed, accelerate launch, mpirun, env, containers."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from meshwise.catalogue import files
 from meshwise.programs.read.images import entry_of
 from meshwise.programs.source import Command, Source, Word
 from meshwise.runs.run import Span, Stated, Value
 
-WRAPPERS = frozenset([
-    "srun", "sbatch", "salloc", "env", "nohup", "time", "exec", "sudo", "stdbuf", "timeout", "numactl", "nice", "ionice",
-    "taskset", "setsid", "xvfb-run", "nsys", "ncu", "uv", "uvx", "conda", "mamba", "poetry", "pipenv", "singularity",
-    "apptainer", "docker", "podman", "enroot", "ssh", "pdsh", "clush", "kubectl", "ray", "mpirun", "mpiexec", "orterun",
-    "mlx.launch", "jsrun", "aprun", "flux", "command", "torch-run", "unbuffer", "script", "catchsegv", "strace", "gdb", "pixi",
-])  # fmt: skip
-"""Commands that start another one, which is found behind their options."""
-PROGRAMS = frozenset([
-    "torchrun", "deepspeed", "accelerate", "vllm", "axolotl", "llamafactory-cli", "llama-server", "llama-cli", "ollama",
-    "mlx_lm.server", "litgpt", "trl", "trtllm-serve", "trtllm-bench", "meshwise", "tune", "swift", "xtuner", "sglang", "dynamo", "lmdeploy",
-    "text-generation-launcher", "maxtext", "torchtitan", "composer", "colossalai", "mlx_lm.lora", "automodel",
-])  # fmt: skip
+_TABLE: Mapping[str, Any] = files.table_of(files.BUILT_IN / "programs" / "starters.toml")
+WRAPPERS, PROGRAMS, ALSO_WORDS = (frozenset(str(_TABLE[name]).split()) for name in ("wrappers", "programs", "also_words"))
+SWITCHES = {name: frozenset(str(words).split()) for name, words in _TABLE["switches"].items()}
+COUNTS: Mapping[str, Mapping[str, str]] = _TABLE["counts"]
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy3?)$")
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")
-SWITCHES = {
-    "torchrun": {"standalone", "no-python", "run-path", "use-env", "virtual-local-rank", "m", "module", "help", "h"},
-    "deepspeed": {"module", "no-python", "no-local-rank", "no-ssh", "no-ssh-check", "save-pid", "force-multi", "elastic-training",
-    "bind-cores-to-rank", "m"},
-    "accelerate": {
-        "m", "module", "multi-gpu", "use-deepspeed", "use-fsdp", "cpu", "tpu", "no-python", "quiet", "q", "debug", "use-megatron-lm",
-        "use-xpu", "ipex",
-        "same-network", "use-mps-device", "tpu-use-cluster", "tpu-use-sudo", "enable-cpu-affinity", "use-parallelism-config",
-    },
-}  # fmt: skip
-"""Options without a value; every other option of these launchers takes one."""
-MPI_PER_NODE: tuple[str, ...] = ("npernode", "N", "ppn")
-COUNTS = {
-    "torchrun": {"nnodes": "nodes", "nproc-per-node": "devices_per_node", "nproc": "devices_per_node"},
-    "deepspeed": {"num-nodes": "nodes", "num-gpus": "devices_per_node", "num-accelerators": "devices_per_node"},
-    "accelerate": {"num-machines": "nodes", "num-processes": "devices"},
-    "mpirun": {"np": "devices", "n": "devices", "c": "devices"} | dict.fromkeys(MPI_PER_NODE, "devices_per_node"),
-    "srun": {"nodes": "nodes", "N": "nodes", "gpus-per-node": "devices_per_node"},
-}
-"""The fact that each option counts. accelerate's processes are those of all machines."""
-DEFAULTS = {"torchrun": {"nodes": 1, "devices_per_node": 1}, "accelerate": {}, "deepspeed": {}}
-BY_ENVIRONMENT = {
-    "run_train.sh": {"NGPU": "devices_per_node"},
-    "llamafactory-cli": {"NNODES": "nodes", "NPROC_PER_NODE": "devices_per_node"},
-    "swift": {"NNODES": "nodes", "NPROC_PER_NODE": "devices_per_node"},
-}
-"""Programs that start one process per device by themselves, and the variables that set their number."""
+HANDED = "COMMAND"  # the variable in which NeMo RL's job script is given what it starts
 
 
 @dataclass(frozen=True)
@@ -86,24 +55,32 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
             return []
         name = _base(words[0].text)
         module = _module(words)
-        if name == "torchrun" or module in TORCHRUN:
-            rest = words[1:] if name == "torchrun" else words[_after_module(words) :]
-            words = _launched(rest, "torchrun", found)
+        if name in ("torchrun", "composer") or module in TORCHRUN:
+            rest = words[_after_module(words) or 1 :]
+            words = _launched(rest, "torchrun" if module else name, found)
         elif name == "tune" and len(words) > 1 and words[1].text == "run":  # torchtune hands these options to torchrun
             words = _launched(words[2:], "torchrun", found)
         elif name == "deepspeed" or module == "deepspeed.launcher.runner":
-            words = _launched(words[1:] if name == "deepspeed" else words[_after_module(words) :], "deepspeed", found)
+            words = _launched(words[_after_module(words) or 1 :], "deepspeed", found)
         elif (name == "accelerate" and len(words) > 1 and words[1].text == "launch") or module == "accelerate.commands.launch":
-            words = _launched(words[2:] if name == "accelerate" else words[_after_module(words) :], "accelerate", found)
+            words = _launched(words[_after_module(words) or 2 :], "accelerate", found)
         elif name in DOCKER and len(words) > 1 and words[1].text in ("run", "exec"):
             words = _contained(words, found, environment)
         elif name in WRAPPERS:
             words = _wrapped(words, name, found, environment)
+        elif name not in PROGRAMS and (at := _behind_dashes(words)):
+            why = f"{words[1].text if PYTHON.match(name) else name} may start it on several"
+            found.facts.append(Stated("nodes", None, "unknown", words[0].span, name, why))
+            words = words[at:]
+        elif HANDED in environment and len(handed := _split(environment.pop(HANDED))) > 1:
+            words = handed
         else:
             break
     if not words:
         return []
     program, arguments = _program(words, found.launcher)
+    given_by = [(flag, environment[name]) for name, flag in _TABLE["flags"].get(program, {}).items() if name in environment]
+    arguments = [*(word for flag, value in given_by for word in (Word(flag, value.span), value)), *arguments]
     facts = [*found.facts, *_environment(environment, program, {one.fact for one in found.facts})]
     started = Started(program, tuple(arguments), tuple(facts), found.launcher, found.launcher_words, command.certain, command.by)
     return [started] if program else []
@@ -157,7 +134,7 @@ def _launched(words: list[Word], launcher: str, found: _Found) -> list[Word]:
         elif launcher == "deepspeed" and plain in ("include", "i") and not source.unknown:
             found.facts += _included(source, name)
         at += 2 if takes else 1
-    for fact, count in DEFAULTS[launcher].items():
+    for fact, count in _TABLE["defaults"].get(launcher, {}).items():
         if fact not in counted:
             found.facts.append(Stated(fact, count, "default", None, launcher, f"default of {launcher}"))
     found.launcher, found.launcher_words = launcher, tuple(words[:at])
@@ -206,7 +183,7 @@ def _wrapped(words: list[Word], name: str, found: _Found, environment: dict[str,
         option, equals, _ = words[at].text.partition("=")
         short = re.fullmatch(r"-([A-Za-z])(\d+)", option)
         plain = short.group(1) if short else option.lstrip("-")
-        if plain not in counts or not option.startswith("-"):
+        if plain not in counts or not option.startswith("-") or (at + 1 == len(words) and not equals and not short):
             continue
         value = _value_of(words[at], len(option) + 1) if equals else _value_of(words[at], 2) if short else words[at + 1]
         found.facts.append(_count(counts[plain], value, option[:2] if short else option))
@@ -217,12 +194,6 @@ def _wrapped(words: list[Word], name: str, found: _Found, environment: dict[str,
 
 
 DOCKER = ("docker", "podman", "nerdctl")
-DOCKER_SWITCHES = frozenset([
-    "--rm", "-it", "-i", "-t", "-d", "-dit", "-itd", "-ti", "--privileged", "--init", "--detach", "--interactive", "--tty",
-    "-P", "--no-healthcheck",
-    "--read-only", "--publish-all", "--oom-kill-disable",
-])  # fmt: skip
-"""Options of `docker run` without a value."""
 
 
 def _contained(words: list[Word], found: _Found, environment: dict[str, Word]) -> list[Word]:
@@ -230,7 +201,7 @@ def _contained(words: list[Word], found: _Found, environment: dict[str, Word]) -
     at, entry = 2, ""
     while at < len(words) and words[at].text.startswith("-"):
         name, equals, _ = words[at].text.partition("=")
-        alone = bool(equals) or name in DOCKER_SWITCHES or (re.fullmatch(r"-[itdP]+", name) is not None)
+        alone = bool(equals) or name in SWITCHES["docker"] or (re.fullmatch(r"-[itdP]+", name) is not None)
         value = _value_of(words[at], len(name) + 1) if equals else words[at + 1] if at + 1 < len(words) and not alone else None
         if value is not None and name in ("-e", "--env"):
             _assignments([value], environment)
@@ -263,15 +234,27 @@ def _is_program(words: Sequence[Word], at: int) -> bool:
     base = _base(text)
     if base in PROGRAMS or PYTHON.match(text) or (base.endswith((".py", ".sh")) and ":" not in text):
         return True
-    wraps = base in WRAPPERS and base not in ("script", "time", "command", "ray", "docker", "uv")
+    wraps = base in WRAPPERS - ALSO_WORDS
     return wraps and words[at - 1].text not in ("-J", "--job-name")
+
+
+def _split(word: Word) -> list[Word]:
+    """Return the words of a command that is the value of a variable."""
+    try:
+        return [Word(text, word.span) for text in shlex.split(word.text)] if not word.unknown else []
+    except ValueError:
+        return []
+
+
+def _behind_dashes(words: Sequence[Word]) -> int:
+    """Return where the command begins that a script of the user's own is given: `python submit.py --nodes 8 -- accelerate launch ...`."""
+    at = next((number + 1 for number, word in enumerate(words) if word.text == "--"), 0)
+    return at if 0 < at < len(words) and _is_program(words, at) else 0
 
 
 def _first_plain(words: Sequence[Word], name: str) -> int:
     """Return the first word that is neither an option nor looks like its value."""
-    skip = {
-        "ray": 3, "docker": 2, "kubectl": 2, "uv": 2, "conda": 2, "singularity": 2, "apptainer": 2, "timeout": 1, "ssh": 1,
-    }.get(name, 0)  # fmt: skip
+    skip = _TABLE["skips"].get(name, 0)
     for at in range(1 + skip, len(words)):
         before = words[at - 1].text
         value_of_option = before.startswith("-") and "=" not in before and name not in ("env", "nohup", "time", "exec", "sudo")
@@ -302,7 +285,7 @@ def _environment(environment: Mapping[str, Word], program: str, counted: set[str
         value: Value | None = None if word.unknown else word.text
         note = f"{word.unknown} is not known" if word.unknown else ""
         facts.append(Stated(f"env:{name}", value, "unknown" if word.unknown else "said", word.span, name, note))
-    for name, fact in BY_ENVIRONMENT.get(program, {}).items():
+    for name, fact in _TABLE["environment"].get(program, {}).items():
         if name in environment and fact not in counted:
             facts.append(_count(fact, environment[name], name))
             counted.add(fact)

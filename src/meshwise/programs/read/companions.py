@@ -77,17 +77,20 @@ def facts_of(one: Candidate, found: Found) -> Together:
     more: list[Run] = []
     for setting, program in _references(one.program, own):
         source = _source(setting, program, found, said)
-        if source is None and program.name == one.program.name and setting.span.line:
+        read = settings_of(source) if source is not None else []
+        if program.name != one.program.name:
+            more += [_with_references(program, read, found, said)] if source is not None else []
+        elif read:
+            own = [*flags.of_file(read, program), *own]
+        elif setting.span.line:
             said.base = str(setting.value)
-        if source is not None and program.name == one.program.name:
-            own = [*settings_of(source), *own]
-        elif source is not None:
-            more.append(_with_references(program, settings_of(source), found, said))
     more += _launched(one, found, said)
     more += _beside(one, found, said) if one.started is None else []
+    launch = _launch(found.launch, _started_facts(one, found))
+    script = [Stated("script", one.started.program, "said")] if one.started is not None else []
+    more.append(Run.of([*script, *(stated for stated in launch if stated.fact.startswith(ENVIRONMENT))]))
     facts = one.program.read(own, more, said.base)
     said.unread[:0] = unread(one.program, own)
-    launch = _launch(found.launch, _started_facts(one, found))
     said.notes += [f"{word.unknown} may say more, and is not known" for word in _open(one)]
     notes, missing = tuple(dict.fromkeys(said.notes)), tuple(dict.fromkeys(said.missing))
     return Together(facts.merged(launch), tuple(said.programs), missing, notes, tuple(said.unread))

@@ -19,7 +19,7 @@ from meshwise.runs.run import Run, Stated, in_words
 
 SECRET = re.compile(r"env:.*(TOKEN|KEY|SECRET|PASSWORD)", re.IGNORECASE)  # variables whose values nobody should see in a report
 MAX_FILE_BYTES = 500_000  # bytes of a launch file
-SHELL = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
+SHELL = (".env", ".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".sub", ".job", ".pbs", ".args", ".cmd")
 TOML_TABLE = re.compile(r"\[{1,2}[A-Za-z_][\w.-]*\]{1,2}")  # the head of a table in TOML, alone on its line
 COMPANIONS = ("accelerate", "deepspeed")  # programs whose files accompany those of another, more specific program
 TREES = (".yaml", ".yml", ".json", ".jsonc")
@@ -68,9 +68,9 @@ def _sources(file: Given) -> list[Source]:
 
 def _text(path: Path) -> str:
     text = catalogue.text_of(path)
-    if path.suffix == ".py" and python.UNSLOTH not in text:
-        why = "Python is not read, since only running it would tell its values"
-        raise UserError(f"{path}: {why}; give its launch script or a YAML, or a script that calls Unsloth's {python.UNSLOTH}")
+    if path.suffix == ".py" and not python.reads(text):
+        why = "Python is not read, but for calls of TrainingArguments, TRL's configurations, vLLM's LLM and Unsloth: it has none"
+        raise UserError(f"{path}: {why}; give its launch script or a YAML")
     return text
 
 
@@ -121,20 +121,22 @@ def _answer(text: str) -> int | float | str | bool:
 
 
 def kind_of(source: Source) -> str:
-    """Return how a file is written: shell, tree (YAML, JSON), toml, page (Markdown with commands), python or modelfile."""
+    """Return how a file is written: shell, tree (YAML, JSON), toml, page (Markdown with commands), unit, presets, python or modelfile."""
     name = Path(source.name or source.file)
     suffix, text = name.suffix.lower(), source.text
     if name.name.startswith("Modelfile") or suffix == ".modelfile":
         return "modelfile"
     if suffix in (".md", ".markdown", ".rst"):
         return "page"
-    if suffix == ".py":
-        return "python"
+    if suffix in (".py", ".ini"):
+        return {".py": "python", ".ini": "presets"}[suffix]
+    if suffix == ".service" or re.search(r"^ExecStart=", text, re.MULTILINE):
+        return "unit"
     if suffix == ".toml":
         return "toml"
     if suffix in TREES:
         return "tree"
-    if suffix in SHELL or text.startswith("#!") or "#SBATCH" in text or "\n#PBS" in text:
+    if suffix in SHELL or name.name == ".env" or text.startswith("#!") or "#SBATCH" in text or "\n#PBS" in text:
         return "shell"
     start = text.lstrip()
     if start.startswith("{"):
@@ -163,12 +165,15 @@ def _of_source(source: Source, given: Mapping[str, str], beside: Sequence[Source
     kind = kind_of(source)
     if kind == "shell":
         return _of_script(source, given, beside)
-    if kind == "page":
-        return _of_script(pages.commands(source), given, beside)
+    if kind in ("page", "unit"):
+        return _of_script(pages.commands(source) if kind == "page" else pages.unit(source), given, beside)
+    if kind == "presets":
+        models = tuple(Launch((), (script,), name=name) for name, script in pages.presets(source))
+        return _of_launch(models[0], given, beside) if len(models) == 1 else _of_pools(Launch((), pools=models), given, beside)
     if kind == "modelfile":
         return Found(_candidates(pages.modelfile(source), source), (), (), (), ())
     if kind == "python":
-        return Found(_candidates(python.settings(source), source), (), (), (), ())
+        return Found(_candidates(python.settings(source), source, python.script_of(source.text)), (), (), (), ())
     if kind == "toml":
         return Found(_candidates(tables.settings(source), source), (), (), (), ())
     found = _of_launchers(source, given, beside)
@@ -183,8 +188,8 @@ def with_flags(settings: Sequence[Setting]) -> list[Setting]:
     return [Setting(one.key[one.key.index("--") :], one.value, one.span) if "--" in one.key else one for one in settings]
 
 
-def _candidates(settings: Sequence[Setting], source: Source) -> tuple[Candidate, ...]:
-    scores = [(program, program.recognises(settings, source, "")) for program in programs().values()]
+def _candidates(settings: Sequence[Setting], source: Source, script: str = "") -> tuple[Candidate, ...]:
+    scores = [(program, program.recognises(settings, source, script)) for program in programs().values()]
     return tuple(Candidate(program, tuple(settings), score, source) for program, score in scores if score > 0)
 
 
@@ -270,7 +275,7 @@ def _started(line: Command, given: Mapping[str, str], beside: Sequence[Source]) 
 
 def _of_started(started: Started, source: Source) -> Iterable[Candidate]:
     for program in programs().values():
-        settings = flags.settings(started.words, flags.takes_of(program))
+        settings = flags.settings(started.words, program.takes)
         score = program.recognises(settings, source, started.program)
         if score > 0:
             yield Candidate(program, tuple(settings), score, source, started)
@@ -284,7 +289,7 @@ ABSENT = (".sh", ".sbatch", ".slurm", ".bash", ".yaml", ".yml")  # ends of the n
 
 def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
     """Return the likeliest program: of commands before files, since a command names its files; the surest, and of equals the last."""
-    ranked = [one for one in found.candidates if one.started is not None] or list(found.candidates)
+    ranked = [one for one in found.candidates if one.started is not None] or _tied(found) or list(found.candidates)
     if not ranked:
         names = ", ".join(source.file for source in sources)
         known = ", ".join(program.title for program in programs().values())
@@ -298,6 +303,18 @@ def _chosen(found: Found, sources: Sequence[Source]) -> Candidate:
     best = max(ranked, key=lambda one: (one.program.name not in COMPANIONS, one.score))
     equal = [one for one in ranked if one.score == best.score and one.program.name == best.program.name]
     return equal[0] if not best.certain else equal[-1]
+
+
+def _tied(found: Found) -> list[Candidate]:
+    """Return the configuration files that started commands name, with what the commands say beside: `sft.py --config sft.yaml --bf16`."""
+    tied: list[Candidate] = []
+    for one in found.candidates:
+        name = Path(one.source.name or one.source.file).name
+        for started in found.started if one.program.name not in COMPANIONS else ():
+            settings = flags.settings(started.words, one.program.takes)
+            if any(isinstance(said.value, str) and Path(said.value).name == name for said in settings):
+                tied.append(replace(one, settings=(*one.settings, *settings), started=started))
+    return tied
 
 
 MAX_CHOICES = 4  # values of a fact that are named where an undecided test chooses between them

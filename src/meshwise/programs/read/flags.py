@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from meshwise.programs.bash.budget import spend
 from meshwise.programs.program import Program, plain_key
 from meshwise.programs.source import Scalar, Setting, Unknown, Word
 from meshwise.runs.run import Span
@@ -22,6 +23,7 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
     while i < len(words):
         word = words[i]
         i += 1
+        spend()
         if not _FLAG.match(word.text):
             found += _pair(word)
             continue
@@ -43,9 +45,11 @@ def _begins(text: str, most: int) -> bool:
     return bool(_FLAG.match(text) or (most < 0 and (_PAIR.match(text) or _SUBCOMMAND.fullmatch(text))))
 
 
-def takes_of(program: Program) -> dict[str, int]:
-    """Return how many words each flag of a program takes."""
-    return {name: rows[0].kind.takes for name, rows in program.table().items() if name.startswith("-")}
+def of_file(settings: Sequence[Setting], program: Program) -> list[Setting]:
+    """Return the settings of a configuration file; as flags for a program that has flags alone: vLLM's `tensor-parallel-size: 8`."""
+    if program.form != "flags" or program.flag_words:
+        return list(settings)
+    return [Setting(one.key if one.key.startswith("-") else f"--{one.key}", one.value, one.span) for one in settings]
 
 
 def _setting(name: str, word: Word, taken: Sequence[Word]) -> Setting:

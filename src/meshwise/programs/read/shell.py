@@ -67,7 +67,7 @@ def read(
     state.variables |= {name: bash.Value((bash.Piece(value, None, exact=False),)) for name, value in (variables or {}).items()}
     state.exported |= set(variables or {})
     state.variables |= fixed
-    numbers = sorted(int(name) for name in given if name.isdigit() and 0 < int(name) < 1000)
+    numbers = sorted(int(name) for name in given if name.isdecimal() and 0 < int(name[:9]) < 1000)
     if numbers:
         state.arguments = [fixed.get(str(n), bash.EMPTY) for n in range(1, numbers[-1] + 1)]
     shell = Interpreter(state, fixed, {one.file.rpartition("/")[2]: _pieces(one) for one in beside})

@@ -1,7 +1,8 @@
 """YAML and JSON as settings, with the place of every value. Nothing is constructed: only text, lists and keys are read."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -86,7 +87,14 @@ def _limited(source: Source, node: Any) -> list[Setting]:
         found.append(setting)
         if len(found) > MAX_SETTINGS:
             raise UserError(f"{source.file}: more than {MAX_SETTINGS:,} keys; expected a launch file")
-    return found
+    known = {one.key: one.value for one in found if not isinstance(one.value, Unknown)}
+    return [_interpolated(one, known) if isinstance(one.value, Unknown) else one for one in found]
+
+
+def _interpolated(setting: Setting, known: Mapping[str, Any]) -> Setting:
+    """Return the setting of `${variables.max_seq_len}`, OmegaConf's words for the value of another key of the file."""
+    other = re.fullmatch(r"\$\{([\w.]+)\}", str(setting.value))
+    return replace(setting, value=known[other[1]]) if other and other[1] in known else setting
 
 
 def _walk(source: Source, node: Any, path: str, depth: int) -> Iterator[Setting]:
@@ -94,7 +102,7 @@ def _walk(source: Source, node: Any, path: str, depth: int) -> Iterator[Setting]
     if depth > MAX_NESTING:
         raise UserError(f"{source.file}: nested more than {MAX_NESTING} deep")
     if node.id == "mapping":
-        for key, value in _merged(node):
+        for key, value in merged(node):
             name = str(key.value) if key.id == "scalar" else ""
             yield from _walk(source, value, f"{path}.{name}" if path else name, depth + 1)
     elif node.id == "sequence":
@@ -109,16 +117,18 @@ def _walk(source: Source, node: Any, path: str, depth: int) -> Iterator[Setting]
         yield Setting(path, Unknown(str(value), f"{value} is filled in later") if filled else value, span(source, node))
 
 
-def _merged(node: Any) -> list[tuple[Any, Any]]:
+def merged(node: Any) -> list[tuple[Any, Any]]:
     """Return the pairs of a mapping: those that '<<' merges first, so that the mapping's own win."""
     own: list[tuple[Any, Any]] = []
-    merged: list[tuple[Any, Any]] = []
+    first: list[tuple[Any, Any]] = []
     for key, value in node.value:
-        if key.id == "scalar" and key.value == "<<" and value.id == "mapping":
-            merged += value.value
+        if key.id == "scalar" and key.value == "<<" and value.id in ("mapping", "sequence"):
+            first += [
+                pair for one in ([value] if value.id == "mapping" else value.value) if one.id == "mapping" for pair in one.value
+            ]
         else:
             own.append((key, value))
-    return merged + own
+    return first + own
 
 
 def _line(source: Source, node: Any) -> int:

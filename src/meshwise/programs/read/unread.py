@@ -46,7 +46,7 @@ class Unread:
 
 def unread(program: Program, settings: Sequence[Setting], used: Iterable[str] = ()) -> list[Unread]:
     """Return the keys that a program's facts do not come from. `used`: keys that something else reads, such as a launcher."""
-    table = {*program.table(), *(plain_key(key) for key in program.refers), *(plain_key(key) for key in used)}
+    table = {*program.table, *(plain_key(key) for key in program.refers), *(plain_key(key) for key in used)}
     known, found = listed(program.name), dict[str, Unread]()
     sections = {row.key.rpartition(".")[0] for row in program.keys if "." in row.key}
     decides, lessens = (

@@ -14,7 +14,7 @@ from meshwise.plan.rl_fields import NO_MODEL
 from meshwise.plan.train import lookup
 from meshwise.programs.program import Setup
 from meshwise.programs.train import adapters
-from meshwise.runs.run import Run, Value
+from meshwise.runs.run import Run, Stated, Value
 from meshwise.version import VERSION
 
 NEEDED = {
@@ -79,6 +79,14 @@ def tokens_of(setup: Setup) -> int:
 def one_objective(estimators: Mapping[str, str], said: object) -> str:
     """Return our name of an estimator in a program's words: of several with one word, the plainest."""
     return next((ours for ours, theirs in estimators.items() if theirs == said), "")
+
+
+def updates_of(facts: Run) -> list[Stated]:
+    """Return how many updates a step has, and that no reference is read where its weight is zero."""
+    prompts, answers, rows = (facts.value(name) for name in ("prompts", "answers", "update_rows"))
+    known = isinstance(prompts, int) and isinstance(answers, int) and isinstance(rows, int) and rows
+    more = [facts.meaning("updates", max(1, round(prompts * answers / rows)), "update_rows")] if known else []
+    return [*more, *([facts.meaning("reads_reference", False, "kl")] if facts.value("kl") == 0 else [])]
 
 
 def question_of(program: str, facts: Run, on: str, model: str, extra: Mapping[str, str]) -> TrainAsk:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from meshwise.programs import forms
 from meshwise.programs.program import Program, Setup, Written
+from meshwise.programs.rl.facts import updates_of
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
@@ -60,20 +61,16 @@ def meaning(facts: Run) -> Run:
     else:
         facts = facts.without("tp", "pp", "cp", "ep")
         more.append(facts.meaning("strategy", "fsdp", "on_dtensor"))
-        degrees = {axis: facts.value(f"dtensor_{axis}") for axis in ("tp", "cp")}
-        more += [facts.meaning(axis, degree, f"dtensor_{axis}") for axis, degree in degrees.items() if degree]
+        degrees = {axis: facts.value(f"dtensor_{axis}") for axis in ("tp", "cp", "recomputes")}
+        more += [facts.meaning(axis, degree, f"dtensor_{axis}") for axis, degree in degrees.items() if degree is not None]
     total, response = facts.value("total"), facts.value("response")
     if isinstance(total, int) and isinstance(response, int) and total > response and "prompt" not in facts:
         more.append(facts.meaning("prompt", total - response, "total"))
-    prompts, answers, rows = (facts.value(name) for name in ("prompts", "answers", "update_rows"))
-    if isinstance(prompts, int) and isinstance(answers, int) and isinstance(rows, int) and rows:
-        more.append(facts.meaning("updates", max(1, round(prompts * answers / rows)), "update_rows"))
+    more += updates_of(facts)
     if facts.value("together") is False:
         nodes, inside = facts.value("rollout_nodes") or 1, facts.value("rollout_per_node") or facts.value("devices_per_node") or 8
         more.append(facts.meaning("rollout_devices", int(str(nodes)) * int(str(inside)), "together"))
         more.append(facts.meaning("mode", "async" if facts.value("asynchronous") else "split", "together"))
-    if facts.value("kl") == 0:
-        more.append(facts.meaning("reads_reference", False, "kl"))
     return facts.adding(more)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from meshwise.catalogue.rl_programs import rl_programs
 from meshwise.programs import forms
 from meshwise.programs.program import Program, Setup, Written
-from meshwise.programs.rl.facts import one_objective, tokens_of
+from meshwise.programs.rl.facts import one_objective, tokens_of, updates_of
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
@@ -66,9 +66,7 @@ def meaning(facts: Run) -> Run:
         more.append(facts.meaning("prompt", total - response, "total"))
     elif isinstance(total, int) and response is None:
         more += [facts.meaning("prompt", total // 2, "total"), facts.meaning("response", total - total // 2, "total")]
-    prompts, answers, rows = (facts.value(name) for name in ("prompts", "answers", "update_rows"))
-    if isinstance(prompts, int) and isinstance(answers, int) and isinstance(rows, int) and rows:
-        more.append(facts.meaning("updates", max(1, round(prompts * answers / rows)), "update_rows"))
+    more += updates_of(facts)
     if facts.value("together"):
         more.append(facts.meaning("mode", "colocated", "together"))
     elif isinstance(engines := facts.value("engines"), int) and engines:
@@ -77,8 +75,6 @@ def meaning(facts: Run) -> Run:
         more.append(
             facts.meaning("mode", "async" if facts.value("asynchronous") and facts.value("partial") else "split", "engines")
         )
-    if facts.value("kl") == 0:
-        more.append(facts.meaning("reads_reference", False, "kl"))
     return facts.adding(more)
 
 

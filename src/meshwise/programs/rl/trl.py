@@ -55,15 +55,9 @@ def write(setup: Setup) -> Written:
         )  # fmt: skip
         files["vllm_serve.sh"] = f"#!/bin/bash\n{forms.comment(setup.header)}{' '.join(words)}\n"
     command = (
-        "trl",
-        verb,
-        "--config",
-        FILE,
-        "--accelerate_config",
-        _shards(setup),
-        "--num_processes",
+        "trl", verb, "--config", FILE, "--accelerate_config", _shards(setup), "--num_processes",
         str(setup.whole("train_devices")),
-    )
+    )  # fmt: skip
     return Written(files, command, starter="node")
 
 

@@ -28,10 +28,8 @@ def wording(setup: Setup) -> dict[str, Value]:
     objective, megatron, inside = setup.text("objective"), setup.text("strategy") == "megatron", setup.whole("devices_per_node")
     names = rl_programs()["verl"].objectives
     values |= {
-        "estimator": "grpo" if objective == "gkd" else names[objective],
-        "engine": "vllm",
-        "dynamic": bool(values["packed"]),
-    }
+        "estimator": "grpo" if objective == "gkd" else names[objective], "engine": "vllm", "dynamic": bool(values["packed"]),
+    }  # fmt: skip
     values |= (
         {"row_tokens": tokens_of(setup)}
         if values["packed"]

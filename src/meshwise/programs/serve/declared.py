@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from meshwise.programs.program import Form, Key, Program, Refusal, Setup, Written, no_refusals, plain_words, same_facts
+from meshwise.programs.read.flags import POSITIONAL
 from meshwise.programs.serve import setup
 from meshwise.programs.source import Setting, Source
 from meshwise.runs.run import Run, Value
@@ -11,6 +12,8 @@ SEVERAL_SERVERS = (
     "prompts and outputs have servers of their own, and one command starts one: 'meshwise serve' prints all of them; --to dynamo writes "
     "them as one deployment"
 )
+CLIENTS = ("bench", "chat", "complete", "run-batch", "collect-env", "list", "ps", "pull", "create")
+"""Verbs of servers' commands that start no server."""
 CERTAINTY = 30  # how surely a command is of the program that it starts
 
 
@@ -46,7 +49,8 @@ def serving(
     def recognises(settings: Sequence[Setting], source: Source | None, script: str) -> int:
         if not script and in_file is not None:
             return in_file(settings)
-        return CERTAINTY if script in commands else 0
+        client = any(one.key == POSITIONAL and one.value in CLIENTS for one in settings[:1])
+        return CERTAINTY if script in commands and not client else 0
 
     return Program(
         name=name, title=title, version=version, kind="serve", framework=engine, form=form, keys=keys, write=write,

@@ -31,11 +31,8 @@ SHARES = Kind(
 
 KEYS = table("llamacpp", shares=SHARES, length=lengths.LENGTH, on_off=SWITCH)
 LONG_OF_SHORT = {
-    "-m": "model", "-ngl": "n-gpu-layers", "--rpc": "rpc", "-dev": "device", "-sm": "split-mode", "-ts": "tensor-split",
-    "-ot": "override-tensor",
-    "--n-cpu-moe": "n-cpu-moe", "-c": "ctx-size", "-np": "parallel", "-ctk": "cache-type-k", "-ctv": "cache-type-v",
-    "-fa": "flash-attn", "--lora": "lora", "-md": "model-draft", "--draft-max": "draft-max", "--port": "port",
-}  # fmt: skip
+    row.key: next((name for name in (row.key, *row.also) if name.startswith("--")), row.key).lstrip("-") for row in KEYS
+}
 """Long names of the options, which are the keys of a preset."""
 
 
@@ -184,12 +181,9 @@ def write(given: Setup) -> Written:
     settings = _settings(q, layout, devices(q.cards, layout.cards), PORT)
     section = given.text("model").rpartition("/")[2].removesuffix(".gguf")
     preset = [
-        "version = 1",
-        "",
-        f"[{forms.one_line(section)}]",
-        *(f"{LONG_OF_SHORT[key]} = {forms.one_line(str(value))}" for key, value in settings),
-        "load-on-startup = true",
-    ]
+        "version = 1", "", f"[{forms.one_line(section)}]",
+        *(f"{LONG_OF_SHORT[key]} = {forms.one_line(str(value))}" for key, value in settings), "load-on-startup = true",
+    ]  # fmt: skip
     note = f"Another way to start it, with other models beside it: llama-server --models-preset {PRESET}"
     text = forms.comment([*given.header, note], ";") + "\n".join(preset) + "\n"
     return Written({PRESET: text}, ("llama-server", *forms.flag_words(settings)), starter="once")

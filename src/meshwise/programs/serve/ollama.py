@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from meshwise.cost.serve.layouts import ServeLayout
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.programs import forms
-from meshwise.programs.kinds import INT, TEXT
+from meshwise.programs.kinds import INT, MODEL
 from meshwise.programs.program import Key, Refusal, Setup, Written
 from meshwise.programs.serve import setup
 from meshwise.programs.serve.declared import serving
@@ -26,7 +26,7 @@ def can(q: ServeQuestion, layout: ServeLayout) -> bool:
 
 
 KEYS = (
-    Key("model", "FROM", TEXT, write="always"),
+    Key("model", "FROM", MODEL, ("positional",), write="always"),
     Key("context", "PARAMETER num_ctx", LENGTH, write="always"),
     Key("gpu_layers", "PARAMETER num_gpu", INT, write="always"),
 )
@@ -66,11 +66,14 @@ def _environment(q: ServeQuestion, layout: ServeLayout) -> dict[str, str]:
 def meaning(facts: Run) -> Run:
     """Return the facts that the server's variables mean."""
     said: list[Stated] = []
-    users, kind = facts.get("env:OLLAMA_NUM_PARALLEL"), facts.get("env:OLLAMA_KV_CACHE_TYPE")
-    if users is not None and str(users.value).isdecimal():
-        said.append(facts.meaning("users", int(str(users.value)), users.fact))
-    if kind is not None and kind.value is not None:
-        said.append(facts.meaning("kv", str(kind.value), kind.fact))
+    for variable, fact in (
+        ("OLLAMA_NUM_PARALLEL", "users"),
+        ("OLLAMA_KV_CACHE_TYPE", "kv"),
+        ("OLLAMA_CONTEXT_LENGTH", "context"),
+    ):
+        text = facts.text(f"env:{variable}")
+        if text and fact not in facts and (fact == "kv" or text.isdecimal()):
+            said.append(facts.meaning(fact, text if fact == "kv" else int(text), f"env:{variable}"))
     return facts.adding(said)
 
 

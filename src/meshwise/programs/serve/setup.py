@@ -15,7 +15,7 @@ from meshwise.plan.serve.search import search, with_memory
 from meshwise.plan.serve.words import length_words, load_words
 from meshwise.programs.program import Refusal, Setup
 from meshwise.runs.run import Value
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 from meshwise.version import VERSION
 
 CONVERTED = ("fp32", "bf16", "fp16", "fp8")
@@ -115,7 +115,7 @@ def header(plan: ServePlan, choice: ServeChoice) -> tuple[str, ...]:
         f"Made by meshwise {VERSION} from: {plan.command}",
         f"Layout: {choice.name} on {c['name']}, {plan.weights['format']}, context {plan.context:,}",
         f"Load: {load_words(plan.ask)}, {length_words(plan.ask)}",
-        f"Predicted with {plan.engine}: {choice.per_user:.3g} tokens/s per request ({choice.low:.3g} to {choice.high:.3g}), "
-        f"{choice.throughput:.4g} in all with prompts, first token after {choice.ttft.p50:.2g} s, "
+        f"Predicted with {plan.engine}: {figure(choice.per_user)} tokens/s per request ({figure(choice.low)} to {figure(choice.high)}), "
+        f"{figure(choice.throughput, 4)} in all with prompts, first token after {choice.ttft.p50:.2g} s, "
         f"{used:.1f} GiB of {fullest.capacity / GIB:.0f} per device",
     )

@@ -12,7 +12,7 @@ from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated, Value
 
 TITLE, VERSION = "SGLang", "0.5.23"
-COMMANDS = ("sglang.launch_server", "sglang", "dynamo.sglang")
+COMMANDS = ("sglang.launch_server", "sglang", "dynamo.sglang", "sglang_router.launch_server")
 NAMED = ("awq", "gptq", "fp8")
 DTYPES = {"fp16": "half", "fp32": "float32"}
 PORT, SERVED, BOOTSTRAP = 20000, 30000, 8998

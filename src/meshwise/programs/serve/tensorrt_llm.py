@@ -113,5 +113,5 @@ def in_file(settings: Sequence[Setting]) -> int:
 PROGRAM = serving(
     "tensorrt-llm", TITLE, VERSION, engine="tensorrt-llm", form="yaml", keys=KEYS, write=write, commands=COMMANDS,
     refuse=refuse, wording=wording, meaning=meaning, in_file=in_file,
-    refers={"--extra-llm-api-options": "tensorrt-llm", "--config": "tensorrt-llm"},
+    refers=dict.fromkeys(("--extra-llm-api-options", "--extra-engine-args", "--config"), "tensorrt-llm"),
 )  # fmt: skip

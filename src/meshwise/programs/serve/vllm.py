@@ -133,5 +133,6 @@ def write(given: Setup) -> Written:
 
 
 PROGRAM = serving(
-    "vllm", TITLE, VERSION, engine="vllm", keys=KEYS, write=write, commands=COMMANDS, wording=wording, meaning=meaning
-)
+    "vllm", TITLE, VERSION, engine="vllm", keys=KEYS, write=write, commands=COMMANDS, wording=wording, meaning=meaning,
+    refers={"--config": "vllm"},
+)  # fmt: skip

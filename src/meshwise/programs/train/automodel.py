@@ -32,12 +32,9 @@ def _word_of(table: dict[str, str]) -> Kind:
 
 ADAM = Kind(lambda value: True if str(value).endswith(("optim.Adam", "FusedAdam")) else None, lambda _: None, "a class")
 KEYS = table(
-    "automodel",
-    last_names=adapters.LAST_NAMES,
-    loss=_word_of(LOSSES),
-    optimizer=_word_of(OPTIMIZERS | {"adamw": "torch.optim.AdamW"}),
-    adam=ADAM,
-)
+    "automodel", last_names=adapters.LAST_NAMES, loss=_word_of(LOSSES),
+    optimizer=_word_of(OPTIMIZERS | {"adamw": "torch.optim.AdamW"}), adam=ADAM,
+)  # fmt: skip
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "recompute": ("none", "full"), "precision": ("bf16",), "offload": ("none",),
     "optimizer": tuple(OPTIMIZERS), "loss": ("", *LOSSES), "zero": (2, 3),

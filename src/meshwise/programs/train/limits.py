@@ -45,16 +45,12 @@ def _why(title: str, name: str, value: Value) -> str:
     degrees = {"pp": "pipeline", "vpp": "interleaved pipeline"}
     degrees |= {"cp": "context parallelism", "ep": "expert parallelism", "tp": "tensor parallelism"}
     words = {axis: f"has no {what} ({axis} {value})" for axis, what in degrees.items()} | {
-        "zero": f"has no ZeRO {value}",
-        "recompute": f"cannot recompute {value}" if value != "none" else "always recomputes",
-        "offload": f"cannot offload {value}",
-        "schedule": f"has no {value} schedule",
-        "precision": f"has no precision {value}",
-        "optimizer": f"has no optimizer {value}",
-        "loss": f"has no {value} loss",
+        "zero": f"has no ZeRO {value}", "recompute": f"cannot recompute {value}" if value != "none" else "always recomputes",
+        "offload": f"cannot offload {value}", "schedule": f"has no {value} schedule", "precision": f"has no precision {value}",
+        "optimizer": f"has no optimizer {value}", "loss": f"has no {value} loss",
         "compile": "does not compile layers" if value else "always compiles layers",
         "sp": f"{'has no' if value else 'always uses'} sequence parallelism",
-    }
+    }  # fmt: skip
     known = FACTS[name].help if name in FACTS else name
     return f"{title} {words.get(name, f'cannot say {name} {value} ({known})')}"
 

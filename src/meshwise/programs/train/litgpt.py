@@ -29,7 +29,7 @@ def meaning(facts: Run) -> Run:
         why = f"{text}: all state in 16 bits, which is not predicted" if text else "not stated: it depends on the device"
         more.append(facts.derived("precision", None, why, "precision_text"))
     devices = str(facts.value("devices_text") or "")
-    if devices.isdecimal():
+    if devices.isdecimal() and len(devices) < 9:
         more.append(facts.meaning("devices_per_node", int(devices), "devices_text"))
     if adapts:
         more.append(facts.meaning("adapter", "qlora" if "nf4" in str(facts.value("quantize") or "") else "lora", "rank"))

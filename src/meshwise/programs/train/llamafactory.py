@@ -6,7 +6,7 @@ from dataclasses import replace
 from meshwise.models.op import ALL_LINEAR
 from meshwise.programs import forms
 from meshwise.programs.kinds import BOOL, Kind
-from meshwise.programs.program import Program, Refusal, Setup, Written
+from meshwise.programs.program import Key, Program, Refusal, Setup, Written
 from meshwise.programs.source import Setting, Source
 from meshwise.programs.table import table
 from meshwise.programs.train import adapters, deepspeed, megatron, megatron_rules, recipe, trainer
@@ -26,26 +26,17 @@ MEGATRON = (
     "sequence_parallel",
 )  # fmt: skip
 """Facts of the Megatron backend (USE_MCA=1), whose keys are Megatron's with underscores."""
+
+
+def _of_megatron(row: Key) -> Key:
+    kind = BOOL if row.kind.takes == 0 else row.kind
+    return replace(row, key=row.key.removeprefix("--").replace("-", "_"), also=(), write="never", default=None, kind=kind)
+
+
 KEYS = table(
-    "llamafactory",
-    trainer=(replace(row, default=None) if row.fact == "recompute_on" else row for row in TRAINER),
-    targets=TARGETS,
-    names=adapters.NAMES,
-    bits=BITS,
-    eight=EIGHT,
-    megatron=(
-        replace(
-            row,
-            key=row.key.removeprefix("--").replace("-", "_"),
-            also=(),
-            write="never",
-            default=None,
-            kind=BOOL if row.kind.takes == 0 else row.kind,
-        )
-        for row in megatron.KEYS
-        if row.fact in MEGATRON
-    ),
-)
+    "llamafactory", trainer=(replace(row, default=None) if row.fact == "recompute_on" else row for row in TRAINER), targets=TARGETS,
+    names=adapters.NAMES, bits=BITS, eight=EIGHT, megatron=(_of_megatron(row) for row in megatron.KEYS if row.fact in MEGATRON),
+)  # fmt: skip
 NOTE = f"default of {TITLE} {VERSION}: on unless disable_gradient_checkpointing"
 
 
@@ -91,13 +82,11 @@ def write(setup: Setup) -> Written:
         files[deepspeed.FILE] = forms.json_text(deepspeed.PROGRAM.settings(deepspeed.values_of(setup)))
         values["deepspeed_file"] = deepspeed.FILE
     pairs = [
-        ("model_name_or_path", setup.model),
-        ("stage", _stage(setup)),
-        ("do_train", True),
+        ("model_name_or_path", setup.model), ("stage", _stage(setup)), ("do_train", True),
         ("finetuning_type", "lora" if "rank" in setup.values else "freeze" if "frozen_layers" in setup.values else "full"),
         *([("pref_loss", setup.text("objective"))] if setup.text("objective") in ("orpo", "simpo") else []),
         *PROGRAM.settings(values),
-    ]
+    ]  # fmt: skip
     pairs += [(name, f"{forms.PLACEHOLDER}_{name}") for name in ("dataset", "template", "output_dir")]
     pairs += [("learning_rate", f"{forms.PLACEHOLDER}_learning_rate")]
     command = ("llamafactory-cli", "train", FILE)

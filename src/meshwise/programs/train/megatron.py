@@ -27,13 +27,9 @@ GRAPH_SCOPE = Kind(
     lambda value: True if "full_iteration" in str(value) else None, lambda _: "full_iteration", "parts of a step", takes=-1
 )
 RECIPE_KEYS = table(
-    "megatron-recipe",
-    backends=BACKENDS,
-    loss_kernels=LOSS_KERNELS,
-    graph_kinds=GRAPH_KINDS,
-    graph_scope=GRAPH_SCOPE,
+    "megatron-recipe", backends=BACKENDS, loss_kernels=LOSS_KERNELS, graph_kinds=GRAPH_KINDS, graph_scope=GRAPH_SCOPE,
     capacity=recipe.CAPACITY,
-)
+)  # fmt: skip
 """Kernels and hidden communication."""
 CAN = {
     "attention": ("fa2", "fa3", "fa4", "cudnn", "unfused"), "graphs": ("none", "partial", "full"), "gradients": ("fp32", "bf16"),
@@ -124,11 +120,8 @@ def recognises(settings: Sequence[Setting], source: Source | None, script: str) 
 
 OWN_KEYS = {row.key for row in (*LAYOUT_KEYS, *MODEL_KEYS)} | {"--model-parallel-size", "--train-iters", "--train-samples"}
 SURE_KEYS = {row.key for row in LAYOUT_KEYS} | {
-    "--num-attention-heads",
-    "--max-position-embeddings",
-    "--train-iters",
-    "--train-samples",
-}
+    "--num-attention-heads", "--max-position-embeddings", "--train-iters", "--train-samples",
+}  # fmt: skip
 """Flags of which a script of another name has two where it is Megatron's."""
 CHECK = "from megatron.training.arguments import parse_args, validate_args; validate_args(parse_args(), {})"
 

@@ -48,14 +48,9 @@ NEMO = table(
 )
 """Keys of NeMo's YAML before Megatron-Bridge, which are read and not written."""
 RECIPE_KEYS = table(
-    "megatron-bridge",
-    backends=megatron.BACKENDS,
-    loss_kernels=megatron.LOSS_KERNELS,
-    graph_kinds=megatron.GRAPH_KINDS,
-    graph_scope=megatron.GRAPH_SCOPE,
-    dtypes=recipe.DTYPES,
-    capacity=recipe.CAPACITY,
-)
+    "megatron-bridge", backends=megatron.BACKENDS, loss_kernels=megatron.LOSS_KERNELS, graph_kinds=megatron.GRAPH_KINDS,
+    graph_scope=megatron.GRAPH_SCOPE, dtypes=recipe.DTYPES, capacity=recipe.CAPACITY,
+)  # fmt: skip
 """Kernels and hidden communication, recalled. Recipes set most of them, so that an absent key says nothing. Those of NeMo are read too."""
 CAN = {**megatron.CAN, "attention": ("fa2", "cudnn", "unfused")}
 NAMES = names("megatron-bridge")  # models of its recipes by the start of a recipe's name
@@ -89,11 +84,9 @@ ALWAYS = (
 """Facts that are always written, since a recipe may set another value."""
 _KEPT = (row for row in (*megatron.LAYOUT_KEYS, *megatron.WORK_KEYS) if row.fact not in DROPPED)
 KEYS = table(
-    "megatron-bridge-keys",
-    megatron=(_key(row) for row in _KEPT if row.key != "--recompute-activations"),
-    recipe=RECIPE_KEYS,
+    "megatron-bridge-keys", megatron=(_key(row) for row in _KEPT if row.key != "--recompute-activations"), recipe=RECIPE_KEYS,
     nemo=(replace(row, write="never") for row in NEMO),
-)
+)  # fmt: skip
 
 
 def wording(setup: Setup) -> dict[str, Value]:

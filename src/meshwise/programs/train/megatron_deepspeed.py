@@ -21,11 +21,9 @@ _OTHER = (
 )  # fmt: skip
 
 KEYS = table(
-    "megatron-deepspeed",
-    megatron=(row for row in megatron.KEYS if row.fact not in _OTHER),
-    any=ANY,
+    "megatron-deepspeed", megatron=(row for row in megatron.KEYS if row.fact not in _OTHER), any=ANY,
     granularity=megatron.GRANULARITY,
-)
+)  # fmt: skip
 LIMITS: Limits = {
     "zero": (0, 1), "recompute": ("none", "full"), "offload": ("none",), "schedule": ("1f1b",), "vpp": (1,), "cp": (1,),
     "ep": (1,), "sp": (0,), "precision": ("bf16", "fp16"), "optimizer": ("adamw", "sgd-momentum"), "loss": ("",),
@@ -97,11 +95,9 @@ def write(setup: Setup) -> Written:
     samples = setup.values.get("samples") or "${TRAIN_SAMPLES:?set TRAIN_SAMPLES: the sequences to train on}"
     pairs = [*PROGRAM.settings(values), ("--train-samples", samples)]
     sections = [
-        ("train_micro_batch_size_per_gpu", setup.whole("mbs")),
-        ("train_batch_size", setup.whole("batch")),
-        ("zero_optimization.stage", stage_of(setup)),
-        (f"{setup.text('precision', 'bf16')}.enabled", True),
-    ]
+        ("train_micro_batch_size_per_gpu", setup.whole("mbs")), ("train_batch_size", setup.whole("batch")),
+        ("zero_optimization.stage", stage_of(setup)), (f"{setup.text('precision', 'bf16')}.enabled", True),
+    ]  # fmt: skip
     return Written(
         {FILE: forms.json_text(sections)}, (megatron.SCRIPT, *forms.flag_words([*pairs, *megatron.to_set(*TOKENIZER)]))
     )

@@ -13,7 +13,7 @@ from meshwise.runs.run import Run, Value
 
 TITLE, VERSION = "nanotron", "main of 2025"
 FILE = "nanotron.yaml"
-KEYS = table("nanotron")
+KEYS = table("nanotron", attention=recipe.ATTENTION)
 LIMITS: Limits = {
     "vpp": (1,), "schedule": ("1f1b",), "cp": (1,), "ep": (1,), "zero": (0, 1), "recompute": ("none", "full"),
     "offload": ("none",), "precision": ("bf16",), "optimizer": ("adamw",), "loss": ("",), "compile": (False,),

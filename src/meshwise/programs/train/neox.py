@@ -13,11 +13,9 @@ TITLE, VERSION = "GPT-NeoX", "2.0"
 AT_LEAST_ONE = Kind(lambda value: max(1, int(value)), int, "a whole number")
 
 KEYS = table(
-    "neox",
-    at_least_one=AT_LEAST_ONE,
-    experts=Kind(lambda value: int(value) if int(value) > 1 else None, int, "a whole number"),
+    "neox", at_least_one=AT_LEAST_ONE, experts=Kind(lambda value: int(value) if int(value) > 1 else None, int, "a whole number"),
     devices=deepspeed.DEVICES,
-)
+)  # fmt: skip
 
 
 def meaning(facts: Run) -> Run:

@@ -8,7 +8,6 @@ from meshwise.programs.table import table
 from meshwise.runs.run import Run, Stated
 
 TITLE, VERSION = "OLMo-core", "2.3"
-SHARDED = {"fsdp": 3, "hsdp": 3, "ddp": 0}
 KEYS = table("olmo-core")
 
 
@@ -25,24 +24,8 @@ def meaning(facts: Run) -> Run:
                 else "tokens over the sequence length, which is not known or no divisor"
             )
             more.append(facts.derived(fact, facts.whole(name) // seq if whole else None, why, name))
-    if str(facts.value("data") or "") in SHARDED:
-        more.append(facts.meaning("zero", SHARDED[str(facts.value("data"))], "data"))
-    else:
-        more.append(Stated("zero", None, "unknown", None, "", "in the script's own configuration, which is Python"))
-    if facts.value("data_dtype"):
-        text = str(facts.value("data_dtype"))
-        more.append(
-            facts.meaning("precision", {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(text, text), "data_dtype")
-        )
-    else:
-        more.append(Stated("precision", None, "unknown", None, "", "in the script's own configuration, which is Python"))
-    mode = str(facts.value("ac") or "")
-    how = {"full": "full", "none": "none"}.get(mode)
-    more.append(
-        facts.meaning("recompute", how, "ac")
-        if how
-        else Stated("recompute", None, "unknown", None, "", mode or "in the script's own configuration")
-    )
+    why = "in the script's own configuration, which is Python"
+    more += [Stated(name, None, "unknown", None, "", why) for name in ("zero", "precision", "recompute") if name not in facts]
     more += [Stated("offload", "none", "derived"), Stated("optimizer", "adamw", "default", None, "", "its scripts' own")]
     if facts.whole("hidden"):
         more += [

@@ -46,6 +46,8 @@ def meaning(facts: Run) -> Run:
         more += adapters.meaning(facts)
     else:
         facts = facts.without("rank", "alpha")
+    kind = next((one for one in ("dpo", "reward") if facts.text("script").rpartition("/")[2].startswith(one)), "")
+    more += [facts.meaning("objective", kind, "script")] if kind else []
     return facts.adding(more)
 
 

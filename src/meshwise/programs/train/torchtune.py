@@ -141,13 +141,11 @@ def _others(setup: Setup) -> list[tuple[str, Any]]:
         ("checkpointer._component_", "torchtune.training.FullModelHFCheckpointer"),
         ("checkpointer.checkpoint_dir", [f"{todo}: the folder of {setup.model}, as text"]),
         ("checkpointer.checkpoint_files", f"{todo}: a list of its safetensors files"),
-        ("checkpointer.output_dir", "${output_dir}"),
-        ("checkpointer.model_type", family.model_type),
-        ("dataset._component_", f"{todo}: a function of torchtune.datasets"),
-        ("optimizer.lr", f"{todo}: the peak learning rate"),
+        ("checkpointer.output_dir", "${output_dir}"), ("checkpointer.model_type", family.model_type),
+        ("dataset._component_", f"{todo}: a function of torchtune.datasets"), ("optimizer.lr", f"{todo}: the peak learning rate"),
         ("output_dir", [f"{todo}: the folder of checkpoints, as text"]),
         ("epochs", 1 if setup.values.get("steps") else f"{todo}: the number of epochs"),
-    ]
+    ]  # fmt: skip
     pairs += [] if setup.values.get("steps") else [("max_steps_per_epoch", None)]
     pairs += [("resume_from_checkpoint", False), ("shuffle", True), ("seed", None), ("device", "cuda")]
     if setup.text("adapter"):  # their recipes need a schedule

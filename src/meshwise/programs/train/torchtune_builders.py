@@ -29,19 +29,16 @@ class Family:
 
 _QWEN = ("path", "merges_file")
 FAMILIES = {
-    "llama2": Family("llama2.llama2_tokenizer", "LLAMA2"),
-    "llama3": Family("llama3.llama3_tokenizer", "LLAMA3", splits=True),
+    "llama2": Family("llama2.llama2_tokenizer", "LLAMA2"), "llama3": Family("llama3.llama3_tokenizer", "LLAMA3", splits=True),
     "llama3_1": Family("llama3.llama3_tokenizer", "LLAMA3", splits=True),
     "llama3_2": Family("llama3.llama3_tokenizer", "LLAMA3_2"),
     "llama3_3": Family("llama3.llama3_tokenizer", "LLAMA3", splits=True),
-    "mistral": Family("mistral.mistral_tokenizer", "MISTRAL"),
-    "gemma": Family("gemma.gemma_tokenizer", "GEMMA"),
-    "gemma2": Family("gemma.gemma_tokenizer", "GEMMA2"),
-    "phi3": Family("phi3.phi3_mini_tokenizer", "PHI3_MINI", unjoined=True),
+    "mistral": Family("mistral.mistral_tokenizer", "MISTRAL"), "gemma": Family("gemma.gemma_tokenizer", "GEMMA"),
+    "gemma2": Family("gemma.gemma_tokenizer", "GEMMA2"), "phi3": Family("phi3.phi3_mini_tokenizer", "PHI3_MINI", unjoined=True),
     "phi4": Family("phi4.phi4_tokenizer", "PHI4", ("vocab_path", "merges_path"), unjoined=True),
     "qwen2": Family("qwen2.qwen2_tokenizer", "QWEN2", _QWEN, qlora=False),
     "qwen2_5": Family("qwen2_5.qwen2_5_tokenizer", "QWEN2", _QWEN, qlora=False),
-}
+}  # fmt: skip
 BUILDERS = names("torchtune")  # functions below torchtune.models that build a model of a preset's sizes
 NO_DORA = ("llama3_1.llama3_1_405b",)  # functions whose lora_* variants lack use_dora
 _READ = {"qwen2.qwen2_0_5b": "qwen2.5-0.5b", "qwen2.qwen2_1_5b": "qwen2.5-1.5b", "qwen2.qwen2_7b": "qwen2.5-7b"}

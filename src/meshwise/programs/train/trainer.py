@@ -47,7 +47,9 @@ STRATEGIES = {3: "full_shard", 2: "shard_grad_op"}
 FSDP = Kind(_sharding, STRATEGIES.get, "a sharding strategy", takes=-1)
 
 TRAINING = table("trainer", fsdp=FSDP, optimizers=OPTIMIZERS, attention=recipe.ATTENTION, trl_keys=adapters.TRL_KEYS)
-KEYS = table("trainer-command", training=TRAINING)
+OBJECTIVES = ("sft", "dpo", "kto", "reward")  # verbs of `trl`, and its example scripts, whose arguments these are
+VERB = Kind(lambda value: value if value in OBJECTIVES[1:] else None, str, "an objective")
+KEYS = table("trainer-command", training=TRAINING, verb=VERB)
 LIMITS: Limits = {**TRANSFORMERS, "tp": (1,), "cp": (1,)}
 
 
@@ -62,6 +64,9 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([facts.meaning("recompute", "full" if facts.value("recompute_on") else "none", "recompute_on")])
     if facts.value("liger"):
         facts = facts.adding([facts.meaning("loss", "fused", "liger")])
+    script = facts.text("script").removesuffix(".py").replace("reward_modeling", "reward")
+    if script in OBJECTIVES[1:] and "objective" not in facts:
+        facts = facts.adding([facts.meaning("objective", script, "script")])
     return facts.adding([*_tuner(facts), *adapters.meaning(facts), *_sharded(facts)])
 
 
@@ -78,7 +83,6 @@ def _tuner(facts: Run) -> Iterable[Stated]:
 SHIPPED = {"single_gpu": 0, "multi_gpu": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3}
 """ZeRO stages of the configurations that TRL ships for accelerate (trl/accelerate_configs, 1.16), all for eight processes."""
 SHIPPED_PROCESSES = 8
-OBJECTIVES = ("sft", "dpo", "kto", "reward")  # verbs of `trl` whose arguments these are
 
 
 def _sharded(facts: Run) -> Iterable[Stated]:

@@ -28,13 +28,9 @@ TARGETS = Kind(
 )
 RECOMPUTE = Kind(_recompute, lambda how: "unsloth" if how == "full" else False, "'unsloth' or False")
 KEYS = table(
-    "unsloth",
-    targets=TARGETS,
-    names=adapters.NAMES,
-    recompute=RECOMPUTE,
-    optimizers=trainer.OPTIMIZERS,
+    "unsloth", targets=TARGETS, names=adapters.NAMES, recompute=RECOMPUTE, optimizers=trainer.OPTIMIZERS,
     objective=Kind(lambda _: "dpo", lambda _: None, "a number"),
-)
+)  # fmt: skip
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "tp": (1,), "cp": (1,), "sp": (0,), "dp_shard": (1,), "zero": (0,), "recompute": ("none", "full"),
     "precision": ("bf16", "fp16"), "offload": ("none",), "optimizer": tuple(trainer.WORDS), "loss": ("fused", ""), "compile": (False,),

@@ -13,6 +13,7 @@ from meshwise.replay.traces.request import Request
 from meshwise.replay.traces.trace import Trace
 
 CACHE_SIZES = (1_000, 5_000, 20_000, 0)  # blocks of the caches whose hits are counted; 0 is an endless one
+MAX_DISTINCT_BLOCKS = 2**24  # different blocks of a trace, at most: caches that hold all of them take 3 GB
 WORTH_SHARE = 0.9  # share of the hits of an endless cache above which more cache is hardly worth having. A choice.
 
 
@@ -91,6 +92,8 @@ def facts(trace: Trace, *, reuse: bool = True) -> TraceFacts:
             total, squares = total + gap, squares + gap * gap
         before = at
         distinct.update(blocks)
+        if len(distinct) > MAX_DISTINCT_BLOCKS:
+            raise UserError(f"{trace.name}: more than {MAX_DISTINCT_BLOCKS:,} different blocks; cut the file into parts")
     if not prompts:
         raise UserError(f"{trace.name} has no requests")
     gaps, seconds = max(1, len(prompts) - 1), before

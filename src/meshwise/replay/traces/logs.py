@@ -10,10 +10,10 @@ from meshwise.replay.traces import text
 from meshwise.replay.traces.request import Row, seconds_of, tokens_of
 
 NGINX = (
-    r"\[(?P<time>[^\]]+)\].*?\b(?:prompt|input)_tokens[=:]\s*\"?(?P<prompt>\d+)"
-    r".*?\b(?:completion|output)_tokens[=:]\s*\"?(?P<output>\d+)(?:.*?\b(?:request_time|rt)[=:]\s*\"?(?P<took>[\d.]+))?"
+    r"^(?>.*?\[(?P<time>[^\[\]]+)\])(?>.*?\b(?:prompt|input)_tokens[=:]\s*\"?(?P<prompt>\d+))"
+    r"(?>.*?\b(?:completion|output)_tokens[=:]\s*\"?(?P<output>\d+))(?>.*?\b(?:request_time|rt)[=:]\s*\"?(?P<took>[\d.]+))?"
 )
-"""The combined format with prompt_tokens=, completion_tokens= and, if logged, request_time= after it."""
+"""In time linear in the line: the combined format with prompt_tokens=, completion_tokens= and, if logged, request_time= after it."""
 PATTERNS = {"nginx": NGINX}
 LOG_TIME = "%d/%b/%Y:%H:%M:%S %z"
 NEEDED = ("time", "prompt", "output")

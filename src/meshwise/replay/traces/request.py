@@ -10,6 +10,7 @@ from meshwise.errors import UserError, quoted
 MAX_REQUESTS = 20_000_000
 MAX_REQUEST_TOKENS = 2**24  # tokens of a prompt or an output, at most: 16 times the longest context of any model in use
 MAX_GAP_SECONDS = 7 * 86400.0  # seconds between two requests, at most: a longer gap is a wrong unit or a damaged row
+MAX_SECONDS = 366 * 86400.0  # seconds from the first request to the last, at most: every minute of them is counted
 
 
 class Request(NamedTuple):
@@ -86,7 +87,7 @@ def checked(rows: Iterable[Row], name: str) -> Iterator[Request]:
             raise UserError(
                 f"{name}, row {number}: {(seconds - before) / 86400:,.0f} days after the row before; is the unit of its time right?"
             )
-        if count > MAX_REQUESTS:
-            raise UserError(f"{name}, row {number}: more than {MAX_REQUESTS:,} requests; cut the file")
+        if count > MAX_REQUESTS or seconds - first > MAX_SECONDS:
+            raise UserError(f"{name}, row {number}: more than {MAX_REQUESTS:,} requests, or than a year; cut the file")
         before = seconds
         yield Request(seconds - first, max(1, prompt), max(1, output), blocks)

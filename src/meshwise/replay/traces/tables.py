@@ -18,7 +18,7 @@ OUTPUT_COLUMNS = (
     "num_decode_tokens", "generated_tokens", "gen_len", "osl",
 )  # fmt: skip
 BLOCK_COLUMNS = ("blocks", "hash_ids", "block_hash_ids")
-MAX_BLOCKS = 2**20  # blocks of a range, at most
+MAX_RANGED_BLOCKS = 2**25  # blocks that ranges such as 14-27 may stand for in a trace, at most: a few bytes state millions
 MILLISECONDS = ("timestamp_ms", "arrival_ms", "milliseconds", "ms")
 
 
@@ -49,12 +49,13 @@ def rows(path: Path) -> Iterator[Row]:
     assert at is not None
     assert prompt is not None
     assert output is not None
+    left = MAX_RANGED_BLOCKS
     for number, line in found:
         where = f"{path.name}, row {number}"
         cells = _cells(path, number, line)
         if len(cells) < max(at, prompt, output) + 1:
             raise UserError(f"{where}: {len(cells)} cells; expected {len(names)}")
-        ids = _ids(cells[blocks], where) if blocks is not None and blocks < len(cells) else ()
+        ids, left = _ids(cells[blocks], where, left) if blocks is not None and blocks < len(cells) else ((), left)
         yield Row(
             number, seconds_of(cells[at], where, scale), tokens_of(cells[prompt], "prompt", where),
             tokens_of(cells[output], "output", where), ids,
@@ -68,23 +69,26 @@ def _cells(path: Path, number: int, line: str) -> list[str]:
         raise UserError(f"{path.name}, row {number}: not valid CSV: {error}") from None
 
 
-def _ids(cell: str, where: str) -> tuple[int, ...]:
-    """Return block ids of '0 1 2', '[0, 1, 2]' or '0 14-27'."""
+def _ids(cell: str, where: str, left: int) -> tuple[tuple[int, ...], int]:
+    """Return block ids of '0 1 2', '[0, 1, 2]' or '0 14-27', and how many more ranges may stand for than the `left` ones of before."""
     words = cell.strip("[] ").replace(",", " ").split()
     try:
         if "-" not in cell:
-            return tuple(map(int, words))
+            return tuple(map(int, words)), left
         ids: list[int] = []
         for word in words:
             first, dash, last = word[1:].partition("-")
             low = int(word[0] + first)
             high = int(last) if dash else low
-            if not 0 <= high - low < MAX_BLOCKS:
+            if not 0 <= high - low < left:
                 raise ValueError
+            left -= high - low
             ids += range(low, high + 1)
     except ValueError:
-        raise UserError(f"{where}: blocks {quoted(cell)}; expected whole numbers such as 0 14-27") from None
-    return tuple(ids)
+        raise UserError(
+            f"{where}: blocks {quoted(cell)}; expected whole numbers such as 0 14-27, {MAX_RANGED_BLOCKS:,} in ranges"
+        ) from None
+    return tuple(ids), left
 
 
 def _index(names: Sequence[str], known: Sequence[str]) -> int | None:

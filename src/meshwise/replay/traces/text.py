@@ -14,6 +14,7 @@ from meshwise.errors import UserError
 
 MAX_TRACE_BYTES = 4 * 2**30  # bytes of a trace, decompressed: 20 million rows of Mooncake's kind have 3 GiB
 MAX_TRACE_LINE_BYTES = 4 * 2**20
+MIN_LINE_BYTES = 200  # bytes that a line counts for at least: a small compressed file can hold billions of empty ones
 MAX_DOCUMENT_BYTES = 512 * 2**20  # bytes of a file that is one JSON document, which must be held whole
 GZIP = b"\x1f\x8b"
 
@@ -41,11 +42,13 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise UserError(f"{path.name}, row {number}: damaged: {error}") from None
             if not line:
                 return
-            left -= len(line)
+            left -= max(len(line), MIN_LINE_BYTES)
             if len(line) > MAX_TRACE_LINE_BYTES:
                 raise UserError(f"{path.name}, row {number}: longer than {MAX_TRACE_LINE_BYTES >> 20} MiB, so it is no trace")
             if left < 0:
-                raise UserError(f"{path.name}, row {number}: more than {MAX_TRACE_BYTES >> 30} GiB; cut the file into parts")
+                raise UserError(
+                    f"{path.name}, row {number}: more than {MAX_TRACE_BYTES >> 30} GiB, or too many lines; cut the file into parts"
+                )
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError:

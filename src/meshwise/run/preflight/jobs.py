@@ -18,7 +18,6 @@ from meshwise.programs.forms import one_line
 from meshwise.programs.program import Job, find_launcher
 from meshwise.run.callbacks import Progress, Say
 from meshwise.run.children import end_tree, interrupt_on_stop, with_parent
-from meshwise.run.packages import require_torch
 from meshwise.run.preflight import tools
 from meshwise.run.preflight.ask import PreflightAsk
 from meshwise.run.preflight.tools import NodeFacts
@@ -35,16 +34,15 @@ HANG_SECONDS = 300.0
 
 def devices(ask: PreflightAsk) -> tuple[str, int]:
     """Return the device, and how many of a node take part."""
-    gpus = len(here.gpus())
+    gpus = len(here.gpus() or here.radeons())
     device = ask.device or ("cuda" if gpus else "cpu")
     if device == "cuda" and (ask.ranks or 1) > gpus:
-        raise UserError(f"--device cuda --ranks {ask.ranks or 1}: nvidia-smi lists {gpus} GPUs here")
+        raise UserError(f"--device cuda --ranks {ask.ranks or 1}: nvidia-smi and rocm-smi list {gpus} GPUs here")
     return device, ask.ranks or (gpus if device == "cuda" else 1)
 
 
 def measure(ask: PreflightAsk, hosts: Hosts, facts: NodeFacts, progress: Progress) -> None:
     """Run the workers of this node until they end; they write their rows to the folder. DoesNotFit where one fails."""
-    require_torch("preflight")
     device, count = devices(ask)
     folder = Path(ask.out)
     file = folder / f"facts-{hosts.rank}.json"

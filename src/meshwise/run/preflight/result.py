@@ -35,7 +35,7 @@ class Preflight:
         nodes: dict[str, None] = {}
         rates = node_rates(self.measured)
         for finding in self.findings:
-            if finding.level == "sick" and not set(finding.nodes) & set(nodes):
+            if finding.level == "sick" and finding.against != "--on" and not set(finding.nodes) & set(nodes):
                 nodes[min(finding.nodes, key=lambda host: rates.get(host, {}).get("send between", 0.0))] = None
         return [*nodes, *(node.host for node in self.found.nodes if node.state != "ready" and node.host not in nodes)]
 

@@ -12,6 +12,7 @@ from meshwise.calibrate.train import probe
 from meshwise.catalogue import clusters, files, records
 from meshwise.errors import DoesNotFit, UserError, quoted
 from meshwise.run.callbacks import Progress, Say, ignore
+from meshwise.run.packages import require_torch
 from meshwise.run.preflight import cluster, history, jobs, predicted, tools, verdict
 from meshwise.run.preflight.ask import PreflightAsk
 from meshwise.run.preflight.cluster import Found
@@ -54,12 +55,17 @@ def preflight(ask: PreflightAsk, *, say: Say = ignore, progress: Progress = igno
     lock.refuse_links(folder)
     if ask.facts or ask.launcher:
         listed = look(ask)
-        return Preflight(listed, folder, listed.write(folder)) if ask.facts else _submitted(ask, listed, folder, say)
+        wrong = _not_as_said(clusters.find_cluster(ask.on), listed) if ask.on else ()
+        return (
+            Preflight(listed, folder, listed.write(folder), tuple(wrong)) if ask.facts else _submitted(ask, listed, folder, say)
+        )
     own = tools.this_node()
     here = hosts.find(os.environ, 0, nodes=ask.nodes or "", node_rank=ask.node_rank, rendezvous=ask.rendezvous)
     if here.worker:
         said = "start one preflight a node (--ntasks-per-node=1), or -m meshwise.workers.probe.health"
         raise UserError(f"every worker was started: {said}")
+    require_torch("preflight")
+    jobs.devices(ask)
     if here.rank == 0:
         _clear(folder)
     try:
@@ -120,7 +126,8 @@ def _submitted(ask: PreflightAsk, listed: Found, folder: Path, say: Say) -> Pref
     if ask.launcher == "kubernetes":
         then = f"kubectl apply -f {script}; judge with: meshwise preflight --read FOLDER"
         note = f"wrote {script}; name an image in it, then: {then}"
-        return Preflight(listed, folder, listed.write(folder), notes=(note,))
+        seen = "kubectl get nodes" in listed.usual.sources.values()  # else this machine is shown, which is none of the cluster's
+        return Preflight(listed, folder, listed.write(folder) if seen else None, notes=(note,))
     _clear(folder)
     try:
         jobs.submit_job(script, say)

@@ -35,10 +35,11 @@ PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
 
 
 def model_of(name: str) -> Model:
-    """Find a model by a name as people write it: 'Llama 3.1 8B Instruct', 'GLM-4.6-UD-Q4_K_XL', a .gguf file. UserError for others."""
+    """Find a model by a name as people write it: 'Llama 3.1 8B Instruct', 'GLM-4.6-UD-Q4_K_XL', a .gguf file. UserError for others.
+    Nothing is downloaded."""
     if not name:
         raise UserError("the model is not stated")
-    return find.named(name) or find.find_model(name)
+    return find.named(name) or find.find_model(name, hub=False)
 
 
 def format_in(name: str) -> str:

@@ -14,6 +14,7 @@ from meshwise.audit.ask import AuditAsk
 from meshwise.audit.check.ask import CheckAsk
 from meshwise.catalogue import files
 from meshwise.errors import UserError, nearest, one_of, quoted
+from meshwise.models import find
 from meshwise.plan.ask import ServeAsk, TrainAsk
 from meshwise.plan.fields import Ask, spec
 from meshwise.plan.train.plan import TrainPlan
@@ -163,12 +164,14 @@ def count(desk: Desk, words: Words) -> Answer:
     return Answer(text([made]), made)
 
 
+@find.catalogue_alone()
 def check(desk: Desk, words: Words) -> Answer:
     ask = asking.question(CheckAsk, pairs({name: value for name, value in words.items() if name != "files"}))
     verdict = api.check(_texts(words), **vars(ask))
     return Answer(f"{verdict.line}\n{text(verdict, verbose=False)}", verdict, verdict.code)
 
 
+@find.catalogue_alone()
 def audit(desk: Desk, words: Words) -> Answer:
     texts = _texts(words)
     ask = asking.question(AuditAsk, pairs({name: value for name, value in words.items() if name != "files"}))

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from meshwise import units
 from meshwise.ui.views.tables import Column, Table
-from meshwise.units import MIB
+from meshwise.units import MIB, figure
 
 if TYPE_CHECKING:
     from meshwise.run.serve.bench import Bench
@@ -61,7 +61,9 @@ def _power(power: "Row | None") -> list[str]:
         return []
     planned = f", predicted {power['predicted_watts']:,.0f} W under load" if power.get("predicted_watts") else ""
     kwh = power["joules"] / 3.6e6
-    return [f"power: {power['watts']:,.0f} W on average by {power['meter']}, {kwh:.3g} kWh in {power['seconds']:.0f} s{planned}"]
+    return [
+        f"power: {power['watts']:,.0f} W on average by {power['meter']}, {figure(kwh)} kWh in {power['seconds']:.0f} s{planned}"
+    ]
 
 
 def _against(changes: "Sequence[Change] | None") -> list[str]:
@@ -108,16 +110,12 @@ def _columns() -> list[Column[Point]]:
         Column("predicted", predicted("decode"), short_title="pred"),
         Column("with prompts", lambda point: _rate(point["with_prompts"]) if point["users"] > 1 else "", 3),
         Column("predicted", lambda point: predicted("with_prompts")(point) if point["users"] > 1 else "", 3, short_title="pred"),
-        Column("each", rate("per_user"), 3),
-        Column("by engine", rate("engine_decode"), 4),
+        Column("each", rate("per_user"), 3), Column("by engine", rate("engine_decode"), 4),
         Column("prompt tokens/s", rate("prefill"), short_title="in tok/s"),
-        Column("predicted", predicted("prefill"), short_title="pred"),
-        Column("TTFT", time("ttft_p50")),
-        Column("p95", time("ttft_p95"), 2),
-        Column("per token", time("gap_p50"), short_title="TPOT"),
-        Column("p95", time("gap_p95"), 2),
-        Column("p99", time("gap_p99"), 4),
-    ]
+        Column("predicted", predicted("prefill"), short_title="pred"), Column("TTFT", time("ttft_p50")),
+        Column("p95", time("ttft_p95"), 2), Column("per token", time("gap_p50"), short_title="TPOT"),
+        Column("p95", time("gap_p95"), 2), Column("p99", time("gap_p99"), 4),
+    ]  # fmt: skip
 
 
 def _open_columns() -> list[Column[Point]]:
@@ -130,9 +128,9 @@ def _open_columns() -> list[Column[Point]]:
         return lambda point: _time(point["predicted"][name]) if point["predicted"] else ""
 
     return [
-        Column("requests/s", lambda point: f"{point['rate']:.3g}", short_title="req/s"),
-        Column("finished", lambda point: f"{point['finished']:.3g}", 4),
-        Column("goodput", lambda point: f"{point['goodput']:.3g}"),
+        Column("requests/s", lambda point: figure(point["rate"]), short_title="req/s"),
+        Column("finished", lambda point: figure(point["finished"]), 4),
+        Column("goodput", lambda point: figure(point["goodput"])),
         Column("prompt", lambda point: f"{point['prompt_tokens'] or point['prompt']:.0f}", 3, short_title="in"),
         Column("output", lambda point: str(point["output"]), 3, short_title="out"),
         Column("tokens/s, prompts included", lambda point: _rate(point["output_rate"]), short_title="tok/s"),
@@ -163,7 +161,7 @@ def memory_view(rows: Sequence[Row], width: int, source: str = "llama.cpp") -> R
 
 
 def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return "" if value is None else f"{value:,.0f}" if value >= 100 else figure(value)
 
 
 def _time(value: float | None) -> str:

@@ -15,7 +15,7 @@ from meshwise.programs.read.unread import Unread
 from meshwise.runs.fields import BY_NAME
 from meshwise.runs.run import VARIABLES, Stated
 from meshwise.ui.views.tables import Column, Table, wrapped
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 if TYPE_CHECKING:
     from meshwise.audit.check.verdict import Verdict
@@ -132,8 +132,8 @@ def _prediction(verdict: "Verdict") -> Iterator[str]:
         f"{own.peak_high / GIB:.0f}){margin}"
     )
     yield (
-        f"speed: {own.step:.4g} s/step (90%: {own.low:.3g} to {own.high:.3g}), {own.tokens_per_second:,.0f} tokens/s, MFU {own.mfu:.1%}"
-        + (", if it fitted" if verdict.fits is False else "")
+        f"speed: {figure(own.step, 4)} s/step (90%: {figure(own.low)} to {figure(own.high)}), "
+        f"{own.tokens_per_second:,.0f} tokens/s, MFU {own.mfu:.1%}" + (", if it fitted" if verdict.fits is False else "")
     )
     yield from (f"not judged: {text}" for text in verdict.unknown)
     if own.total_days is not None:
@@ -151,7 +151,7 @@ def _changes(verdict: "Verdict") -> Iterator[str]:
         yield from (f"  {change}" + (f"  ({change.span})" if change.span else "") for change in verdict.changes)
         return
     faster = f", {difference.words(own.step / best.step)}" if own is not None and verdict.fits else ""
-    yield f"better: {best.name}: {best.step:.4g} s/step{faster}, {best.peak / GIB:.1f} GiB"
+    yield f"better: {best.name}: {figure(best.step, 4)} s/step{faster}, {best.peak / GIB:.1f} GiB"
     for change in verdict.changes:
         yield f"  {change}" + (f"  ({change.span})" if change.span else "")
 

@@ -69,19 +69,13 @@ def _page(row: Tally) -> str:
 
 
 _CHIP_COLUMNS: list[Column[Tally]] = [
-    Column("chip", _text("chip"), text=True),
-    Column("name", _text("name"), text=True, rank=3),
-    Column("year", _text("year"), rank=5),
-    Column("memory", _quantity("memory", "bytes", binary=True)),
-    Column("bandwidth", _quantity("bandwidth", "bytes/s")),
-    Column("16-bit", _rate_16_bit),
-    Column("8-bit", _rate_8_bit, rank=1),
-    Column("SMs", _text("sms"), rank=6),
-    Column("TDP", _quantity("tdp", "watts"), rank=4),
-    Column("link", _text("link/name"), text=True, rank=2),
-    Column("price", _latest("prices", "price"), text=True, rank=7),
+    Column("chip", _text("chip"), text=True), Column("name", _text("name"), text=True, rank=3),
+    Column("year", _text("year"), rank=5), Column("memory", _quantity("memory", "bytes", binary=True)),
+    Column("bandwidth", _quantity("bandwidth", "bytes/s")), Column("16-bit", _rate_16_bit), Column("8-bit", _rate_8_bit, rank=1),
+    Column("SMs", _text("sms"), rank=6), Column("TDP", _quantity("tdp", "watts"), rank=4),
+    Column("link", _text("link/name"), text=True, rank=2), Column("price", _latest("prices", "price"), text=True, rank=7),
     Column("source", lambda row: str(row["sources"][0]["title"]), text=True, rank=8),
-]
+]  # fmt: skip
 _CLUSTER_COLUMNS: list[Column[Tally]] = [
     Column("cluster", _text("cluster"), text=True),
     Column("name", _text("name"), text=True, rank=4),
@@ -122,31 +116,22 @@ _FRAMEWORK_COLUMNS: list[Column[Tally]] = [
 
 
 _ORIGIN_COLUMNS: list[Column[Tally]] = [
-    Column("calibration", _text("calibration"), text=True),
-    Column("for", _text("use"), text=True),
-    Column("chips", _listed("chips"), text=True, rank=3),
-    Column("programs", _listed("programs"), text=True, rank=4),
-    Column("rows", whole_at("rows")),
-    Column("fitted on", _text("fitted_on"), text=True, rank=2),
-    Column("date", _text("date"), text=True),
-    Column("file", _text("file"), text=True, rank=5),
+    Column("calibration", _text("calibration"), text=True), Column("for", _text("use"), text=True),
+    Column("chips", _listed("chips"), text=True, rank=3), Column("programs", _listed("programs"), text=True, rank=4),
+    Column("rows", whole_at("rows")), Column("fitted on", _text("fitted_on"), text=True, rank=2),
+    Column("date", _text("date"), text=True), Column("file", _text("file"), text=True, rank=5),
     Column("sha256", _text("sha256"), text=True, rank=1),
-]
+]  # fmt: skip
 
 
 def origin_facts(origin: Origin) -> Grid:
     """Return what a calibration was fitted to, the file that holds it, and its digest."""
     rows = [
-        ("for", origin.use),
-        ("chips", ", ".join(origin.chips)),
-        ("programs", ", ".join(origin.programs)),
-        ("fitted on", origin.fitted_on),
-        ("rows", f"{origin.rows:,.0f}" if origin.rows else ""),
-        ("date", origin.date),
-        ("file", origin.file),
-        ("sha256", f"{origin.digest}..."),
+        ("for", origin.use), ("chips", ", ".join(origin.chips)), ("programs", ", ".join(origin.programs)),
+        ("fitted on", origin.fitted_on), ("rows", f"{origin.rows:,.0f}" if origin.rows else ""), ("date", origin.date),
+        ("file", origin.file), ("sha256", f"{origin.digest}..."),
         *(("source", f"{source.title}, {source.url}") for source in origin.sources),
-    ]
+    ]  # fmt: skip
     return facts(origin.key, rows)
 
 

@@ -22,7 +22,7 @@ from meshwise.plan.train.plan import TrainPlan
 from meshwise.ui.views import bars
 from meshwise.ui.views.energy import energy_lines
 from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, heading, price_sentence, sentences_view, wrapped
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 FIT = "see meshwise calibrate"
 REMEDY: dict[str, str] = {"gpu": "see meshwise probe and calibrate", "cpu": "see meshwise probe and calibrate"}
@@ -140,7 +140,7 @@ def span_words(total: Span, show: Callable[[float], str], *, ends: bool = True) 
 
 
 def number_words(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value < 1 else f"{value:,.1f}"
+    return f"{value:,.0f}" if value >= 100 else figure(value) if value < 1 else f"{value:,.1f}"
 
 
 def dollar_words(value: float) -> str:
@@ -158,7 +158,7 @@ def name_cell(c: Choice, *, short: bool = False) -> str:
 
 def seconds_cell(c: Choice, digits: int = 4) -> str:
     """Return '112.4 (106-124)': seconds per step with their 90% interval."""
-    return f"{c.step:.{digits}g} ({c.low:.3g}-{c.high:.3g})"
+    return f"{figure(c.step, digits)} ({figure(c.low)}-{figure(c.high)})"
 
 
 def memory_cell(c: Choice, digits: int = 1) -> str:
@@ -215,7 +215,7 @@ def finetune_lines(plan: TrainPlan) -> list[str]:
     found, best = plan.finetune, plan.best
     if found is None:
         return []
-    share = f"{100 * found.trained / found.parameters:.3g}% of {units.show(found.parameters, 'count', digits=3)}"
+    share = f"{figure(100 * found.trained / found.parameters)}% of {units.show(found.parameters, 'count', digits=3)}"
     saved = units.show(found.saved_bytes, "bytes", binary=True, digits=3)
     lines = [
         f"Trains {found.trained:,} parameters ({share}); saved as {saved}.",
@@ -256,7 +256,7 @@ def compared_lines(plan: TrainPlan) -> list[str]:
     lines = [f"Ways to use the devices: {', '.join(map(str, found.ways))}."] if found.ways else []
     alike: dict[str, list[str]] = {}
     for one in found.rivals:
-        alike.setdefault(f"{one.seconds:.3g} s in {one.peak / GIB:.1f} GiB", []).append(one.name)
+        alike.setdefault(f"{figure(one.seconds)} s in {one.peak / GIB:.1f} GiB", []).append(one.name)
     others = ", ".join(f"{' and '.join(names)} {words}" for words, names in alike.items())
     return lines + ([f"Other programs (--framework): {others}."] if others else [])
 
@@ -279,7 +279,7 @@ def best_bars(best: Choice, width: int, kind: object = "gpu") -> list[Renderable
     """Return one bar each for the time and the memory of the best layout, with the largest parts."""
     kinds = on_chip(TRAIN_MEMORY, kind)
     time, memory = (Text(f"{name:<8}") for name in ("time", "memory"))
-    seconds, size = f" {best.step:.4g} s", f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
+    seconds, size = f" {figure(best.step, 4)} s", f" {best.peak / GIB:.1f} of {best.capacity / GIB:.0f} GiB"
     bar_width = bars.room(width - 8, seconds, size)
     return [
         time.append_text(bars.bar(TRAIN_TIME, best.time, best.step, bar_width)).append(seconds),

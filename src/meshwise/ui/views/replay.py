@@ -14,6 +14,7 @@ from meshwise.ui.views import bars
 from meshwise.ui.views.energy import energy_lines
 from meshwise.ui.views.svg.courses import Course, courses
 from meshwise.ui.views.tables import Column, Table, heading, wrapped
+from meshwise.units import figure
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 LATENCIES = {"ttft": "TTFT", "tpot": "per token", "e2e": "request"}
@@ -45,8 +46,8 @@ def header(result: Replayed) -> list[str]:
     changed = f" ({trace.changed})" if trace.changed else ""
     return [
         f"{result.plan}; {copies}, {result.ask.router}",
-        f"{trace.name}{changed}: {trace.requests:,} requests, {trace.rate:.3g}/s, {trace.prompt.mean:,.0f} prompt and "
-        f"{trace.output.mean:,.0f} output tokens, bursts of {trace.burst:.3g}",
+        f"{trace.name}{changed}: {trace.requests:,} requests, {figure(trace.rate)}/s, {trace.prompt.mean:,.0f} prompt and "
+        f"{trace.output.mean:,.0f} output tokens, bursts of {figure(trace.burst)}",
     ]
 
 
@@ -83,11 +84,11 @@ def sentences(result: Replayed) -> list[str]:
     good, hits = result.interval("good"), result.interval("hits")
     served = f"{f.requests - f.rejected:,} of {f.requests:,} requests" if f.rejected else f"all {f.requests:,} requests"
     goodput = (
-        f"Goodput: {share(f.good)} ({share(good[0])}-{share(good[1])}) of requests meet the targets, {f.goodput:.3g}/s."
+        f"Goodput: {share(f.good)} ({share(good[0])}-{share(good[1])}) of requests meet the targets, {figure(f.goodput)}/s."
         if result.targets
         else f"Throughput: {served} served, {f.output_rate:,.0f} output tokens/s."
     )
-    queue = f"Queue: {f.waiting:.3g} requests wait on average, {f.most_waiting:.3g} in the worst of {len(result.slices)} windows."
+    queue = f"Queue: {figure(f.waiting)} requests wait on average, {figure(f.most_waiting)} in the worst of {len(result.slices)} windows."
     lines = [goodput, queue]
     if result.trace.block:
         lines.append(f"Cache: {share(f.hits)} ({share(hits[0])}-{share(hits[1])}) of prompt tokens are found in it.")
@@ -118,14 +119,14 @@ def _shares(figures: Figures, width: int) -> list[RenderableType]:
 def figures_of(result: Replayed) -> list[tuple[str, Callable[[Slice], float], Callable[[float], str]]]:
     """Return what is drawn over time: title, value, and how its largest value is printed."""
     shown: list[tuple[str, Callable[[Slice], float], Callable[[float], str]]] = [
-        ("requests/s", lambda one: one.rate, lambda value: f"{value:.3g}"),
+        ("requests/s", lambda one: one.rate, lambda value: figure(value)),
         ("TTFT p95", lambda one: one.ttft_p95, seconds),
         ("per token p95", lambda one: one.tpot_p95, seconds),
-        ("waiting", lambda one: one.waiting, lambda value: f"{value:.3g}"),
+        ("waiting", lambda one: one.waiting, lambda value: figure(value)),
         ("KV cache", lambda one: one.filled, share),
     ]
     if result.policy:
-        shown.insert(1, ("copies", lambda one: one.copies, lambda value: f"{value:.3g}"))
+        shown.insert(1, ("copies", lambda one: one.copies, lambda value: figure(value)))
     if result.trace.block:
         shown.append(("hits", lambda one: one.hits, share))
     if result.targets:
@@ -241,8 +242,9 @@ def trace_lines(facts: TraceFacts) -> list[str]:
     ]
     return [
         f"{facts.name}{changed}: {facts.kind}, {facts.requests:,} requests in {seconds(facts.seconds)}",
-        f"Rate: {facts.rate:.3g}/s on average, {facts.busiest:.3g}/s in the busiest minute, {facts.quietest:.3g}/s in the quietest",
-        f"Bursts: gaps deviate by {facts.burst:.3g} times their mean (1 is a Poisson process)",
+        f"Rate: {figure(facts.rate)}/s on average, {figure(facts.busiest)}/s in the busiest minute, "
+        f"{figure(facts.quietest)}/s in the quietest",
+        f"Bursts: gaps deviate by {figure(facts.burst)} times their mean (1 is a Poisson process)",
         *lengths,
     ]
 

@@ -8,7 +8,7 @@ from meshwise.plan.rl.plan import RolloutPlan
 from meshwise.plan.rl.splits import Split
 from meshwise.ui.views.plan import setting
 from meshwise.ui.views.tables import Column, Table, bullets, heading, paragraphs, wrapped
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 ENGINE = ("engine weights", "engine cache")
 
@@ -29,10 +29,12 @@ def rollout_view(plan: RolloutPlan, width: int) -> RenderableType:
 def _columns() -> list[Column[Split]]:
     return [
         Column("devices", lambda split: split.name, text=True),
-        Column("s/step (90%)", lambda split: f"{split.step:.4g} ({split.interval[0]:.3g}-{split.interval[1]:.3g})"),
-        Column("rollout s", lambda split: f"{split.rollout_seconds:.3g}", rank=2),
-        Column("training s", lambda split: f"{split.training_seconds:.3g}", rank=2),
-        Column("answers/s", lambda split: f"{split.answers_per_second:.3g}", rank=4),
+        Column(
+            "s/step (90%)", lambda split: f"{figure(split.step, 4)} ({figure(split.interval[0])}-{figure(split.interval[1])})"
+        ),
+        Column("rollout s", lambda split: figure(split.rollout_seconds), rank=2),
+        Column("training s", lambda split: figure(split.training_seconds), rank=2),
+        Column("answers/s", lambda split: figure(split.answers_per_second), rank=4),
         Column("tokens/s", lambda split: f"{split.tokens_per_second:,.0f}", rank=5),
         Column("training", lambda split: split.train_layout, text=True, rank=6),
         Column("generation", lambda split: split.rollout_layout, text=True, rank=7),
@@ -45,7 +47,7 @@ def _phases(best: Split, width: int) -> RenderableType:
     return Table(
         [
             Column("phase", lambda row: _named(row[0], best), text=True),
-            Column("s (90%)", lambda row: f"{row[1]:.3g} ({row[2][0]:.2g}-{row[2][1]:.2g})"),
+            Column("s (90%)", lambda row: f"{figure(row[1])} ({row[2][0]:.2g}-{row[2][1]:.2g})"),
             Column("share", lambda row: f"{row[1] / best.step:.0%}"),
         ],
         rows,
@@ -68,7 +70,7 @@ def _sentences(best: Split) -> list[str]:
         f"GiB per device while training, {best.name}: {trained}; {best.peaks['training'] / GIB:.1f} in all.",
         f"While generating: {f'states of training {states / GIB:.1f}, ' * (states >= GIB / 20)}{_listed(best, set(ENGINE))}; "
         f"{best.peaks['rollout'] / GIB:.1f} in all.",
-        f"Generation takes {best.rollout_seconds:.3g} s with {best.at_once:,} answers at once{ends}.",
+        f"Generation takes {figure(best.rollout_seconds)} s with {best.at_once:,} answers at once{ends}.",
         f"Training: {best.train_layout} ({best.framework}), {best.update_mfu:.0%} MFU in the update; generation: {best.rollout_layout}.",
     ]
 

@@ -101,19 +101,14 @@ def _lines(score: Score, inside: Score) -> list[Line]:
     inside_rejected = f"{inside['oom']['false']} of {score['rows'] - oom['total']}"
     caught, inside_caught = (f"{scores['oom']['caught']} of {oom['total']}" if oom["total"] else "" for scores in (score, inside))
     return [
-        line("time error, mean", "time", "mape", "%"),
-        line("  median", "time", "median", "%"),
-        line("  bias", "time", "bias", "+%"),
-        line("  mean after one scalar", "time", "mape_scaled", "%", base["mape_scaled"]),
-        line("  mean within 2x of the best", "time", "mape_near", "%"),
-        line("  in their 90% interval", "time", "coverage", "%"),
+        line("time error, mean", "time", "mape", "%"), line("  median", "time", "median", "%"),
+        line("  bias", "time", "bias", "+%"), line("  mean after one scalar", "time", "mape_scaled", "%", base["mape_scaled"]),
+        line("  mean within 2x of the best", "time", "mape_near", "%"), line("  in their 90% interval", "time", "coverage", "%"),
         line("rank correlation", "time", "spearman", ""),
         line("time lost by the pick", "time", "picked_loss", "%", base["random_loss"], base["picked_loss"]),
-        line("memory error, mean", "memory", "mape", "%"),
-        line("  bias", "memory", "bias", "+%"),
-        ("out of memory, predicted", caught, inside_caught, "", ""),
-        ("ran, but rejected", rejected, inside_rejected, "", ""),
-    ]
+        line("memory error, mean", "memory", "mape", "%"), line("  bias", "memory", "bias", "+%"),
+        ("out of memory, predicted", caught, inside_caught, "", ""), ("ran, but rejected", rejected, inside_rejected, "", ""),
+    ]  # fmt: skip
 
 
 def _wrapped(lines: Iterable[str], width: int) -> list[Text]:

@@ -14,7 +14,7 @@ from meshwise.plan.serve.words import length_words, load_words, tokens
 from meshwise.ui.views import bars
 from meshwise.ui.views.energy import energy_lines
 from meshwise.ui.views.tables import Column, Table, bullets, calibration_line, heading, price_sentence, wrapped
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 REMEDY = "see meshwise bench"
 REASONS_SHOWN = 5  # reasons that the short answer lists
@@ -74,7 +74,7 @@ def table(plan: ServePlan) -> Table[ServeChoice]:
         Column("all, with prompts", lambda c: tokens(c.throughput), rank=2 if several else 5, short_title="all tok/s"),
     ]
     if several:
-        columns.append(Column("requests/s", lambda c: f"{c.requests:.3g}", rank=8))
+        columns.append(Column("requests/s", lambda c: figure(c.requests), rank=8))
         columns.append(Column("per device", lambda c: tokens(c.per_device), rank=9))
     columns.append(time("TTFT" if not several else "TTFT p50", "ttft", "p50", 2))
     if several:
@@ -109,7 +109,7 @@ def below_table(plan: ServePlan) -> list[str]:
     if plan.most:
         unit = "requests/s" if plan.ask.rate else "users"
         lines.append(
-            f"{plan.best.name} meets the targets with up to {f'{plan.most:.3g}' if plan.ask.rate else f'{plan.most:,.0f}'} {unit}."
+            f"{plan.best.name} meets the targets with up to {f'{figure(plan.most)}' if plan.ask.rate else f'{plan.most:,.0f}'} {unit}."
         )
     rate = plan.cluster["dollars_per_hour"]
     if rate is not None and any(c.dollars_per_million is not None for c in plan.choices):
@@ -154,7 +154,7 @@ def time_bars(choices: Sequence[ServeChoice], width: int) -> list[RenderableType
     """Return bars of the milliseconds of a decode step by part, on a common scale."""
     totals = [sum(c.time.values()) for c in choices]
     alone = len(choices) == 1
-    labels = [f" {1e3 * total:.4g} ms{'' if alone else ', ' + c.name}" for c, total in zip(choices, totals, strict=True)]
+    labels = [f" {figure(1e3 * total, 4)} ms{'' if alone else ', ' + c.name}" for c, total in zip(choices, totals, strict=True)]
     bar_width = bars.room(width, *labels)
     lines: list[RenderableType] = [Text("decode step by part", style="bold")]
     for c, label in zip(choices, labels, strict=True):

@@ -13,21 +13,24 @@ from meshwise.cost.train.compute import product
 FUSED_ATTENTION = r"flash|fmha|efficient_attention|cudnn_attention|cudnn.*sdpa|sdpa.*cudnn|flex_attention|^wide_"
 MIN_SHARE = 0.03  # share of a step below which a part is not worth a finding
 TF32_MARGIN = 1.1  # rate of float32 products over that of the units without TF32 up to which they do not use it
-FUSED_UPDATE = r"fused|multi_tensor_apply|^_update$|triton_.*adam"
+FUSED_UPDATE = r"fused|^_update$|triton_"
+POINTWISE = r"^aten::(?:add|sub|mul|div|addcmul|addcdiv|lerp|sqrt|rsqrt|pow|square|sign|neg|maximum|where)_?$|elementwise"
 LOOPED_SAVING, LISTED_SAVING = 0.6, 0.3
 """Share of an update that one fused kernel saves, which reads and writes every number once: AdamW by one operator per tensor and operation
 moves 17 tensors instead of 7, by lists of tensors about 10."""
-MIN_UPDATES = 8
-FUSE = "pass fused=True to the optimizer"
+MIN_UPDATES, LEAST_UPDATE = (
+    8,
+    0.005,
+)  # operations of an update, and its share of a step, below which it does not matter how it is written
 MAX_LOSS_PASSES = 8.5
 """Operations over all logits in one micro-batch up to which a loss is usual: torch's own has four, and casts to float32 double them."""
 FUSED_LOSS_PASSES = 3
 WHOLE_PASS = 0.08  # time of an operation over that of the longest one on logits from which on it reads or writes all of them
 HEAD_SIZES = (16, 32, 64, 96, 128, 192, 256)
 """Sizes of a head for which attention kernels are built; others are padded to the next one."""
-SLOW_CHIP = 1.35
+SLOW_CHIP, SLOW_SHAPE = 1.35, 1.2  # measured over predicted seconds of products, from which on a chip or an odd shape is slow
 MIN_PRODUCT_SECONDS = 50e-6
-SKEW = 2.0
+SKEW, LEAST_ROUTED = 2.0, 0.01  # rows of the fullest expert over the mean, and their share of a step, from which on it matters
 MIN_EXPERTS = 4
 BELOW = 1.6
 
@@ -77,28 +80,24 @@ def wide_products(e: Evidence) -> Iterator[Fault]:
 
 
 def slow_update(e: Evidence) -> Iterator[Fault]:
-    """An optimizer that runs one kernel per tensor and operation."""
+    """An optimizer that runs one kernel per tensor and operation, or by lists of tensors."""
     update = e.split.pieces.part == "optimizer"
-    count = update.sum() / e.count
-    if count < MIN_UPDATES or (update & e.names(FUSED_UPDATE)).sum() > 0.2 * update.sum():
-        lists = update & e.names(r"multi_tensor_apply|_foreach")
-        fused = update & e.names(r"fused|^_update$|Fused")
-        lost = LISTED_SAVING * e.seconds(lists)
-        if lists.any() and not fused.any() and lost > MIN_SHARE * e.step:
-            message = f"the optimizer runs by lists of tensors, {milliseconds(e.seconds(lists))} a step"
-            yield Fault("no fused optimizer", "likely", lost, message, FUSE, f"{count:.0f} kernels a step, none fused")
+    loops, lists = update & e.names(POINTWISE), update & e.names(r"multi_tensor_apply|_foreach")
+    if (update & e.names(FUSED_UPDATE)).any() or loops.sum() + lists.sum() < MIN_UPDATES * e.count:
         return
-    loops = update & e.names(r"addcdiv|addcmul|lerp|sqrt|elementwise")
     windows = e.split.cover["optimizer"]
     idle = float(windows.inside(*e.split.gaps).sum()) / e.count if len(e.split.gaps[0]) else 0.0
-    seconds = e.seconds(update) + idle
-    if not loops.any() or seconds < MIN_SHARE * e.step:
+    seconds, by_lists = e.seconds(update) + idle, e.seconds(lists) > 0.5 * e.seconds(update)
+    if seconds < LEAST_UPDATE * e.step:
         return
+    lost = (LISTED_SAVING if by_lists else LOOPED_SAVING) * e.seconds(update) + (0.0 if by_lists else 0.9 * idle)
+    certain = e.timeline.on_gpu and not by_lists  # on a CPU loops are the default, and threads make up for a part
     yield Fault(
-        "no fused optimizer", "certain", LOOPED_SAVING * e.seconds(update) + 0.9 * idle,
-        f"the optimizer updates tensor by tensor: {count:.0f} kernels and {milliseconds(seconds)} a step",
-        f"{FUSE} (foreach=True where it has no fused kernel)",
-        f"{count:.0f} kernels or operators inside its step, none of them fused",
+        "no fused optimizer", "unusual" if lost < 0.5 * MIN_SHARE * e.step else "certain" if certain else "likely", lost,
+        f"the optimizer updates {'by lists of tensors' if by_lists else 'tensor by tensor'}: {update.sum() / e.count:.0f} "
+        f"{'kernels' if e.timeline.on_gpu else 'operators'} and {milliseconds(seconds)} a step",
+        "pass fused=True to the optimizer (foreach=True where it has no fused kernel)",
+        f"{(loops | lists).sum() / e.count:.0f} of them compute, none of them fused",
     )  # fmt: skip
 
 
@@ -162,25 +161,24 @@ def head_size(e: Evidence) -> Iterator[Fault]:
 
 
 def uneven_shapes(e: Evidence) -> Iterator[Fault]:
-    """Products whose rows in memory are no multiple of 16 bytes."""
+    """Products whose rows in memory are no multiple of 16 bytes, where they take longer for it than products of even sizes do."""
     if not e.device or not e.timeline.on_gpu:
         return
-    odd = [
-        one
-        for one in e.profile.products
-        if one.dtype in HALF and (one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)) and one.batch == 1
-    ]
-    if not odd:
-        return
-    lost = sum(
-        one.seconds - one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
-        for one in odd
-    )
-    worst, total = max(odd, key=lambda one: one.seconds), sum(one.seconds for one in odd)
-    if lost > MIN_SHARE * e.step:
+    known = [one for one in e.profile.products if one.dtype in HALF and one.batch == 1]
+    odd = [one for one in known if one.n % 8 or one.k % 8 or (one.m % 8 and one.m > 64)]
+    even = [one.seconds / one.should_be for one in known if one not in odd and one.should_be > MIN_PRODUCT_SECONDS]
+    usual = float(np.median(even)) if even else 1.0
+
+    def padded(one: Product) -> float:
+        return usual * one.count * float(product(e.device, *(_padded(size) for size in (one.m, one.n, one.k))).max())
+
+    slow = [one for one in odd if one.seconds > SLOW_SHAPE * padded(one)]
+    lost, total = sum(one.seconds - padded(one) for one in slow), sum(one.seconds for one in slow)
+    if lost > 0.5 * MIN_SHARE * e.step:
+        worst = max(slow, key=lambda one: one.seconds)
         better = " x ".join(f"{_padded(size):,}" for size in (worst.m, worst.n, worst.k))
         yield Fault(
-            "uneven shapes", "certain", lost,
+            "uneven shapes", "certain" if lost > MIN_SHARE * e.step else "likely", lost,
             f"products of {worst.m:,} x {worst.n:,} x {worst.k:,} run without the fast units: a size is no multiple of 8",
             f"pad the vocabulary or width to a multiple of 64: {better}",
             f"{milliseconds(total)} a step; padded they are predicted to take {milliseconds(total - lost)}",
@@ -238,42 +236,53 @@ def _even(one: Product) -> bool:
 
 
 def uneven_experts(e: Evidence) -> Iterator[Fault]:
-    """Experts of one layer get very different numbers of tokens."""
-    groups: dict[tuple[int, int], list[Product]] = defaultdict(list)
-    for one in e.profile.products:
-        if one.batch == 1 and one.n != one.m:
-            groups[one.n, one.k].append(one)
-    summed = {
-        (one.m, one.n, one.k) for one in e.profile.products
-    }  # a weight's gradient sums over the rows that the weight multiplied
-    routed = {
-        (n, k): each for (n, k), each in groups.items() if len({one.m for one in each if (n, k, one.m) in summed}) >= MIN_EXPERTS
-    }  # fmt: skip
-    if not routed:
+    """Experts of one layer get very different numbers of tokens, some perhaps none."""
+    routed, every, dense = _routed(e)
+    for rows, certainty in ((routed, "likely"), (every, "unusual")):  # all tokens: a full expert, or one that is shared
+        seconds = {
+            shape: sum(
+                one.seconds for one in e.profile.products if (one.n, one.k) == shape and (rows is every or one.m not in dense)
+            )
+            for shape in rows
+        }
+        total, shape = sum(seconds.values()), max(seconds, key=lambda one: seconds[one], default=(0, 0))
+        of = rows.get(shape, [0])
+        mean, most = sum(of) / len(of), max(of)
+        if total < LEAST_ROUTED * e.step or most < SKEW * mean:
+            continue
+        yield Fault(
+            "expert imbalance", certainty, total * (1 - mean / most),
+            f"experts get uneven numbers of tokens: the fullest {most:,}, {most / mean:.2g} times the mean of {mean:,.0f}"
+            + (f"; {of.count(0) / len(of):.0%} get none" if 0 in of else ""),
+            "balance the router: an auxiliary loss, a bias per expert, or a capacity; with expert parallelism all devices wait for the "
+            "fullest",
+            f"products with weights of {shape[1]:,} x {shape[0]:,} have {min(of):,} to {most:,} rows",
+        )  # fmt: skip
         return
-    seconds = sum(one.seconds for each in routed.values() for one in each)
-    shape, each = max(routed.items(), key=lambda pair: sum(one.seconds for one in pair[1]))
-    counts = sum(one.count for one in each)
-    mean = sum(one.m * one.count for one in each) / counts
-    most = max(one.m for one in each)
-    if most < SKEW * mean or seconds < MIN_SHARE * e.step:
-        return
-    yield Fault(
-        "expert imbalance", "likely", seconds * (1 - mean / most),
-        f"experts get uneven numbers of tokens: the fullest {most:,}, {most / mean:.2g} times the mean of {mean:,.0f}",
-        "balance the router: an auxiliary loss, a bias per expert, or a capacity; with expert parallelism all devices wait for the fullest",
-        f"products of {shape[0]:,} x {shape[1]:,} with {min(one.m for one in each):,} to {most:,} rows",
-    )  # fmt: skip
+
+
+def _routed(e: Evidence) -> tuple[dict[tuple[int, int], list[int]], dict[tuple[int, int], list[int]], set[int]]:
+    """Return the rows of forward products by the shape of their weights where they differ within a micro-batch, and the rows of all others:
+    whatever is not routed has as many rows as the batch has tokens. Between both: all rows of those of which few have as many."""
+    ops = e.ops(r"^aten::(?:mm|addmm)$")
+    known = ops.take((ops.detail >= 0) & ~e.split.cover["backward"].holds(ops.start))
+    steps = np.searchsorted(e.split.steps.bounds, known.start, side="right")
+    counts: dict[tuple[int, int], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for detail, step in zip(known.detail.tolist(), steps.tolist(), strict=True):
+        sizes = [one for one in e.timeline.details[detail].dims if len(one) == 2][-2:]
+        if len(sizes) == 2 and sizes[0][1] == sizes[1][0]:
+            counts[sizes[1][1], sizes[0][1]][step].append(sizes[0][0])
+    batches = max(1, e.profile.micro_batches)
+    even = {shape for shape, by_step in counts.items() if all(len(set(rows)) <= batches for rows in by_step.values())}
+    dense = {m for shape in even for rows in counts[shape].values() for m in rows}
+    every = {shape: [m for rows in by_step.values() for m in rows] for shape, by_step in counts.items()}
+    routed = {shape: [m for m in rows if m not in dense] for shape, rows in every.items()}
+    routed = {shape: rows for shape, rows in routed.items() if len(rows) >= MIN_EXPERTS * e.count and any(rows)}
+    mostly = {shape: every[shape] for shape, rows in routed.items() if shape[0] != shape[1] and 2 * len(rows) > len(every[shape])}
+    return routed, mostly, dense
 
 
 RULES = (
-    no_flash_attention,
-    wide_products,
-    slow_update,
-    eager_loss,
-    head_size,
-    uneven_shapes,
-    below_roofline,
-    slow_chip,
+    no_flash_attention, wide_products, slow_update, eager_loss, head_size, uneven_shapes, below_roofline, slow_chip,
     uneven_experts,
-)
+)  # fmt: skip

@@ -7,16 +7,26 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwise.audit.doctor.fault import Fault, milliseconds
+from meshwise.audit.doctor.intervals import Cover
+from meshwise.audit.doctor.kinds import runs
 from meshwise.audit.doctor.profile import Evidence
 from meshwise.audit.doctor.split import ALLOCATES, WAITS
 
 MIN_SHARE = 0.03
-CERTAIN_SHARE = 0.1
+CERTAIN_SHARE, RETRIED_SHARE = (
+    0.1,
+    0.003,
+)  # memory that every step gives back and asks for again is one setting away from none of it
 LATE_SHARE = 0.2  # share of a step that the device may wait for launches before kernels count as too small
 TRACED_HOST = 1.15  # time of a host that is traced over that of one that is not
 MIN_LAUNCHES = 50
 LONG_PAUSE = 0.04  # share of a step from which on one pause of the host is looked at alone
-BEFORE = 24  # operators before a pause that tell what it is
+READ = r"^aten::(?:detach|clone|_?to|_to_copy|copy_)$"
+READS = r"^aten::(?:detach|alias|clone|to|_to_copy|copy_|empty\w*|contiguous|item|_local_scalar_dense|resolve_\w+|lift_fresh|numpy_T|view" \
+        r"|set_|as_strided|resize_|is_pinned|pin_memory)$|^detach_?$"  # fmt: skip
+MIN_READ = 8
+"""Operators that read a tensor, those around them where nothing is computed, and how many tensors at least are more than a few values."""
+TO_HOST = r"DtoH|DeviceToHost"
 FROM_HOST = r"^aten::(?:to|_to_copy|copy_|embedding|stack|cat|pin_memory|tensor|from_numpy|lift_fresh|slice)$"
 
 
@@ -64,7 +74,8 @@ def synchronising(e: Evidence) -> Iterator[Fault]:
 
 def small_kernels(e: Evidence) -> Iterator[Fault]:
     """The host cannot launch as fast as the device computes."""
-    lost, count = e.split.mean("launch") - sum(pause for pause, _ in _pauses(e)), e.profile.launches
+    saved = float(_saved(e).inside(*e.split.gaps).sum()) / e.count
+    lost, count = e.split.mean("launch") - saved - sum(pause for pause, _ in _pauses(e)), e.profile.launches
     if lost < LATE_SHARE * e.step or count < MIN_LAUNCHES or _drained(e):
         return
     mean = float(e.split.pieces.seconds.mean())
@@ -96,7 +107,7 @@ def allocating(e: Evidence) -> Iterator[Fault]:
     calls = e.calls(ALLOCATES)
     freed = e.calls(r"(?:cuda|hip)Free$|MemUnmap|MemRelease")
     lost = max(e.split.mean("allocator"), float(calls.seconds.sum()) / e.count * 0.5)
-    if lost < 0.5 * MIN_SHARE * e.step or not len(calls):
+    if not len(calls) or lost < (RETRIED_SHARE if len(freed) >= e.count else 0.5 * MIN_SHARE) * e.step:
         return
     yield Fault(
         "allocator", "certain" if len(freed) else "likely", lost,
@@ -108,52 +119,68 @@ def allocating(e: Evidence) -> Iterator[Fault]:
     )  # fmt: skip
 
 
-def _pauses(e: Evidence) -> list[tuple[float, str]]:
-    """Return long pauses of the host, seconds per step, each with what it seems to do: save, data or host."""
+def _saved(e: Evidence) -> Cover:
+    """Return the time in which the host reads many tensors one after another, computes nothing, and then does something else: as whoever
+    writes a checkpoint does."""
+    first, last = runs(e.timeline, READS, READ, MIN_READ, without=e.split.cover["optimizer"])
+    starts = np.append(e.timeline.ops.start, np.inf)
+    until = np.minimum(starts[np.searchsorted(e.timeline.ops.start, last, side="right")], e.split.steps.bounds[-1])
+    return Cover.of(first, np.maximum(until, last))
+
+
+def _idle(e: Evidence, without: Cover) -> np.ndarray:
+    """Return the seconds of each gap in which the host was late or waited, outside some spans."""
     first, last = e.split.gaps
-    idle = e.split.causes.get("launch", np.zeros(0)) + e.split.causes.get("sync", np.zeros(len(first)))
-    long = np.flatnonzero(idle > LONG_PAUSE * e.step)
-    ops = e.timeline.ops
+    idle = sum((e.split.causes.get(cause, 0.0) for cause in ("launch", "sync")), np.zeros(len(first)))
+    return np.maximum(0.0, idle - without.inside(first, last))
+
+
+def _pauses(e: Evidence) -> list[tuple[float, str]]:
+    """Return long pauses of the host, seconds per step, each with when it makes them: before a batch, or in the middle of the step."""
+    first, last = e.split.gaps
+    idle, ops, pieces = _idle(e, _saved(e)), e.timeline.ops, e.split.pieces
+    update, work = (np.append(-np.inf, pieces.end[rows]) for rows in (
+        pieces.part == "optimizer", np.isin(pieces.part, ("matmul", "attention", "loss"))))  # fmt: skip
     found: list[tuple[float, str]] = []
-    for gap in long.tolist():
-        at = int(np.searchsorted(ops.start, first[gap]))
+    for gap in np.flatnonzero(idle > LONG_PAUSE * e.step).tolist():
         until = int(np.searchsorted(ops.start, last[gap]))
-        around = [e.timeline.names[i] for i in ops.name[max(0, at - BEFORE) : max(at, until)]]
-        after = [e.timeline.names[i] for i in ops.name[until : until + 4]]
-        copied = e.timeline.named(e.timeline.gpu, r"Memcpy DtoH|DeviceToHost")
-        near = copied.take((copied.end > first[gap] - 0.3 * e.step) & (copied.start < last[gap]))
-        detached = sum(name in ("aten::detach", "detach", "aten::alias") for name in around) > 0.5 * max(1, len(around))
-        kind = "save" if detached or len(near) > 8 else "data" if after and any(_loads(name) for name in after[:2]) else "host"
-        found.append((float(idle[gap]) / e.count, kind))
+        loads = any(re.search(FROM_HOST, e.timeline.names[i]) for i in ops.name[until : until + 2])
+        updated, worked = (times[np.searchsorted(times, first[gap], side="right") - 1] for times in (update, work))
+        found.append((float(idle[gap]) / e.count, "data" if loads or updated >= worked else "host"))
     return found
-
-
-def _loads(name: str) -> bool:
-    return bool(re.search(FROM_HOST, name))
 
 
 def pauses(e: Evidence) -> Iterator[Fault]:
     """The host does something else: writes a checkpoint, prepares data without torch's loader, or runs Python."""
-    found = _pauses(e)
-    written = e.split.mean("save") + sum(seconds for seconds, kind in found if kind == "save")
+    saved, (first, last) = _saved(e), e.split.gaps
+    copied = e.timeline.named(e.timeline.gpu, TO_HOST)
+    copied = copied.take((copied.start >= e.split.steps.bounds[0]) & (copied.start < e.split.steps.bounds[-1]))
+    reading = float(
+        (saved.inside(first, last) * (e.split.causes["save"] == 0)).sum() + saved.inside(copied.start, copied.end).sum()
+    )
+    written = e.split.mean("save") + reading / e.count
     told = bool(len(e.split.cover["save"].start))
     if written > MIN_SHARE * e.step:
         yield Fault(
             "checkpoint in the step", "certain" if told else "likely", written,
             f"the device waits {milliseconds(written)} a step while the weights are copied and written",
             "write checkpoints asynchronously (torch.distributed.checkpoint.async_save), and less often",
-            "files are written inside the step" if told else "all tensors are detached or copied to the host, then nothing runs",
+            "files are written inside the step" if told else "many tensors are read or copied to the host one after another",
         )  # fmt: skip
-    for kind, name, change in (
-        ("data", "data loader", "prepare batches ahead in worker processes"),
-        ("host", "host work", "move logging, metrics and Python loops out of the step, or behind it"),
+    found, loader = _pauses(e), bool(len(e.split.cover["data"].start))
+    before, within = (sum(seconds for seconds, one in found if one == kind) for kind in ("data", "host"))
+    if loader:  # what torch's loader takes is known, so that this is something else
+        before, within = 0.0, before + within
+    for name, lost, change in (
+        ("data loader", before, "prepare batches ahead in worker processes (a DataLoader with num_workers)"),
+        ("host work", within or before, "move logging, metrics and Python loops out of the step, or behind it"),
     ):
-        lost = sum(seconds for seconds, one in found if one == kind)
         if lost > MIN_SHARE * e.step:
-            what = "before each batch reaches the device" if kind == "data" else "in the middle of the step"
-            yield Fault(name, "likely" if lost > CERTAIN_SHARE * e.step else "unusual", lost,
-                        f"the host does nothing for torch {what}: {milliseconds(lost)} a step", change,
-                        f"{sum(one == kind for _, one in found)} long pauses in {e.count} steps")  # fmt: skip
+            second = name == "host work" and not within
+            what = "between an update and the next batch" if before else "in the middle of the step"
+            yield Fault(name, "unusual" if second or lost < CERTAIN_SHARE * e.step else "likely", lost,
+                        f"the host does nothing for torch {what}: {milliseconds(lost)} a step{', if that is not its data' * second}",
+                        change, f"{len(found)} long pauses in {e.count} steps")  # fmt: skip
 
 
 def host_copies(e: Evidence) -> Iterator[Fault]:
@@ -161,9 +188,9 @@ def host_copies(e: Evidence) -> Iterator[Fault]:
     lost = e.split.mean("copy")
     if lost < MIN_SHARE * e.step:
         return
-    copies = e.timeline.named(e.timeline.gpu, r"^Memcpy.*(?:HtoD|DtoH)")
+    copies = e.timeline.named(e.timeline.gpu, r"^(?:Memcpy|Copy).*(?:HtoD|DtoH|HostToDevice|DeviceToHost)")
     total = max(1e-12, float(copies.seconds.sum()))
-    pageable, back = (float(e.timeline.named(copies, words).seconds.sum()) / total for words in ("Pageable", "DtoH"))
+    pageable, back = (float(e.timeline.named(copies, words).seconds.sum()) / total for words in ("Pageable", TO_HOST))
     sizes = [e.timeline.details[int(d)].bytes for d in copies.detail if d >= 0]
     rate = f", {sum(sizes) / total / 1e9:.3g} GB/s" if sizes else ""
     unpinned = pageable > 0.5 and back < 0.5

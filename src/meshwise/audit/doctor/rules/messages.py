@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from meshwise.audit.doctor.fault import Fault, milliseconds
-from meshwise.audit.doctor.profile import Evidence, Message, Profile
+from meshwise.audit.doctor.intervals import Cover
+from meshwise.audit.doctor.profile import Evidence, Message, Profile, messages
 
 MIN_SHARE = 0.03
 SMALL_BYTES, FEW_BYTES = 1 << 19, 1 << 17
@@ -41,15 +42,23 @@ def small_messages(e: Evidence) -> Iterator[Fault]:
 
 
 def no_overlap(e: Evidence) -> Iterator[Fault]:
-    """Weights are gathered, or gradients reduced, while nothing computes."""
+    """Weights are gathered, or gradients reduced, while nothing computes, in the forward or in the backward pass."""
+    back = e.split.cover["backward"]
+    ahead = Cover.of(*back.gaps(float(e.split.steps.bounds[0]), float(e.split.steps.bounds[-1])))
     for word, what, change in OVERLAPS:
-        sent = [one for one in e.profile.messages if one.part == "dp" and word in one.kind.lower() and one.bytes >= FEW_BYTES]
-        seconds, exposed, count = (sum(getattr(one, name) for one in sent) for name in ("seconds", "exposed", "count"))
+        lost, total, count = 0.0, 0.0, 0.0
+        for phase in (messages(e, ahead), messages(e, back)) if word == "gather" else (e.profile.messages,):
+            sent = [one for one in phase if one.part == "dp" and word in one.kind.lower() and one.bytes >= FEW_BYTES]
+            seconds, exposed, each = (sum(getattr(one, name) for one in sent) for name in ("seconds", "exposed", "count"))
+            if (
+                each >= 2 * max(1, e.profile.micro_batches) and exposed >= (1 - HIDDEN_SHARE) * seconds
+            ):  # a single one has nothing to hide
+                lost, total, count = lost + exposed, total + seconds, count + each
         working = sum(e.profile.phases.values())
-        if count >= 2 and exposed >= 1.5 * MIN_SHARE * e.step and exposed >= (1 - HIDDEN_SHARE) * seconds:
+        if lost >= 1.5 * MIN_SHARE * e.step:
             yield Fault(
-                "no overlap", "likely", 0.7 * min(exposed, working),
-                f"{what} while nothing computes: {milliseconds(exposed)} of {milliseconds(seconds)} a step are exposed", change,
+                "no overlap", "likely", 0.7 * min(lost, working),
+                f"{what} while nothing computes: {milliseconds(lost)} of {milliseconds(total)} a step are exposed", change,
                 f"{count:.0f} collectives a step; {milliseconds(working)} of computation could hide them",
             )  # fmt: skip
 

@@ -56,13 +56,17 @@ def _where(one: Profile, others: Sequence[Profile]) -> tuple[str, float]:
 
 
 def _uniform(one: Profile, others: Sequence[Profile]) -> float:
-    """Return by how much its kernels are slower than those of the same name elsewhere, the least affected of the longest ones."""
+    """Return by how much its products are slower than those of the same shape elsewhere, the least affected of the longest ones; without
+    shapes, its kernels of the same name. Low clocks slow down what computes, and hardly what reads memory."""
     ratios: list[float] = []
-    for kernel in one.kernels[:6]:
+    for product in one.products[:6]:
+        shape = (product.m, product.n, product.k, product.batch)
+        same = [p.seconds / p.count for other in others for p in other.products if (p.m, p.n, p.k, p.batch) == shape]
+        ratios += [product.seconds / product.count / statistics.median(same)] if same else []
+    for kernel in one.kernels[:6] if not one.products else ():
         same = [k.seconds / k.count for other in others for k in other.kernels if k.name == kernel.name]
-        if same:
-            ratios.append(kernel.seconds / kernel.count / statistics.median(same))
-    return min(ratios) if len(ratios) >= 3 else 0.0
+        ratios += [kernel.seconds / kernel.count / statistics.median(same)] if same else []
+    return min(ratios) if len(ratios) >= (2 if one.products else 3) else 0.0
 
 
 def spikes(profiles: Sequence[Profile]) -> Iterator[Fault]:

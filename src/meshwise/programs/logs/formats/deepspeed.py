@@ -22,16 +22,12 @@ _PIPELINE = re.compile(r"steps:\s*(\d{1,15}) loss:\s*(\S+) iter time \(s\):\s*([
 _OVERLAP = re.compile(r"overlap_comm[\"']?\s*[=:]\s*(True|False|true|false)\b")
 """In the line about zero_config, as printed before the first step."""
 _PROFILE = {
-    "world size": ("devices", "count", ""),
-    "data parallel size": ("dp", "count", ""),
-    "model parallel size": ("tp", "count", ""),
-    "batch size per gpu": ("per_device_batch", "count", ""),
-    "params of model = params per gpu * mp_size": ("params", "count", ""),
-    "fwd latency": ("forward_seconds", "seconds", "s"),
-    "iter latency": ("seconds", "seconds", "s"),
-    "samples/second": ("samples_per_second", "plain", ""),
+    "world size": ("devices", "count", ""), "data parallel size": ("dp", "count", ""),
+    "model parallel size": ("tp", "count", ""), "batch size per gpu": ("per_device_batch", "count", ""),
+    "params of model = params per gpu * mp_size": ("params", "count", ""), "fwd latency": ("forward_seconds", "seconds", "s"),
+    "iter latency": ("seconds", "seconds", "s"), "samples/second": ("samples_per_second", "plain", ""),
     "flops per gpu = 3 * fwd flops per gpu / iter latency": ("tflops", "flops", "t"),
-}
+}  # fmt: skip
 
 
 def matches(head: str) -> bool:

@@ -14,11 +14,9 @@ name = "markdown"
 order = 40
 MAX_ROWS = 5_000  # rows of a table held in memory; a longer one is read in pieces
 RANK_FIGURES = {
-    "tokens_per_second": "tokens_per_second",
-    "tokens_per_second_per_device": "tokens_per_second",
-    "first_loss": "loss",
+    "tokens_per_second": "tokens_per_second", "tokens_per_second_per_device": "tokens_per_second", "first_loss": "loss",
     "memory": "memory",
-}
+}  # fmt: skip
 """Figures of single ranks, by the field of their column."""
 _RULE = re.compile(r"^[|\s:+-]*-[|\s:+-]*$")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*|__([^_]+)__")

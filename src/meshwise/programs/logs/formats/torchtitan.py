@@ -19,11 +19,9 @@ _FIGURE = re.compile(r"(\w+):\s*([\d.,]+)([A-Za-z]*)")
 _SIZE = re.compile(r"Model (.+?) size: ([\d,]+) total parameters")
 _CHIP = re.compile(r"(?:CUDA|GPU|XPU) capacity: (.+?) with ([\d.]+)\s*GiB")
 _BATCH = {
-    "per_device_batch": re.compile(r"local batch size:? (\d+)"),
-    "batch": re.compile(r"global batch size:? (\d+)"),
-    "seq": re.compile(r"sequence length:? (\d+)"),
-    "accumulation": re.compile(r"gradient accumulation steps:? (\d+)"),
-}
+    "per_device_batch": re.compile(r"local batch size:? (\d+)"), "batch": re.compile(r"global batch size:? (\d+)"),
+    "seq": re.compile(r"sequence length:? (\d+)"), "accumulation": re.compile(r"gradient accumulation steps:? (\d+)"),
+}  # fmt: skip
 _MESH = re.compile(r"device mesh with \[([^\]]*)\], \[([\d, ]*)\]")
 _PARALLELISM = re.compile(r"device mesh with parallelism: (.*)")
 _PIPELINE = re.compile(r"pipeline schedule \S+ with (\d{1,6}) microbatches and (\d{1,6}) stages")
@@ -67,11 +65,9 @@ def _figures(loss: str, rest: str) -> dict[str, float]:
     value = amount(loss, "plain")
     numbers = {"loss": value.value if value else float("nan")}
     fields = {
-        "tps": ("tokens_per_second_per_device", 1.0),
-        "wps": ("tokens_per_second_per_device", 1.0),
-        "tflops": ("tflops", 1e12),
+        "tps": ("tokens_per_second_per_device", 1.0), "wps": ("tokens_per_second_per_device", 1.0), "tflops": ("tflops", 1e12),
         "mfu": ("mfu", 0.01),
-    }
+    }  # fmt: skip
     for key, digits, unit in _FIGURE.findall(rest):
         if key in fields and (number := amount(digits.rstrip(",."), "plain")):
             field, scale = fields[key]

@@ -21,12 +21,9 @@ _FACT = re.compile(
     r"""['"]?\b(model|tensor_parallel_size|pipeline_parallel_size|max_concurrency|quantization)\b['"]?\s*[=:]\s*['"]?([\w./-]+)"""
 )
 _FACTS = {
-    "model": "model",
-    "tensor_parallel_size": "tp",
-    "pipeline_parallel_size": "pp",
-    "max_concurrency": "users",
+    "model": "model", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "max_concurrency": "users",
     "quantization": "weights",
-}
+}  # fmt: skip
 _KEYS = {
     "Successful requests": "completed", "Total input tokens": "total_input_tokens", "Total generated tokens": "total_output_tokens",
     "Output token throughput (tok/s)": "output_throughput", "Mean TTFT (ms)": "mean_ttft_ms", "P95 TTFT (ms)": "p95_ttft_ms",

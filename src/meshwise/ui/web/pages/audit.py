@@ -9,6 +9,7 @@ from meshwise.audit.ask import AuditAsk
 from meshwise.audit.report import Audit
 from meshwise.calibrate.result import Validation
 from meshwise.errors import UserError, quoted
+from meshwise.models import find
 from meshwise.ui.views import audit as views
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
@@ -40,7 +41,8 @@ def uploaded(site: Site, paths: list[Path], query: Pairs) -> Reply:
     """Audit uploaded files with the figures of the query."""
     ask = asking.question(AuditAsk, query, site.named.models)
     figures = {key: value for key, value in vars(ask).items() if value not in ("", 0, 0.0, None)}
-    return checked(paths, figures, site)
+    with find.catalogue_alone(ask.model):
+        return checked(paths, figures, site)
 
 
 def checked(paths: Sequence[Path], figures: dict[str, Any], site: Site) -> Reply:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from meshwise import api
 from meshwise.audit.check.ask import CheckAsk
+from meshwise.models import find
 from meshwise.ui.views import launch_files as views
 from meshwise.ui.web import asking
 from meshwise.ui.web.asking import Pairs
@@ -13,7 +14,8 @@ from meshwise.ui.web.pages.page import Page, Reply, Site, Upload
 def uploaded(site: Site, paths: list[Path], query: Pairs) -> Reply:
     """Check an uploaded launch file with the cluster, model and variables of the query."""
     ask = asking.question(CheckAsk, query, site.named.models)
-    verdict = api.check(*paths, **{name: value for name, value in vars(ask).items() if value})
+    with find.catalogue_alone(ask.model):
+        verdict = api.check(*paths, **{name: value for name, value in vars(ask).items() if value})
     shown = {"verdict": verdict, "heads": views.HEADS, **views.page_parts(verdict)}
     return Reply(shown, verdict.to_json(), verdict.rows(), verdict.line)
 

@@ -16,7 +16,7 @@ from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import Comparison, compare_trained, selected
 from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import Badge, Launch, Page, Reply, Site, Tile, calibrated, dropped, examples_of, missing_fields
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 REQUIRED_FIELDS = {"model": "a model", "on": "a cluster (on)", "batch": "a global batch"}
 EXAMPLES = examples_of("plan")
@@ -90,7 +90,7 @@ def badges(plan: TrainPlan) -> list[Badge]:
 def tiles(plan: TrainPlan, c: Choice) -> list[Tile]:
     """Return the figures of one layout."""
     shown = [
-        Tile("step", f"{c.step:.4g} s", f"90%: {c.low:.3g} to {c.high:.3g}"),
+        Tile("step", f"{figure(c.step, 4)} s", f"90%: {figure(c.low)} to {figure(c.high)}"),
         Tile("throughput", f"{c.tokens_per_second:,.0f}", "tokens/s"),
         Tile("MFU", f"{100 * c.mfu:.1f}%", f"{c.tflops['exact']:.0f} TFLOP/s per device"),
         Tile("memory", f"{c.peak / GIB:.1f} GiB", f"of {c.capacity / GIB:.0f}, 90% below {c.peak_high / GIB:.0f}"),
@@ -105,7 +105,7 @@ def tiles(plan: TrainPlan, c: Choice) -> list[Tile]:
 
 
 def time_bar(c: Choice, full: float, label: str) -> drawing.Bar:
-    return drawing.bar("tt", c.time, full, lambda value: units.show(value, "seconds", digits=3), label, f"{c.step:.4g} s")
+    return drawing.bar("tt", c.time, full, lambda value: units.show(value, "seconds", digits=3), label, f"{figure(c.step, 4)} s")
 
 
 def memory_bar(c: Choice, label: str, kind: object) -> drawing.Bar:

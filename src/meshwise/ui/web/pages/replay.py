@@ -28,16 +28,11 @@ def answer(site: Site, query: Pairs) -> Reply | None:
 def values(result: Replayed) -> dict[str, Any]:
     """Return what the template shows."""
     return {
-        "header": views.header(result),
-        "badges": badges(result),
-        "tiles": tiles(result),
+        "header": views.header(result), "badges": badges(result), "tiles": tiles(result),
         "bars": [drawing.bar("rt", result.figures.shares, 1.0, views.share, "time of requests", "100%")],
-        "table": views.latencies(result),
-        "lines": views.sentences(result),
-        "picture": Markup(views.svg(result)),
-        "notes": result.notes,
-        "command": result.command,
-    }
+        "table": views.latencies(result), "lines": views.sentences(result), "picture": Markup(views.svg(result)),
+        "notes": result.notes, "command": result.command,
+    }  # fmt: skip
 
 
 def badges(result: Replayed) -> list[Badge]:

@@ -113,19 +113,15 @@ def _text(value: float | None, show: Callable[[float], str]) -> str:
 
 
 COLUMNS: tuple[Column[RunFolder], ...] = (
-    Column("run", lambda run: run.name, text=True),
-    Column("model", lambda run: run.settings.name, text=True),
-    Column("layout", _layout, text=True),
-    Column("devices", lambda run: f"{run.settings.layout.devices:,}"),
+    Column("run", lambda run: run.name, text=True), Column("model", lambda run: run.settings.name, text=True),
+    Column("layout", _layout, text=True), Column("devices", lambda run: f"{run.settings.layout.devices:,}"),
     Column("steps", lambda run: f"{len(run.steps):,} of {run.settings.steps:,}"),
-    Column("s/step", lambda run: _seconds(run.measured)),
-    Column("predicted", lambda run: _seconds(run.predicted)),
+    Column("s/step", lambda run: _seconds(run.measured)), Column("predicted", lambda run: _seconds(run.predicted)),
     Column("tokens/s", lambda run: _text(run.measured.get("tokens_per_second"), lambda value: f"{value:,.0f}")),
     Column("MFU", lambda run: _text(run.measured.get("mfu"), lambda value: f"{100 * value:.1f}%")),
-    Column("GiB", lambda run: _memory(run.measured)),
-    Column("predicted", lambda run: _memory(run.predicted)),
+    Column("GiB", lambda run: _memory(run.measured)), Column("predicted", lambda run: _memory(run.predicted)),
     Column("loss", lambda run: f"{run.steps[0].loss:.3f} to {run.steps[-1].loss:.3f}" if run.steps else ""),
-)
+)  # fmt: skip
 
 
 async def events(folder: Path) -> AsyncIterator[str]:

@@ -17,7 +17,7 @@ from meshwise.ui.web.asking import Pairs
 from meshwise.ui.web.compare import compare_served, selected
 from meshwise.ui.web.pages import choices
 from meshwise.ui.web.pages.page import Badge, Launch, Page, Reply, Site, Tile, calibrated, dropped, examples_of, missing_fields
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 REQUIRED_FIELDS = {"model": "a model", "on": "devices (on)"}
 REQUIRED_TO_FIND_CHEAPEST = {"model": "a model"}  # fields that are required where the devices are searched
@@ -109,7 +109,7 @@ def tiles(plan: ServePlan, c: ServeChoice) -> list[Tile]:
     each = Tile("each request" if several else "speed", tokens(c.per_user), f"tokens/s, 90%: {tokens(c.low)} to {tokens(c.high)}")
     shown = [each]
     if several:
-        shown.append(Tile("all requests", tokens(c.throughput), f"tokens/s, prompts included; {c.requests:.3g} requests/s"))
+        shown.append(Tile("all requests", tokens(c.throughput), f"tokens/s, prompts included; {figure(c.requests)} requests/s"))
         shown.append(Tile("per device", tokens(c.per_device), "tokens/s"))
     shown += [
         Tile("first token", _seconds(c.ttft.p50), f"95% below {_seconds(c.ttft.p95)}"),
