@@ -104,7 +104,8 @@ def reference() -> Iterator[str]:
         yield from (f"## mw.{name}", "")
         about, _, keywords = inspect.cleandoc(value.__doc__ or "").partition("\n\n")
         if not inspect.isclass(value):
-            signature = str(inspect.signature(value)).replace("meshwise.", "")
+            signature = re.sub(r"\b(?:meshwise|collections\.abc|pathlib)\.", "", str(inspect.signature(value)))
+            signature = re.sub(r"(: |-> )'([^']+)'", r"\1\2", re.sub(r"<built-in function (\w+)>", r"\1", signature))
             shown = signature if len(signature) < 200 else "(model, *, ...)"
             yield from ("```python", f"mw.{name}{shown}", "```", "")
         yield from (" ".join(about.split()), "")
