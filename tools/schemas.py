@@ -1,4 +1,5 @@
-"""JSON Schemas of what `--json` prints and of the files that people write: `python tools/schemas.py` renews src/meshwise/data/schemas.
+"""JSON Schemas of what `--json` prints and of the files that people write: `python tools/schemas.py` renews src/meshwise/data/schemas;
+with names, those alone; `--quick` leaves out those whose commands train, measure or fit.
 
 A schema comes from the types of a record's fields, with their docstrings, where a result is printed as the record it is. Other results are
 described from what commands print: a key that every one of them has is required, and its types are those that were seen. Further keys are
@@ -13,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -29,6 +30,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PLAN = "plan llama-debug --on 1x8xh100-sxm --batch 64 --seq 512"
 FINETUNE = "plan llama-3-8b --on 1xrtx4090 --batch 8 --finetune qlora:16"
 SERVE = "serve llama-3.1-8b:fp8 --on 1xl40s --users 4"
+SERVED = "serve llama-3.1-8b:fp8 --ttft 1s --cheapest"
 REPLAY = "replay llama-3.1-8b:fp8 --on 1xh100-sxm --make conversation --rate 1/s --hours 0.05"
 CHEAPEST = "plan llama-3-8b --batch 1M --tokens 10B --within 30d --cheapest"
 FIXTURES = "tests/fixtures"
@@ -54,7 +56,11 @@ class Form:
     slow: bool = False
 
 
-SETUP = (f"{PLAN} --out {{work}}/plan.json", f"{SERVE} --out {{work}}/serve.json")
+SETUP = (
+    f"{PLAN} --out {{work}}/plan.json",
+    f"{PLAN.replace('h100-sxm', 'h200')} --out {{work}}/other.json",
+    f"{SERVE} --out {{work}}/serve.json",
+)
 """Commands that write the files which others read."""
 SLOW_SETUP = (
     "make-gguf llama-debug --out {work}/tiny.gguf", "run llama-debug --steps 3 --save --out {work}/run",
@@ -63,10 +69,14 @@ SLOW_SETUP = (
 FORMS = (
     Form("count", "Counts of models, one by one", ("count gpt2 deepseek-v3 mamba2-1.3b", "count llama-3-8b --on 8xh100-sxm --batch 4M")),
     Form("explain", "Why a layout won", ("explain {work}/plan.json", "explain {work}/plan.json --versus tp=8")),
+    Form("explain-two", "How two plans differ", ("explain {work}/plan.json {work}/other.json",)),
+    Form("plan-answers", "A plan of training on generated answers", (
+        "plan qwen3-8b --on 8xh100-sxm --batch 64 --objective grpo", "plan qwen3-8b --on 2x8xh100-sxm --batch 64 --objective ppo")),
     Form("plan-vary", "A training question at many points", (f"{PLAN} --vary nodes=1..4", f"{PLAN} --vary chip=h100-sxm,h200")),
     Form("plan-cheapest", "The cheapest chip and number of nodes", (f"{CHEAPEST} --vary chip=h100-sxm,h200",)),
     Form("plan-shapes", "The fastest shapes of a model", ("plan --params 1B --on 8xh100-sxm --batch 512 --seq 2k",)),
     Form("serve-vary", "A serving question at many points", (f"{SERVE} --vary users=1..8", f"{SERVE} --vary gpus=1..2")),
+    Form("serve-cheapest", "The fewest and cheapest devices for a load", (f"{SERVED} --users 64", f"{SERVED} --rate 2/s")),
     Form("serve-front", "The Pareto front of a deployment", ("serve llama-3.1-8b:fp8 --on 1xl40s --front",)),
     Form("replay", "Timed traffic through a deployment", (REPLAY, f"{REPLAY} --ttft 1s@p95 --copies 2")),
     Form("replay-compared", "A replay and what it could be instead", (f"{REPLAY} --what-if",)),
@@ -82,11 +92,13 @@ FORMS = (
     Form("export", "A plan as the files of a program", ("export {work}/plan.json --to megatron", "export {work}/serve.json --to vllm")),
     Form("validate", "Scores of predictions on a table", (
         "validate korthikanti2022_iteration", "validate bloom_prequel", "validate llamacpp_gb10")),
-    Form("show-chips", "Chips", ("show chips",)),
-    Form("show-clusters", "Clusters", ("show clusters",)),
+    Form("validate-answers", "Scores of steps on generated answers", ("validate rl_steps",)),
+    Form("show-chips", "Chips, or one", (
+        "show chips", *(f"show chips {chip}" for chip in ("h100-sxm", "rtx4090", "tpu-v5p", "mi300x", "m4-max")))),
+    Form("show-clusters", "Clusters, or one", ("show clusters", "show clusters jean-zay")),
     Form("show-models", "Models", ("show models gpt2", "show models llama-3")),
-    Form("show-frameworks", "Training frameworks", ("show frameworks",)),
-    Form("show-calibrations", "Calibrations", ("show calibrations",)),
+    Form("show-frameworks", "Training frameworks, or one", ("show frameworks", "show frameworks torchtitan", "show frameworks maxtext")),
+    Form("show-calibrations", "Calibrations, or one", ("show calibrations", "show calibrations a100-megatron")),
     Form("skill", "The page for agents", ("skill", "skill --out {work}/skills")),
     Form("make-gguf", "A GGUF file that was written", ("make-gguf llama-debug --header-only --out {work}/head.gguf",)),
     Form("run-dry", "A run that is not started", ("run llama-debug --dry-run --out {work}/dry",)),
@@ -227,16 +239,17 @@ def printed(line: str, work: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def made(slow: bool = True) -> Iterator[tuple[str, dict[str, Any]]]:
+def made(slow: bool = True, only: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every schema by its name."""
     for name, (cls, title, toml) in records_by_form().items():
-        yield name, whole(name, cls, title, toml)
+        if not only or name in only:
+            yield name, whole(name, cls, title, toml)
     with TemporaryDirectory(prefix="meshwise-") as folder:
         work = Path(folder)
         for line in (*SETUP, *(SLOW_SETUP if slow else ())):
             printed(line, work)
         for form in FORMS:
-            if form.slow and not slow:
+            if (form.slow and not slow) or (only and form.name not in only):
                 continue
             print(form.name, file=sys.stderr, flush=True)
             schema: dict[str, Any] = {}
@@ -260,7 +273,8 @@ def head(name: str, title: str) -> dict[str, Any]:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for name, schema in made(slow="--quick" not in sys.argv):
+    only = [word for word in sys.argv[1:] if word != "--quick"]
+    for name, schema in made("--quick" not in sys.argv, only):
         path = FOLDER / f"{name}.json"
         path.write_text(json.dumps(schema, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

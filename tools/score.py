@@ -4,14 +4,17 @@ python tools/score.py           predict every table (minutes), write docs/report
 python tools/score.py --page    renew the page alone
 
 A peer that cannot be run on these tables is computed from its published formulas (benchmarks/peers). A run that a tool does not answer
-counts as refused. `meshwise, left out` is predicted by calibrations that never saw the table.
+counts as refused. `meshwise, left out` is predicted by calibrations that never saw the table: those that data/left_out keeps, and where it
+has none, the predictions in data/evidence.csv and evidence_serving.csv, which benchmarks/accuracy/evidence.py writes.
 """
 
 import csv
 import io
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ PAGE = "docs/reports/score.md"
 GOLDEN = "tests/golden/predictions.csv"
 OURS, UNSEEN = "meshwise", "meshwise, left out"
 COLUMNS = ("figure", "table", "tool", "rows", "answered", "error", "bias", "rank", "pick_loss", "coverage")
+EVIDENCE = ROOT / "src" / "meshwise" / "data"
 HISTORY = ROOT / "docs" / "reports" / "score_history.csv"
 MOVES = ROOT / "docs" / "reports" / "score_moves.csv"
 SHOWN = 12
@@ -63,13 +67,16 @@ def train_scores(name: str, made: Any) -> Iterator[dict[str, Any]]:
             yield from _judged("step time", name, tool, cases, times, [answer(case) for case in cases], "time")
     if sizes:
         yield _row("memory", name, OURS, len(sizes), score["memory"], score["memory"].get("coverage"))
-        yield from _judged("memory", name, UNSEEN, cases, sizes, [each and each[1] for each in unseen], "memory")
+        yield from _judged(
+            "memory", name, UNSEEN, cases, sizes, [each[1] if each and each[1] > 0 else None for each in unseen], "memory"
+        )
         for tool, answer in (formulas.MEMORIES | {"fitcheck-llm": fitcheck_llm.memory}).items():
             yield from _judged("memory", name, tool, cases, sizes, [answer(case) for case in cases], "memory")
 
 
 def _unseen(cases: Sequence[Any]) -> list[tuple[float, float] | None]:
-    """Return seconds and bytes by calibrations that never saw the table; None where no such calibration is kept."""
+    """Return seconds and bytes by calibrations that never saw the table; seconds alone where only predictions by such fits are kept; None
+    for rows that neither has."""
     from meshwise.errors import UserError
     from meshwise.runs.train.predict import predict
     from meshwise.tune.replay.groups import left_out
@@ -80,12 +87,29 @@ def _unseen(cases: Sequence[Any]) -> list[tuple[float, float] | None]:
         try:
             calibration = left_out(cases[rows[0]])
         except UserError:
+            for i in rows:
+                kept = unseen_times().get((cases[i].table, cases[i].row_id))
+                found[i] = (kept, math.nan) if kept else None
             continue
         if calibration is not None:  # a table that no fit names was in view, IN_VIEW
             made = predict([cases[i] for i in rows], calibration)
             for k, i in enumerate(rows):
                 found[i] = (float(made.seconds[k]), float(made.memory[k]))
     return found
+
+
+@cache
+def unseen_times() -> dict[tuple[str, str], float]:
+    """Return seconds that fits without a run's table predict, by table and run."""
+    rows = [row for row in _read(EVIDENCE / "evidence.csv") if row["table"] not in IN_VIEW]
+    return {(row["table"], row["run"]): float(row["predicted"]) for row in rows}
+
+
+@cache
+def unseen_speeds() -> dict[tuple[str, str], float]:
+    """Return tokens per second of engines that fits without a run's model or table predict, by table and run."""
+    rows = [row for row in _read(EVIDENCE / "evidence_serving.csv") if row["left_out"] and row["table"] not in IN_VIEW]
+    return {(row["table"], row["run"]): float(row["predicted"]) for row in rows}
 
 
 def _judged(
@@ -124,7 +148,7 @@ def serve_scores(name: str, made: Any) -> Iterator[dict[str, Any]]:
         return
     yield _row("decode", name, OURS, len(rows), made.score["decode"], made.score["decode"].get("coverage"))
     for tool, answers in {
-        UNSEEN: [None if _saw(case) else rate for case, rate in rows],
+        UNSEEN: [unseen_speeds().get((case.table, case.row_id)) if _saw(case) else rate for case, rate in rows],
         "bandwidth / bytes": [bandwidth.decode(case) for case, _ in rows],
     }.items():
         pairs = [(case.decode, answer) for (case, _), answer in zip(rows, answers, strict=True) if answer]

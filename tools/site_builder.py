@@ -29,8 +29,9 @@ STYLE = """/* wide tables and console output scroll by themselves; cells do not 
 .md-typeset a:not(.headerlink):not(.md-button) { text-decoration: underline; }
 .md-tabs__link { opacity: 1; }
 .md-copyright, .md-copyright__highlight, .md-footer-meta.md-typeset a { color: var(--md-footer-fg-color); }
-.md-typeset .cell-right { text-align: right; }
-.md-typeset .cell-center { text-align: center; }
+/* as long as the theme's own rule, which would make every cell start at the left */
+.md-typeset table:not([class]) :is(td, th).cell-right { text-align: right; }
+.md-typeset table:not([class]) :is(td, th).cell-center { text-align: center; }
 """
 SCRIPT = """// the theme wraps tables into boxes that scroll: keys must reach them
 const reach = () => document.querySelectorAll(".md-typeset__scrollwrap").forEach((box) => { box.tabIndex = 0; });
@@ -103,7 +104,8 @@ def reference() -> Iterator[str]:
         yield from (f"## mw.{name}", "")
         about, _, keywords = inspect.cleandoc(value.__doc__ or "").partition("\n\n")
         if not inspect.isclass(value):
-            signature = str(inspect.signature(value)).replace("meshwise.", "")
+            signature = re.sub(r"\b(?:meshwise|collections\.abc|pathlib)\.", "", str(inspect.signature(value)))
+            signature = re.sub(r"(: |-> )'([^']+)'", r"\1\2", re.sub(r"<built-in function (\w+)>", r"\1", signature))
             shown = signature if len(signature) < 200 else "(model, *, ...)"
             yield from ("```python", f"mw.{name}{shown}", "```", "")
         yield from (" ".join(about.split()), "")

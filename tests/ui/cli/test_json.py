@@ -32,6 +32,9 @@ OTHER = {
     "audit": ["audit tests/fixtures/audit/hf-a.log --on 1xh100-sxm"],
     "check": ["check tests/fixtures/launch/llama-factory.yaml --on 8xa100-80gb-sxm"],
     "validate": ["validate megatron2021_table1"],
+    "plan-answers": ["plan llama-3.1-8b --on 8xh100-sxm --objective grpo --batch 64 --seq 4k"],
+    "show-chips": ["show chips", "show chips l4"],
+    "show-frameworks": ["show frameworks trl"],
 }  # fmt: skip
 """Commands that no schema was made from."""
 
