@@ -25,9 +25,8 @@ OFF = ("off", "0", "false")
 SWITCH = Kind(lambda value: str(value).lower() not in OFF, lambda value: "on" if value else "off", "on, off or auto")
 SHARES = Kind(
     lambda value: tuple(str(value).replace("/", ",").split(",")),
-    lambda value: ",".join(f"{float(share):.0f}" for share in value),
-    "shares separated by commas",
-)
+    lambda value: ",".join(f"{float(share):.0f}" for share in value), "shares separated by commas",
+)  # fmt: skip
 
 KEYS = table("llamacpp", shares=SHARES, length=lengths.LENGTH, on_off=SWITCH)
 LONG_OF_SHORT = {
@@ -184,12 +183,9 @@ def write(given: Setup) -> Written:
     settings = _settings(q, layout, devices(q.cards, layout.cards), PORT)
     section = given.text("model").rpartition("/")[2].removesuffix(".gguf")
     preset = [
-        "version = 1",
-        "",
-        f"[{forms.one_line(section)}]",
-        *(f"{LONG_OF_SHORT[key]} = {forms.one_line(str(value))}" for key, value in settings),
-        "load-on-startup = true",
-    ]
+        "version = 1", "", f"[{forms.one_line(section)}]",
+        *(f"{LONG_OF_SHORT[key]} = {forms.one_line(str(value))}" for key, value in settings), "load-on-startup = true",
+    ]  # fmt: skip
     note = f"Another way to start it, with other models beside it: llama-server --models-preset {PRESET}"
     text = forms.comment([*given.header, note], ";") + "\n".join(preset) + "\n"
     return Written({PRESET: text}, ("llama-server", *forms.flag_words(settings)), starter="once")

@@ -80,13 +80,8 @@ def load_of(run: Run, work: Serve, runtime: Runtime) -> Load | None:
     spreads = (amount(run, name) for name in ("prompt_spread", "output_spread"))
     prompt_spread, output_spread = (0.0 if math.isnan(value) else value for value in spreads)
     return Load(
-        prompt=Lengths(work.prompt, prompt_spread),
-        output=Lengths(work.output, output_spread),
-        users=0 if most or not math.isnan(rate) else work.users,
-        rate=0.0 if math.isnan(rate) else rate,
-        requests=requests,
-        depth=work.depth,
-        prefix=0.0 if math.isnan(prefix) else prefix,
-        draft=0 if math.isnan(draft) else int(draft),
+        prompt=Lengths(work.prompt, prompt_spread), output=Lengths(work.output, output_spread),
+        users=0 if most or not math.isnan(rate) else work.users, rate=0.0 if math.isnan(rate) else rate, requests=requests,
+        depth=work.depth, prefix=0.0 if math.isnan(prefix) else prefix, draft=0 if math.isnan(draft) else int(draft),
         accept=0.0 if math.isnan(accept) else accept,
-    )
+    )  # fmt: skip
