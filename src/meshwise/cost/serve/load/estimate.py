@@ -21,6 +21,7 @@ SHORT_SHARE, SHORT_STEP, LONG_SHARE, LONG_STEP = 0.8, 0.5, 0.2, 2.0
 and 0.8 x 0.5^2 + 0.2 x 2^2 = 1."""
 BELOW_FULL_SHARE = 0.9
 """Share of the requests that fit at which a paged cache is not yet full, so that none is preempted. A choice."""
+SHARES_OF_PLACES = (1.0, BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25, 0.05)  # requests at once that the highest rate is the best of
 PIECE_TOLERANCE = 0.01  # a prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice.
 GOLDEN = 0.6180339887  # multiples of it, whole numbers taken off, lie evenly between 0 and 1
 MIN_PIECE_SPREAD = 0.01  # relative spread of pieces below which one size stands for all of them. A choice.
@@ -278,9 +279,8 @@ def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
     if limits.running(load) < 1:
         return 0.0
     most = limits.running(load)
-    # a full cache computes outputs again, and tokens of drafts leave no room for prompts: fewer at once may be faster
-    fewer = (BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25) if load.draft else (BELOW_FULL_SHARE,)
-    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in (1.0, *fewer))
+    # a full cache computes outputs again, tokens of drafts leave no room for prompts, more experts are read: fewer may be faster
+    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in SHARES_OF_PLACES)
 
 
 def _rate_with(cost: PassCost, load: Load, limits: Limits, running: float, *, full: bool) -> float:
