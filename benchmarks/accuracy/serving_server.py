@@ -1,4 +1,5 @@
-"""vLLM's own server on one H200 (`h200_vllm_server`): open and closed loops of three models, each predicted by a fit to the others.
+"""vLLM's own server on one H200 (`h200_vllm_server`, `h200_vllm_bench`): open and closed loops of five models, each predicted by a fit to
+the others.
 
 python benchmarks/accuracy/serving_server.py             every model left out in turn, and without any of these rows
 python benchmarks/accuracy/serving_server.py --fit       the coefficients of this machine, fitted to all rows"""
@@ -17,6 +18,7 @@ from meshwise.cost.serve.passes.speed import PassCost
 from meshwise.runs.serve.case import ServeCase, read_cases
 from meshwise.runs.table import find_table
 
+TABLES = ("h200_vllm_server", "h200_vllm_bench")
 PARTS = {"decode": "output tokens/s", "tpot": "time per token", "ttft": "TTFT", "ttft_p95": "TTFT, p95"}
 BARS = {"decode": (0.08, 0.05), "tpot": (0.10, 0.06), "ttft_p95": (0.30, 0.20)}
 
@@ -43,7 +45,7 @@ def summary(cases: Sequence[ServeCase], found: Sequence[dict[str, float]], name:
 
 
 def main() -> None:
-    cases = read_cases(find_table("h200_vllm_server"))[0]
+    cases = [case for name in TABLES for case in read_cases(find_table(name))[0]]
     prior = serve_prior(cases[0].chip, cases[0].runtime.key)
     if "--fit" in sys.argv:
         made = fit(cases, prior)

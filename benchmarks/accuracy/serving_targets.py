@@ -29,6 +29,7 @@ from meshwise.cost.serve.load.requests import Load
 from meshwise.cost.serve.memory.cache import cached_rows
 from meshwise.cost.serve.passes.speed import PassCost
 from meshwise.runs.serve.case import ServeCase, case_of, read_cases
+from meshwise.runs.serve.doubts import doubts
 from meshwise.runs.serve.predict import Prediction, predict
 from meshwise.runs.table import find_table, run_of
 
@@ -130,15 +131,6 @@ def _cost(case: ServeCase, point: serving_engines.Joint) -> PassCost:
     return PassCost(case.demand, lambda _: fitted)
 
 
-def impossible(case: ServeCase) -> str:
-    """Return the part that a row states faster than its chip can be: more bytes than the bandwidth, more FLOPs than the peak."""
-    tasks = [task for stage in case.demand.stages for task in stage]
-    read = sum(task.read(1) + task.head for task in tasks) * case.decode
-    if case.work.users == 1 and case.demand.host.idle and read > case.chip.bandwidth:
-        return "decode"
-    return "prefill" if sum(task.flops for task in tasks) * case.prefill > max(case.chip.flops.values()) else ""
-
-
 def without_chip(groups: dict[str, list[ServeCase]], *names: str) -> Callable[[float], ServeCalibration]:
     """Return the fit to all chips but these, by strength."""
     others = [case for name, cases in groups.items() if name not in names for case in cases]
@@ -152,11 +144,11 @@ def mean_error(cases: Sequence[ServeCase], calibration: ServeCalibration) -> flo
     return float(np.mean(np.abs(np.expm1(errors))))
 
 
-def chips_left_out(every: Sequence[ServeCase], wrong: set[tuple[str, str, str]]) -> dict[str, ServeCalibration]:
+def chips_left_out(every: Sequence[ServeCase], doubted: Sequence[dict[str, str]]) -> dict[str, ServeCalibration]:
     """Return coefficients for each chip from the rows of all others, with the strength that is best among those."""
     groups: dict[str, list[ServeCase]] = defaultdict(list)
-    for case in every:
-        if case.demand.host.idle and not any((case.chip.key, case.model.name, part) in wrong for part in ("decode", "prefill")):
+    for case, doubt in zip(every, doubted, strict=True):
+        if case.demand.host.idle and not doubt:
             groups[case.chip.key].append(case)
     groups = {name: cases[:: max(1, len(cases) // ROWS_OF_A_CHIP)] for name, cases in groups.items()}
     large = [name for name, cases in groups.items() if len(cases) >= ROWS_OF_A_CHIP]
@@ -190,11 +182,9 @@ def llamacpp() -> Iterator[Target]:
         and case.chip.vendor == "NVIDIA"
         and len(case.rig.chips) == 1
     ]
-    wrong = {(case.chip.key, case.model.name, part) for case in every if (part := impossible(case))}
-    for chip, model, part in sorted(wrong):
-        print(f"  {part} of {model} on {chip}: a row is faster than the chip can be; scored, and scored without", file=sys.stderr)
+    doubted = doubts(every)
     widths = {name: WIDTHS.pop(name) for name in OF_THE_HOST}
-    made = chips_left_out(every, wrong)
+    made = chips_left_out(every, doubted)
     WIDTHS.update(widths)
     found = [predict([case], made[case.chip.key])[0] for case in every]
     for words, chosen in (
@@ -204,12 +194,12 @@ def llamacpp() -> Iterator[Target]:
         ("RTX 3060", lambda case: case.chip.key == "rtx3060-12gb"),
         ("RTX 3090", lambda case: case.chip.key == "rtx3090"),
     ):
-        rows = [(case, one) for case, one in zip(every, found, strict=True) if chosen(case)]
+        rows = [one for one in zip(every, found, doubted, strict=True) if chosen(one[0])]
         name = f"llama.cpp, chip left out: {words}"
-        yield from scored(name, [case for case, _ in rows], [one for _, one in rows], bars)
+        yield from scored(name, [case for case, _, _ in rows], [one for _, one, _ in rows], bars)
         for part, bar in bars.items():
-            kept = [(case, one) for case, one in rows if (case.chip.key, case.model.name, part) not in wrong]
-            yield from scored(f"{name}, possible", [case for case, _ in kept], [one for _, one in kept], {part: bar})
+            kept = [(case, one) for case, one, doubt in rows if part not in doubt]
+            yield from scored(f"{name}, not doubted", [case for case, _ in kept], [one for _, one in kept], {part: bar})
     apple = [case for case in cases_of("xiongjiedai_llama3_bench", "localmaxxing_community") if case.chip.kind == "apple"]
     ones = left_out(apple, lambda case: case.chip.key, serve_prior(apple[0].chip, "llama.cpp"))
     yield from scored("llama.cpp, chip left out: Apple", apple, ones, bars)

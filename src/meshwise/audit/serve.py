@@ -75,9 +75,6 @@ def _compared(
     if ratio > SLOW or ratio < 1 / FAST:
         how = f"{ratio:.1f} times slower" if ratio > 1 else f"{1 / ratio:.1f} times faster"
         yield Finding(
-            rule="planner",
-            certainty="unusual",
-            where=(prediction.figures.where,),
-            message=f"{subject} is {how} than predicted",
+            rule="planner", certainty="unusual", where=(prediction.figures.where,), message=f"{subject} is {how} than predicted",
             arithmetic=f"{number(predicted)} {unit} predicted, {number(measured)} measured",
-        )
+        )  # fmt: skip

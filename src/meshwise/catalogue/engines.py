@@ -101,6 +101,7 @@ class Runtime:
     """Files of this build's time were quantised with layers counted in file order (formats.weights, by_file)."""
     state_bytes: int = 4  # bytes per element of a recurrent state
     batch: int = 512  # tokens of a long prompt that are computed at once (llama.cpp's n_ubatch, vLLM's max_num_batched_tokens)
+    graph_tokens: int = 0  # tokens up to which CUDA graphs launch passes with prompts too (vLLM's largest captured size); 0: none
     scheduled: int = 0
     """Tokens that the scheduler hands over at once, if they are computed in several micro-batches (llama.cpp's n_batch); 0: `batch`."""
     cache_share: Count = 1.0  # fraction of the memory left by weights and buffers that the KV cache takes
@@ -124,6 +125,7 @@ class Runtime:
     repeats_keys: bool = False
     """Whether attention copies keys and values for every query head that shares them before it reads them."""
     per_head_on: tuple[str, ...] = ()  # backends whose flash kernels read shared keys and values again for every query head
+    per_head_narrow: tuple[str, ...] = ()  # vendors of the chips on which they do so where the cache is quantised
     per_head: bool = False  # whether the build is one of these
     prefixes: bool = False  # whether it finds prefixes of earlier prompts in its cache
     launches: int = 56  # kernels of a layer in a prompt's micro-batch

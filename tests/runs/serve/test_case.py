@@ -64,6 +64,7 @@ def test_every_row_of_the_published_tables_is_read() -> None:
         ("llamacpp_gb10", 140),
         ("h200_llamacpp", 21),
         ("h200_vllm", 18),
+        ("h200_vllm_bench", 48),
     ):
         path = find_table(name)
         cases, skipped = read_cases(path)
@@ -248,3 +249,12 @@ def test_a_row_states_places_looks_spreads_and_whether_graphs_launch_its_steps(t
     (plain,), _ = read_cases(table(tmp_path, row | {"poll_passes": "", "graphs": ""}, columns=columns))
     seen, quick = predict([case, plain])
     assert seen.ttft > quick.ttft + 10 * quick.tpot  # it is not looked at for 15 steps on average
+
+
+def test_adapters_of_a_run_lie_beside_its_weights() -> None:
+    """h200_vllm_bench: requests for an adapter of rank 16 of Llama 3.1 8B, 84 MB."""
+    plain, adapted = (
+        next(case for case in built_in("h200_vllm_bench")[0] if case.row_id == name) for name in ("bench-01", "bench-13")
+    )
+    more = adapted.placement.devices[0].weights - plain.placement.devices[0].weights
+    assert (adapted.work.adapters, more) == (1, pytest.approx(84e6, rel=0.01))

@@ -52,12 +52,8 @@ def validate(name: str, coefficients: str = "") -> RlValidation:
     skipped = [*skipped, *failed]
     used = ", ".join(dict.fromkeys(left_out))
     scores: Score = {
-        "table": path.stem,
-        "calibration": used,
-        "rows": len(cases),
-        "skipped": len(skipped),
-        **_scored(cases, predicted),
-    }
+        "table": path.stem, "calibration": used, "rows": len(cases), "skipped": len(skipped), **_scored(cases, predicted),
+    }  # fmt: skip
     if not coefficients:
         inside = predict(cases, [overheads_of("all")] * len(cases))[1]
         scores |= {"left_out": "program", "in_sample": _scored(cases, inside)}

@@ -13,6 +13,7 @@ from meshwise.catalogue.calibrations import ServeCalibration, coefficients, serv
 from meshwise.cost.layout import Floats
 from meshwise.cost.serve.passes.speed import PassCost
 from meshwise.runs.serve.case import ServeCase, comparable
+from meshwise.runs.serve.doubts import doubts
 from meshwise.runs.serve.predict import Prediction, predict, predict_one
 
 MAX_ROUNDS = 15
@@ -29,8 +30,9 @@ PREFILL_NOISE_STD = 0.12  # standard deviation of ln(tokens/s) of prompts, large
 
 
 def fit(cases: Sequence[ServeCase], prior: ServeCalibration, wide: float = 1.0) -> ServeCalibration:
-    """Return the coefficients that predict these rows best; `wide` scales the prior widths."""
-    timed = [case for case in cases if case.ran and not (math.isnan(case.decode) and math.isnan(case.prefill))]
+    """Return the coefficients that predict these rows best, without those that cannot be; `wide` scales the prior widths."""
+    sure = (case for case, doubt in zip(cases, doubts(cases), strict=True) if case.ran and not doubt)
+    timed = [case for case in sure if case.decode > 0 or case.prefill > 0 or case.tpot > 0]
     if not timed:
         return prior
     names = [name for name in WIDTHS if getattr(prior, name)]  # what is zero stays zero: its logarithm has no neighbourhood
@@ -62,14 +64,15 @@ def softened(errors: Floats) -> Floats:
 
 
 def row_errors(cases: Sequence[ServeCase], calibration: ServeCalibration) -> Floats:
-    """Return ln(predicted / measured) in standard deviations: of time per token and time to first token at a load, where both are stated,
-    otherwise of decode; and of prompts."""
+    """Return ln(predicted / measured) in standard deviations: of time per token and time to first token where they are stated, otherwise
+    of decode; and of prompts."""
     errors: list[float] = []
     for case in cases:
         found = predict_one(case, PassCost(case.demand, lambda _: calibration))
-        if case.load and case.tpot > 0 and case.ttft > 0:
-            errors.append(_error(found.tpot, case.tpot, LOAD_NOISE_STD))
-            errors.append(_error(found.ttft, case.ttft, TTFT_NOISE_STD))
+        if case.tpot > 0 and (case.ttft > 0 or math.isnan(case.decode)):
+            errors.append(_error(found.tpot, case.tpot, LOAD_NOISE_STD if case.load else NOISE_STD))
+            if case.ttft > 0:
+                errors.append(_error(found.ttft, case.ttft, TTFT_NOISE_STD if case.load else PREFILL_NOISE_STD))
         elif case.decode > 0:
             errors.append(_error(found.decode, case.decode, NOISE_STD))
         if case.prefill > 0 and not case.slow_prompt and case.work.prompt:

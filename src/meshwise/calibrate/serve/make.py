@@ -58,12 +58,10 @@ def make(
         ),
     )
     return ServeCalibrationResult(
-        calibration=made,
-        in_sample=score(cases, [], predict(cases, made)),
-        left_out=score(cases, [], left),
+        calibration=made, in_sample=score(cases, [], predict(cases, made)), left_out=score(cases, [], left),
         before=score(cases, [], [predict([case], fit.prior_for(case))[0] for case in cases]),
         before_name="the calibration of similar chips",
-    )
+    )  # fmt: skip
 
 
 def _cases_of(tables: Sequence[str], chips: Sequence[str]) -> list[ServeCase]:

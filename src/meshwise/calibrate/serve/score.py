@@ -8,6 +8,7 @@ import numpy as np
 
 from meshwise.calibrate.score import Score, mean, spearman
 from meshwise.runs.serve.case import ServeCase
+from meshwise.runs.serve.doubts import doubts
 from meshwise.runs.serve.predict import Prediction
 from meshwise.runs.table import Skipped
 from meshwise.units import MIB
@@ -22,6 +23,8 @@ def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequen
         if case.ran and case.prefill > 0 and case.work.prompt
     ]
     every = _rates([(predicted, measured) for _, predicted, measured in prefill])
+    doubted = doubts(cases)
+    sure = [(case, speed) for case, speed, doubt in zip(cases, speeds, doubted, strict=True) if case.ran and not doubt]
     return {
         "rows": len(cases),
         "skipped": len(skipped),
@@ -30,6 +33,12 @@ def score(cases: Sequence[ServeCase], skipped: Sequence[Skipped], speeds: Sequen
         | {"ill": sum(case.slow_prompt for case in cases), "mape_all": every["mape"]},
         "ttft": _rates([(s.ttft, c.ttft) for c, s in zip(cases, speeds, strict=True) if c.ran and c.ttft > 0 and s.ttft > 0]),
         "tpot": _rates([(s.tpot, c.tpot) for c, s in zip(cases, speeds, strict=True) if c.ran and c.tpot > 0 and s.tpot > 0]),
+        "doubted": {
+            "rows": sum(map(bool, doubted)),
+            "reasons": dict(Counter(why for doubt in doubted for why in dict.fromkeys(doubt.values())).most_common()),
+            "decode": _rates([(s.decode, c.decode) for c, s in sure if c.decode > 0 and s.decode > 0]),
+            "prefill": _rates([(s.prefill, c.prefill) for c, s in sure if c.prefill > 0 and c.work.prompt and not c.slow_prompt]),
+        },
         "memory": _memory(cases),
         "fit": {"right": sum(case.fits == case.ran for case in cases), "total": len(cases)},
         "skipped_reasons": dict(Counter(skip.reason for skip in skipped).most_common()),
@@ -44,12 +53,9 @@ def _rates(pairs: Sequence[tuple[float, float]]) -> Score:
     predicted, measured = (np.array(side) for side in zip(*pairs, strict=True))
     error = predicted / measured - 1
     return {
-        "mape": float(np.mean(np.abs(error))),
-        "bias": float(np.mean(error)),
-        "p95": float(np.percentile(np.abs(error), 95)),
-        "spearman": spearman(predicted, measured),
-        "rows": len(pairs),
-    }
+        "mape": float(np.mean(np.abs(error))), "bias": float(np.mean(error)), "p95": float(np.percentile(np.abs(error), 95)),
+        "spearman": spearman(predicted, measured), "rows": len(pairs),
+    }  # fmt: skip
 
 
 def _memory(cases: Sequence[ServeCase]) -> Score:

@@ -13,6 +13,7 @@ from meshwise.calibrate.serve.score import score
 from meshwise.catalogue import calibrations
 from meshwise.cost.serve.distance import distance
 from meshwise.runs.serve.case import ServeCase, read_cases
+from meshwise.runs.serve.doubts import doubts
 from meshwise.runs.serve.predict import Prediction, on_host, predict
 from meshwise.runs.table import find_table
 
@@ -40,8 +41,9 @@ class ServeValidation(Validation):
                 "predicted_prefill": float(f"{speed.prefill:.5g}") if case.work.prompt else "",
                 "fits": "yes" if case.fits else "no",
                 "outcome": "ok" if case.ran else "oom",
+                "doubt": "; ".join(dict.fromkeys(doubt.values())),
             }
-            for case, speed in zip(self.cases, self.predicted, strict=True)
+            for case, speed, doubt in zip(self.cases, self.predicted, doubts(self.cases), strict=True)
         ]
 
 

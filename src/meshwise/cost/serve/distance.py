@@ -13,8 +13,7 @@ UNMEASURED_PART_STD = 0.4
 """For unmeasured parts of a step: all-reduces, other hosts, layers in host memory (31 rows of localmaxxing_community: 0.40)."""
 UNTESTED_SPLIT_STD = 0.15  # for a split of an engine that no row has
 POOLS_STD = 0.25
-"""For output tokens/s with pools of their own for prompts. An assumption: of 83 measured rows (benchmarks/accuracy/disaggregated.csv) with
-their model left out, the median is 15% off."""
+"""For output tokens/s with pools for prompts, an assumption: 83 rows (disaggregated.csv), their model left out, are 15% off (median)."""
 POOLS_RATIO = 1.5  # factor by which pools must win to stand first: the upper end of 90% at `POOLS_STD`
 
 

@@ -6,17 +6,8 @@ from itertools import groupby
 
 from meshwise.catalogue.chips import Chip, Cluster, Node
 from meshwise.catalogue.engines import Engine, Split
+from meshwise.cost.serve.memory import placement as places
 from meshwise.cost.serve.memory.cache import LayerCache
-from meshwise.cost.serve.memory.placement import (
-    Placement,
-    host_experts,
-    refuses_experts,
-    refuses_tp,
-    split_experts,
-    split_layers,
-    split_rows,
-    split_tensors,
-)
 from meshwise.models.formats import Weights
 from meshwise.models.model import Model
 
@@ -98,19 +89,21 @@ class ServeLayout:
 def refuses(layout: ServeLayout, model: Model, weights: Weights) -> str:
     """Return why a model cannot be placed by this layout; '' where it can."""
     if layout.apart:
-        return refuses_experts(model, weights, layout.tp)
-    return refuses_tp(model, layout.tp) if layout.split == "tensor" else ""
+        return places.refuses_experts(model, weights, layout.tp)
+    return places.refuses_tp(model, layout.tp) if layout.split == "tensor" else ""
 
 
-def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[LayerCache]) -> Placement:
+def place(layout: ServeLayout, model: Model, weights: Weights, caches: Sequence[LayerCache]) -> places.Placement:
     """Return the weights and cache of each card of one replica."""
     if layout.apart:
-        return split_experts(model, weights, caches, layout.tp)
+        return places.split_experts(model, weights, caches, layout.tp)
     if layout.split == "tensor":
-        return split_tensors(model, weights, caches, layout.tp, layout.pp, host_embedding=bool(layout.shares))
+        return places.split_tensors(model, weights, caches, layout.tp, layout.pp, host_embedding=bool(layout.shares))
     if layout.split == "row":
-        return split_rows(weights, caches, layout.shares, gpu_layers=layout.gpu_layers)
-    return split_layers(weights, caches, layout.shares, gpu_layers=layout.gpu_layers, pins=host_experts(layout.expert_layers))
+        return places.split_rows(weights, caches, layout.shares, gpu_layers=layout.gpu_layers)
+    return places.split_layers(
+        weights, caches, layout.shares, gpu_layers=layout.gpu_layers, pins=places.host_experts(layout.expert_layers)
+    )
 
 
 # Enumeration of layouts.
@@ -138,7 +131,7 @@ def layouts(engine: Engine, model: Model, cards: Sequence[Card], rooms: Sequence
 
 def _cuts_heads(model: Model, devices: int) -> bool:
     """Return whether llama.cpp's tensor split can cut a model over this many devices: whole KV heads, no recurrent states."""
-    whole = model.decoder.kv_heads % devices == 0 and not refuses_tp(model, devices)
+    whole = model.decoder.kv_heads % devices == 0 and not places.refuses_tp(model, devices)
     return whole and not any(op.state for op in model.ops)
 
 
@@ -169,7 +162,7 @@ def _tensor_layouts(engine: Engine, model: Model, cards: Sequence[Card]) -> Iter
     per_host = sum(card.host == 0 for card in cards)
     for tp in range(1, min(len(cards), engine.max_devices) + 1):
         whole = tp <= per_host or (tp % per_host == 0 and engine.hosts)
-        if not whole or refuses_tp(model, tp) or (model.decoder.kv_heads % tp and not engine.replicates_kv_heads):
+        if not whole or places.refuses_tp(model, tp) or (model.decoder.kv_heads % tp and not engine.replicates_kv_heads):
             continue
         most = min(min(len(cards), engine.max_devices) // tp, len(model.layers)) if engine.stages else 1
         for pp in range(1, most + 1):
@@ -208,7 +201,7 @@ def with_replicas(layout: ServeLayout, cards: Sequence[Card], users: int) -> Ite
 
 def tensor_parallel_sizes(model: Model, most: int) -> list[int]:
     """List the tensor-parallel sizes up to `most` that a model can be split over."""
-    return [tp for tp in range(1, most + 1) if not refuses_tp(model, tp)]
+    return [tp for tp in range(1, most + 1) if not places.refuses_tp(model, tp)]
 
 
 # Layers per card.
@@ -226,8 +219,7 @@ def even_shares(sizes: Sequence[float], rooms: Sequence[float]) -> tuple[float, 
 
 
 def fastest_shares(sizes: Sequence[float], rooms: Sequence[float], speeds: Sequence[float]) -> tuple[float, ...] | None:
-    """Return layers per card with the fastest cards filled first: layers are read one after another, so every byte on a faster card saves
-    time. None where they do not all fit."""
+    """Return layers per card, the fastest filled first, since layers are read one after another. None where they do not all fit."""
     largest, left = max(sizes[:-1]), len(sizes)
     rooms = [room - max(0.0, sizes[-1] - largest) for room in rooms]  # any card may get the head, so each keeps room for it
     counts = [0.0] * len(rooms)

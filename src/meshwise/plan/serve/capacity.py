@@ -15,8 +15,7 @@ def max_rate(q: ServeQuestion, option: Option) -> float:
 
 
 def most_within(q: ServeQuestion, option: Option) -> float:
-    """Return the most users (of a closed loop) or requests per second (of an open one) for which a layout meets the targets; 0 where one
-    user is too many."""
+    """Return the most users or requests per second for which a layout meets the targets; 0 where one user is too many."""
     if option.cost is None:
         return 0.0
     return _most_rate(q, option) if q.load.rate else float(_most_users(q, option))

@@ -1,5 +1,4 @@
-"""The fewest and cheapest devices that serve a load: per chip, as many replicas of its best layout as the load and the targets need; the
-cheapest chip first."""
+"""The fewest and cheapest devices that serve a load: per chip, copies of its best layout, cheapest first."""
 
 import math
 from dataclasses import replace
@@ -79,8 +78,7 @@ def _fewest(ask: ServeAsk, chip: Chip, model: Model | None) -> tuple[ServePoint,
 
 
 def _on_one_host(ask: ServeAsk, chip: Chip, model: Model | None) -> ServeQuestion:
-    """Return the question of one replica on one host: of DEVICES_PER_HOST devices, or of one where the chip is a host of its own
-    (GH200)."""
+    """Return the question of one replica on one host: DEVICES_PER_HOST devices, or one where the chip is a host (GH200)."""
     one = replace(ask, fix=(*ask.fix, "replicas=1"))
     try:
         return lookup.question(replace(one, on=f"{DEVICES_PER_HOST}x{chip.key}"), model)

@@ -185,8 +185,7 @@ def spread_of(q: ServeQuestion, option: Option) -> float:
 
 
 def spreads(q: ServeQuestion, option: Option) -> dict[str, float]:
-    """Return the causes of the standard deviation of ln(predicted / measured): the errors of the calibration, and the distance from what
-    it was fitted on."""
+    """Return the causes of the standard deviation of ln(predicted / measured): errors of the calibration, and distance from its rows."""
     assert option.speed
     parts = option.speed.decode
     chip = q.cards[option.layout.cards[0]].chip

@@ -32,18 +32,13 @@ NUMBERS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh"
 
 
 def reasons(q: ServeQuestion, found: Found, named: bool) -> list[str]:
-    """Return the whole explanation, one sentence per line, most important first. `named`: the user chose the engine, so that no other is
-    suggested."""
+    """Return the explanation, a sentence a line, most important first. `named`: the user chose the engine, so no other is suggested."""
     best = found.options[0]
     fits, *room = _fit(q, best)
     lines = [
-        fits,
-        *narrower_cache(q, found),
-        *_experts(q, found),
-        *_cards(q, found),
-        *([] if named else _other_engine(q, best)),
+        fits, *narrower_cache(q, found), *_experts(q, found), *_cards(q, found), *([] if named else _other_engine(q, best)),
         *_splits(q, found),
-    ]
+    ]  # fmt: skip
     return [*lines, *room, *_users(q, best), *_links(q, _option_with_link(q, found)), *_power(q, best)]
 
 
@@ -237,8 +232,7 @@ def at_users(q: ServeQuestion, option: Option, users: int) -> Option:
 
 
 def compute_bound(option: Option) -> int:
-    """Return the fewest concurrent requests for which matrix products take longer than reading the weights; above MAX_USERS_TRIED where
-    none is found."""
+    """Return the fewest requests at once whose products take longer than reading the weights; above MAX_USERS_TRIED for none."""
     copies = option.layout.replicas
     low, high = 0, 1
     while high <= MAX_USERS_TRIED and not _computes(option, high):
@@ -261,8 +255,7 @@ def _computes(option: Option, users: int) -> bool:
 
 
 def _option_with_link(q: ServeQuestion, found: Found) -> Option:
-    """Return the option whose link is varied: the best one; the engine's default where the best is a row split, because no
-    measurements vary the link of a row split."""
+    """Return the option whose link is varied: the best; for a row split, of which no link was measured, the engine's default."""
     return default_option(found, len(q.cards)) if found.options[0].layout.split == "row" else found.options[0]
 
 

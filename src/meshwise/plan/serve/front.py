@@ -57,8 +57,7 @@ class Front(Drawn):
 
 
 def answer(ask: ServeAsk) -> Front:
-    """Return the front of a question over all layouts and numbers of users; with targets, of the points that meet them. UserError where
-    the question states a load."""
+    """Return the front over all layouts and numbers of users, of points that meet the targets. UserError where a load is stated."""
     if ask.users > 1 or ask.rate:
         raise UserError(f"--front tries every number of users: drop --{'rate' if ask.rate else 'users'}")
     q = lookup.question(ask)

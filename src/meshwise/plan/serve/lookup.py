@@ -231,8 +231,7 @@ def _usual(model: Model, engine: Engine, cluster: Cluster) -> Format:
 
 
 def _published(model: Model, engine: Engine) -> Format | None:
-    """Return the format that a checkpoint is published in (DeepSeek-V3: fp8, gpt-oss: mxfp4), if it is quantised and the engine runs it as
-    it is."""
+    """Return the format of a published quantised checkpoint (DeepSeek-V3: fp8, gpt-oss: mxfp4), if the engine runs it as it is."""
     fmt = FORMATS.get(model.quantization)
     if fmt is None or (engine.gguf and fmt.name not in SAME_IN_GGUF):
         return None

@@ -17,8 +17,7 @@ OLD_BUILD = "llama.cpp-2024-05"
 
 
 def judge(q: ServeQuestion, found: Found, value: float, of: str = "each") -> list[str]:
-    """Judge a measured speed of one request, or of all of them together: normal, or outside the predicted interval, with the usual
-    causes."""
+    """Judge a measured speed of one request or of all: normal, or outside the predicted interval, with the usual causes."""
     mine = default_option(found, len(q.cards))
     low, high = interval(q, mine)
     percent = 100 * (value / (mine.throughput if of == "all" else mine.per_user) - 1)

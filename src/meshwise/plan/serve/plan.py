@@ -102,8 +102,7 @@ class ServePlan(plans.Plan[ServeAsk, ServeChoice]):
 
 
 def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]) -> ServePlan:
-    """Compute memory and speed of every layout of the engine. `export` writes the commands that start a layout. DoesNotFit where none fits,
-    or none meets the latency targets."""
+    """Plan every layout of the engine. `export` writes the commands that start one. DoesNotFit where none fits or meets the targets."""
     from meshwise.plan.serve import explain, measured
 
     q = lookup.question(ask)
@@ -120,11 +119,17 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
     chip = q.cards[best.layout.cards[0]].chip
     fitted, rent = calibrations.choose_serve(chip, q.runtime.key or q.runtime.engine), q.cluster.rent
     return ServePlan(
-        ask=ask, engine=q.engine.name,
+        ask=ask,
+        engine=q.engine.name,
         weights={"format": q.weights.format, "bytes": float(q.weights.bytes), "bits_per_weight": q.weights.bits_per_weight},
-        context=q.work.context, fits=on_cards(best), choices=tuple(choice(q, option) for option in found.options[: ask.top]),
+        context=q.work.context,
+        fits=on_cards(best),
+        choices=tuple(choice(q, option) for option in found.options[: ask.top]),
         misses=tuple(Miss(name=option.layout.name, missing=-option.spare) for option in found.misses[:3]),
-        most=most_within(q, best) if q.targets else 0.0, contexts=contexts(q, best), commands=commands, reasons=tuple(reasons),
+        most=most_within(q, best) if q.targets else 0.0,
+        contexts=contexts(q, best),
+        commands=commands,
+        reasons=tuple(reasons),
         notes=(*_notes(ask, q, best), *untold),
         serving={
             "name": fitted.name,
@@ -137,11 +142,12 @@ def make(ask: ServeAsk, export: Callable[[ServeQuestion, ServeLayout], Commands]
             "chip": " + ".join(dict.fromkeys(card.chip.name for card in q.cards)),
             "devices": q.cluster.devices,
             "unit": unit(q.cards),
-            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None, "priced_by": q.cluster.priced_by,
+            "dollars_per_hour": rent / q.cluster.devices * 3600 if rent is not None else None,
+            "priced_by": q.cluster.priced_by,
         },
         versions=_versions(q, fitted),
         energy=served(ask, q, best),
-    )  # fmt: skip
+    )
 
 
 def _versions(q: ServeQuestion, fitted: object) -> dict[str, str]:

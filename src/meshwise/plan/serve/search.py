@@ -8,18 +8,8 @@ from itertools import chain
 from meshwise import wanted
 from meshwise.catalogue.calibrations import choose_serve
 from meshwise.catalogue.chips import host_cpu
+from meshwise.cost.serve import layouts as splits
 from meshwise.cost.serve.distance import POOLS_RATIO
-from meshwise.cost.serve.layouts import (
-    ServeLayout,
-    even_shares,
-    expert_layouts,
-    fastest_shares,
-    layouts,
-    place,
-    refuses,
-    subcluster,
-    with_replicas,
-)
 from meshwise.cost.serve.load.admission import limits
 from meshwise.cost.serve.load.requests import Load
 from meshwise.cost.serve.memory.buffers import footprints
@@ -44,11 +34,11 @@ CONTEXT_STEP = 256  # contexts are tried in multiples of this
 def search(q: ServeQuestion, *, pools: bool = True) -> Found:
     """Evaluate every layout of the engine, as a single replica and in as many replicas as devices and requests allow, and in `pools`."""
     tried: list[Option] = []
-    every = chain(layouts(q.engine, q.model, q.cards, q.rooms), expert_layouts(q.engine, q.expert_count, q.cards))
+    every = chain(splits.layouts(q.engine, q.model, q.cards, q.rooms), splits.expert_layouts(q.engine, q.expert_count, q.cards))
     most = q.work.users if not q.load.rate else UNBOUNDED_USERS
     for layout in _bounded(q, every):
         first = with_memory(q, layout)
-        for copied in (layout, *(with_replicas(layout, q.cards, most) if q.engine.copies else ())):
+        for copied in (layout, *(splits.with_replicas(layout, q.cards, most) if q.engine.copies else ())):
             if _allowed(q, copied):
                 tried += _with_shares(q, first if copied is layout else with_memory(q, copied, first))
     shared = any(card.chip.shares_memory for card in q.cards)  # what does not fit on the device has no other place
@@ -75,16 +65,16 @@ def _pools(q: ServeQuestion, plain: Sequence[Option]) -> list[Option]:
     return [option for option in found if option is order[0] and not enough]
 
 
-def _bounded(q: ServeQuestion, candidates: Iterable[ServeLayout]) -> Iterator[ServeLayout]:
+def _bounded(q: ServeQuestion, candidates: Iterable[splits.ServeLayout]) -> Iterator[splits.ServeLayout]:
     """Yield the layouts that the engine runs and that match --fix; the number of replicas is checked later."""
     replicas = int(q.bounds.get("replicas", 1))
     return (layout for layout in candidates if _runs(q, layout) and _allowed(q, replace(layout, replicas=replicas)))
 
 
-def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
+def _runs(q: ServeQuestion, layout: splits.ServeLayout) -> bool:
     """Return whether a layout is planned: one that the model can be placed by; of llama.cpp's, a row split only if it is asked for, since
     it is deprecated, and a tensor split only without a quantised cache."""
-    if refuses(layout, q.model, q.weights):
+    if splits.refuses(layout, q.model, q.weights):
         return False
     if not q.engine.gguf:
         return True
@@ -93,7 +83,7 @@ def _runs(q: ServeQuestion, layout: ServeLayout) -> bool:
     return layout.split != "tensor" or q.work.kv in UNQUANTISED
 
 
-def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
+def _allowed(q: ServeQuestion, layout: splits.ServeLayout) -> bool:
     """Return whether a layout matches --fix."""
     axes = {
         "split": layout.split, "cards": len(layout.cards), "tp": layout.tp, "pp": layout.pp,
@@ -103,19 +93,19 @@ def _allowed(q: ServeQuestion, layout: ServeLayout) -> bool:
     return all(axes[axis] == value for axis, value in q.bounds.items() if axis in axes and not (apart and axis == "replicas"))
 
 
-def users_of(q: ServeQuestion, layout: ServeLayout) -> int:
+def users_of(q: ServeQuestion, layout: splits.ServeLayout) -> int:
     """Return the requests of the busiest replica."""
     return math.ceil(q.work.users / layout.replicas)
 
 
-def load_of(q: ServeQuestion, layout: ServeLayout) -> Load:
+def load_of(q: ServeQuestion, layout: splits.ServeLayout) -> Load:
     """Return the load of the busiest replica."""
     if q.load.rate:
         return replace(q.load, rate=q.load.rate / layout.replicas)
     return replace(q.load, users=users_of(q, layout))
 
 
-def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = None) -> Option:
+def with_memory(q: ServeQuestion, layout: splits.ServeLayout, like: Option | None = None) -> Option:
     """Return an option with the memory of a layout. `like`: an option with the same weights on the same devices and another cache."""
     chips = [q.cards[i].chip for i in layout.cards]
     load = load_of(q, layout)
@@ -154,9 +144,9 @@ def with_memory(q: ServeQuestion, layout: ServeLayout, like: Option | None = Non
     return replace(option, most_users=most, fits=option.spare >= 0)
 
 
-def _place(q: ServeQuestion, layout: ServeLayout, caches: Sequence[LayerCache]) -> Placement:
+def _place(q: ServeQuestion, layout: splits.ServeLayout, caches: Sequence[LayerCache]) -> Placement:
     """Return the weights, adapters and cache of each device of one replica."""
-    placement = place(layout, q.model, q.weights, caches)
+    placement = splits.place(layout, q.model, q.weights, caches)
     return with_adapters(placement, q.model, q.work.adapters, q.work.rank) if q.work.adapters else placement
 
 
@@ -170,7 +160,7 @@ def with_speed(q: ServeQuestion, option: Option, *, detailed: bool = False) -> O
     """Return the option with its predicted speed at the load. `detailed`: with percentiles."""
     wanted.check()
     layout = option.layout
-    cluster = subcluster(q.cluster, [q.cards[i] for i in layout.cards])
+    cluster = splits.subcluster(q.cluster, [q.cards[i] for i in layout.cards])
     engine = q.runtime.key or q.runtime.engine
     rig = Rig.of(cluster, host_cpu(cluster))
     load = load_of(q, layout)
@@ -186,20 +176,19 @@ def with_speed(q: ServeQuestion, option: Option, *, detailed: bool = False) -> O
 
 
 def _with_shares(q: ServeQuestion, first: Option) -> Iterator[Option]:
-    """Yield the engine's own split; also one that fills devices evenly, if the first does not fit, and one that fills the fastest
-    devices first, if they differ."""
+    """Yield the engine's own split; one that fills devices evenly, if that does not fit; and one with the fastest filled first."""
     yield first
     layout = first.layout
     if layout.split != "layer" or not q.engine.shares or len(layout.cards) == 1:
         return
     sizes, rooms = _sizes(q, first), _offered(first)
     if not first.fits:
-        shares = even_shares(sizes, rooms)
+        shares = splits.even_shares(sizes, rooms)
         if shares:
             yield with_memory(q, replace(layout, shares=shares, shared=EVENLY_FILLED))
     speeds = [q.cards[i].chip.bandwidth for i in layout.cards]
     if len(set(speeds)) > 1:
-        shares = fastest_shares(sizes, rooms, speeds)
+        shares = splits.fastest_shares(sizes, rooms, speeds)
         if shares:
             yield with_memory(q, replace(layout, shares=shares, shared="fastest cards full"))
 
@@ -221,7 +210,7 @@ def _offered(option: Option) -> list[float]:
 def _offloaded(q: ServeQuestion) -> Iterator[Option]:
     """Yield layouts that keep layers in host memory: as many layers on devices as leave some memory free, or as fit; for a mixture of
     experts, all layers on devices with as few experts in host memory as that takes."""
-    candidates = _bounded(q, layouts(q.engine, q.model, q.cards, q.rooms))
+    candidates = _bounded(q, splits.layouts(q.engine, q.model, q.cards, q.rooms))
     layered = [layout for layout in candidates if layout.split == "layer" and layout.hosts == 1]
     if not layered:
         return
@@ -238,13 +227,13 @@ def _fullest(q: ServeQuestion, holding: Callable[[int], Option], layers: int) ->
     return holding(roomy or _largest(lambda n: holding(n).fits, layers))
 
 
-def _without_experts(q: ServeQuestion, layout: ServeLayout, number: int) -> Option:
+def _without_experts(q: ServeQuestion, layout: splits.ServeLayout, number: int) -> Option:
     """Return an option with the experts of the first `number` layers in host memory and the rest spread evenly over the devices."""
     first = with_memory(q, replace(layout, expert_layers=number))
     sizes = _sizes(q, first)
     for i, layer in enumerate(q.weights.by_layer[:number]):
         sizes[i] -= sum(weight.bytes for weight in layer if weight.slot.expert)
-    shares = even_shares(sizes, _offered(first)) if len(layout.cards) > 1 else None
+    shares = splits.even_shares(sizes, _offered(first)) if len(layout.cards) > 1 else None
     return with_memory(q, replace(first.layout, shares=shares, shared=EVENLY_FILLED)) if shares else first
 
 
@@ -301,8 +290,7 @@ def _missed(q: ServeQuestion, option: Option) -> float:
 
 
 def fits_with(q: ServeQuestion, option: Option, *, context: int = 0, kv: str = "", users: int = 0) -> bool:
-    """Return whether an option still fits with another context, cache type or number of requests. A paged engine needs room for one
-    request of that context."""
+    """Return whether an option still fits with this cache. A paged engine needs room for one request of that context."""
     number = users or (1 if q.runtime.paged else users_of(q, option.layout))
     held = q.cache_request(number, context, kv)
     placement = with_caches(option.placement, layer_caches(q.model, q.runtime, held))

@@ -142,12 +142,9 @@ class Row:
         per = self.per_parameter if self.choice else None
         chosen = records.plain(self.choice) if self.choice else None
         return {
-            **self.shape,
-            "params": self.params,
-            "seconds_per_parameter": per,
-            "choice": chosen,
+            **self.shape, "params": self.params, "seconds_per_parameter": per, "choice": chosen,
             "faults": list(map(asdict, self.faults)),
-        }
+        }  # fmt: skip
 
 
 def rule(found: Fastest, rows: Ints) -> str:

@@ -25,9 +25,8 @@ OFF = ("off", "0", "false")
 SWITCH = Kind(lambda value: str(value).lower() not in OFF, lambda value: "on" if value else "off", "on, off or auto")
 SHARES = Kind(
     lambda value: tuple(str(value).replace("/", ",").split(",")),
-    lambda value: ",".join(f"{float(share):.0f}" for share in value),
-    "shares separated by commas",
-)
+    lambda value: ",".join(f"{float(share):.0f}" for share in value), "shares separated by commas",
+)  # fmt: skip
 
 KEYS = table("llamacpp", shares=SHARES, length=lengths.LENGTH, on_off=SWITCH)
 LONG_OF_SHORT = {

@@ -26,10 +26,9 @@ def can(q: ServeQuestion, layout: ServeLayout) -> bool:
 
 
 KEYS = (
-    Key("model", "FROM", MODEL, ("positional",), write="always"),
-    Key("context", "PARAMETER num_ctx", LENGTH, write="always"),
+    Key("model", "FROM", MODEL, ("positional",), write="always"), Key("context", "PARAMETER num_ctx", LENGTH, write="always"),
     Key("gpu_layers", "PARAMETER num_gpu", INT, write="always"),
-)
+)  # fmt: skip
 
 
 def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:

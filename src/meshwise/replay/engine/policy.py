@@ -9,14 +9,11 @@ from meshwise.errors import UserError, quoted
 
 TOLERANCE = 0.1  # relative distance from the target within which nothing changes, as in Kubernetes' HorizontalPodAutoscaler
 KINDS = {
-    "static": "a constant number of copies: static:4",
-    "rate": "requests per second of a copy: rate:2",
-    "queue": "requests of a copy that wait: queue:4",
-    "busy": "requests of a copy that wait or run: busy:32",
-    "kv": "share of a copy's KV cache in use: kv:70%",
-    "ttft": "95th percentile of TTFT: ttft:1s",
+    "static": "a constant number of copies: static:4", "rate": "requests per second of a copy: rate:2",
+    "queue": "requests of a copy that wait: queue:4", "busy": "requests of a copy that wait or run: busy:32",
+    "kv": "share of a copy's KV cache in use: kv:70%", "ttft": "95th percentile of TTFT: ttft:1s",
     "schedule": "copies by hour of the day: schedule:0=2,8=6,20=3",
-}
+}  # fmt: skip
 EXAMPLES = "rate:2, queue:4, busy:32, kv:70%, ttft:1s, schedule:0=2,8=6 or static:4"
 
 

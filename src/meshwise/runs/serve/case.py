@@ -12,9 +12,9 @@ from meshwise.catalogue.chips import GENERIC_CPU, Chip, Link, find_chip, known_c
 from meshwise.catalogue.engines import Runtime
 from meshwise.cost.serve.load.admission import limits
 from meshwise.cost.serve.load.requests import Limits, Load
+from meshwise.cost.serve.memory import placement as places
 from meshwise.cost.serve.memory.buffers import Footprint, footprints
 from meshwise.cost.serve.memory.cache import CacheRequest, cache_type, layer_caches, pass_sizes
-from meshwise.cost.serve.memory.placement import Placement, host_experts, split_experts, split_layers, split_rows, split_tensors
 from meshwise.cost.serve.passes.demand import Demand, demand
 from meshwise.cost.serve.rig import Rig
 from meshwise.cost.work import Serve
@@ -48,7 +48,7 @@ class ServeCase:
     weights: Weights
     rig: Rig
     runtime: Runtime
-    placement: Placement
+    placement: places.Placement
     work: Serve
     held: CacheRequest
     decode: float  # output tokens per second of all requests: in decode steps alone, or with prompts counted where `loaded`
@@ -207,9 +207,11 @@ def case_of(run: Run, row_id: str, table: str = "") -> ServeCase:
     if outcome == "ok" and not sizes and all(map(math.isnan, (decode, prefill, memory, ttft, tpot))):
         raise UserError("neither a speed nor a memory is stated")
     held = CacheRequest(context=work.context, sequences=work.users, key=work.kv, value=work.kv, **pass_sizes(runtime, rig.chips))
+    placement = _placement(run, model, stored, rig, runtime, held)
+    placement = places.with_adapters(placement, model, work.adapters, work.rank) if work.adapters else placement
     case = ServeCase(
         row_id=row_id, table=table, model=model, weights=stored, rig=rig, runtime=runtime,
-        placement=_placement(run, model, stored, rig, runtime, held), work=work, held=held, decode=decode, prefill=prefill,
+        placement=placement, work=work, held=held, decode=decode, prefill=prefill,
         load=load, most=rates.is_most(run), ttft=ttft, tpot=tpot, ttft_p95=amount(run, "ttft_p95"),
         stated_source=run.text("source"), backend=backend_of(run), memory=memory, ran=outcome == "ok", sizes=sizes,
         device=_device(run.text("sized_device")), cut_off=run.word("device_weights") == "model_mib", assumed=tuple(assumed),
@@ -226,9 +228,9 @@ def _partly_on_host(case: ServeCase) -> ServeCase:
 
     def moved(number: int) -> ServeCase:
         if case.kind == "experts":
-            placed = split_layers(case.weights, caches, shares, pins=host_experts(number))
+            placed = places.split_layers(case.weights, caches, shares, pins=places.host_experts(number))
         else:
-            placed = split_layers(case.weights, caches, shares, gpu_layers=layers - number)
+            placed = places.split_layers(case.weights, caches, shares, gpu_layers=layers - number)
         what = "the experts of " if case.kind == "experts" else ""
         note = f"does not fit on its devices, and ran: {what}{number} of {layers} layers in host memory"
         return replace(case, placement=placed, assumed=(*case.assumed, note))
@@ -262,7 +264,8 @@ def _work(run: Run, memory_only: bool, runtime: Runtime) -> Serve:
     sampled = not rates.BARE_PROGRAM.search(f"{run.text('source')} {run.text('engine')} {run.text('note')}")
     return Serve(
         prompt=prompt, output=output, users=users, context=context, kv=kind, flash=flash, depth=depth, sampled=sampled,
-        eager=run.text("graphs").lower() in ("none", "no", "off"),
+        eager=run.text("graphs").lower() in ("none", "no", "off"), adapters=whole(run, "adapters", default=0),
+        rank=whole(run, "adapter_rank", default=0),
     )  # fmt: skip
 
 
@@ -316,22 +319,22 @@ def _capped(chip: Chip, note: str) -> Chip:
     return replace(chip, flops={kind: rate * (least / chip.tdp) ** 0.5 for kind, rate in chip.flops.items()})
 
 
-def _placement(run: Run, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: CacheRequest) -> Placement:
+def _placement(run: Run, model: Model, stored: Weights, rig: Rig, runtime: Runtime, held: CacheRequest) -> places.Placement:
     """Place the model with the split that the run names, or the engine's default."""
     split, n = run.text("split").lower(), len(rig.chips)
     caches = layer_caches(model, runtime, held)
     if runtime.gguf:
         if split == "row":
-            return split_rows(stored, caches, [1.0] * n)
+            return places.split_rows(stored, caches, [1.0] * n)
         if split in ("", "none", "layer", "rpc"):
-            return split_layers(stored, caches, [1.0] * n)
+            return places.split_layers(stored, caches, [1.0] * n)
         if split == "tensor" or split.startswith("tp"):
-            return split_tensors(model, stored, caches, *_degrees(split, n))
+            return places.split_tensors(model, stored, caches, *_degrees(split, n))
         raise UserError(f"llama.cpp has no split {quoted(split)}")
     if n > 1 and ATTENTION_DP.search(f"{run.text('split')} {run.text('note')}"):
-        return split_experts(model, stored, caches, n)
+        return places.split_experts(model, stored, caches, n)
     tp, pp = _degrees(split, n)
-    return split_tensors(model, stored, caches, tp, pp)
+    return places.split_tensors(model, stored, caches, tp, pp)
 
 
 def _degrees(split: str, n: int) -> tuple[int, int]:

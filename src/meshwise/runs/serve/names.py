@@ -15,13 +15,9 @@ from meshwise.models.model import Model
 from meshwise.runs.run import Run, whole
 
 BACKENDS = {
-    "rocm-wmma": ("rocwmma", "rocm-wmma"),
-    "rocm": ("rocm", "hip"),
-    "vulkan": ("vulkan", "radv", "amdvlk"),
-    "metal": ("metal",),
-    "sycl": ("sycl", "oneapi"),
-    "cuda": ("cuda",),
-}
+    "rocm-wmma": ("rocwmma", "rocm-wmma"), "rocm": ("rocm", "hip"), "vulkan": ("vulkan", "radv", "amdvlk"), "metal": ("metal",),
+    "sycl": ("sycl", "oneapi"), "cuda": ("cuda",),
+}  # fmt: skip
 """Words for the library that an engine was built for."""
 MIXED_TYPES = re.compile(r"^UD-|(?<=_K)_XL$", re.IGNORECASE)
 """Marks of mixes of types whose bits per weight differ from llama.cpp's own."""
@@ -29,6 +25,7 @@ MIXED_IN_GGUF = re.compile(r"^(?:UD-)?I?Q\d_(?:K|X|S|M)", re.IGNORECASE)
 """Mixes of types that only llama.cpp and its relatives write and run."""
 WITHOUT_MIXES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 BITS_TOLERANCE = 0.01
+EVALUATED_AS = "evaluated as"  # of a note on a row whose engine is not the one that it is predicted with
 RELEASE, MONTH, YEAR = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?)"), re.compile(r"\b(20\d\d-\d\d)"), re.compile(r"20\d\d")
 UBATCH = re.compile(r"n_ubatch[ =](\d+)")
 PART_OF_FILE = re.compile(r"(-\d{5}-of-\d{5})?(\.gguf)?$")
@@ -89,14 +86,14 @@ def runtime_of(run: Run, model: Model, assumed: list[str]) -> Runtime:
         engine = min(places)[1]
         quant = run.text("weights")
         if engine in WITHOUT_MIXES and MIXED_IN_GGUF.search(quant):
-            assumed.append(f"{engine} does not run {quant}, a mix of llama.cpp's types: evaluated as llama.cpp")
+            assumed.append(f"{engine} does not run {quant}, a mix of llama.cpp's types: {EVALUATED_AS} llama.cpp")
             return _build(run, "llama.cpp", find_runtime("llama.cpp"))
         return _build(run, engine, engine_runtime(engines()[engine], model.model_type))
     # An unknown engine that runs GGUF files, or on a Mac, is closer to llama.cpp than to vLLM.
     quant = run.text("weights")
     local = (find_format(quant).gguf if quant else False) or card(run.text("chip")).kind in ("apple", "cpu")
     runtime = find_runtime("llama.cpp" if local else "vllm")
-    assumed.append(f"engine {quoted(text)} evaluated as {runtime.name}")
+    assumed.append(f"engine {quoted(text)} {EVALUATED_AS} {runtime.name}")
     return runtime
 
 

@@ -45,7 +45,7 @@ def predict_one(case: ServeCase, cost: PassCost) -> Prediction:
     prefill = work.prompt / prompt if work.prompt else math.nan
     if case.load is None:
         step = sum(cost.decode(work).values())
-        return Prediction(work.users / step, prefill, prompt if work.prompt else math.nan, step)
+        return Prediction(work.users / step, prefill, prompt + cost.request if work.prompt else math.nan, step)
     if case.most:
         return Prediction(drained(cost, case.load, case.limits), prefill)
     found = estimate(cost, case.load, case.limits, detailed=False)

@@ -25,12 +25,10 @@ def validation_view(validation: TrainValidation | ServeValidation, width: int) -
 
 
 PROGRAMS: tuple[Column[Score], ...] = (
-    Column("program", lambda row: row["program"], text=True),
-    Column("rows", lambda row: str(row["rows"])),
-    Column("median", lambda row: _cell(row["time"]["median"], "%")),
-    Column("bias", lambda row: _cell(row["time"]["bias"], "+%")),
+    Column("program", lambda row: row["program"], text=True), Column("rows", lambda row: str(row["rows"])),
+    Column("median", lambda row: _cell(row["time"]["median"], "%")), Column("bias", lambda row: _cell(row["time"]["bias"], "+%")),
     Column("inside", lambda row: _cell(row["time"]["coverage"], "%")),
-)
+)  # fmt: skip
 """Scores of steps on generated answers by program."""
 
 
@@ -40,11 +38,9 @@ def rl_view(validation: RlValidation, width: int) -> RenderableType:
     inside = score.get("in_sample")
     titles = (score["table"], *(("program left out", "in sample") if inside else ("predicted",)))
     names = (
-        ("time error, mean", "mape", "%"),
-        ("  median", "median", "%"),
-        ("  bias", "bias", "+%"),
+        ("time error, mean", "mape", "%"), ("  median", "median", "%"), ("  bias", "bias", "+%"),
         ("  in their 90% interval", "coverage", "%"),
-    )
+    )  # fmt: skip
     sides = (score, inside) if inside else (score,)
     rows = [(name, *(_cell(side["time"][key], show) for side in sides)) for name, key, show in names]
     rows += [
@@ -80,12 +76,10 @@ def _train_score(score: Score, width: int) -> RenderableType:
 
 SOURCES: tuple[Column[Score], ...] = (
     Column("chip, framework, precision", lambda row: f"{row['chip']}, {row['framework']}, {row['precision']}", text=True),
-    Column("rows", lambda row: str(row["rows"])),
-    Column("time", lambda row: _cell(row["mape"], "%")),
-    Column("inside", lambda row: _cell(row["coverage"], "%")),
-    Column("memory", lambda row: _cell(row["memory"], "%")),
+    Column("rows", lambda row: str(row["rows"])), Column("time", lambda row: _cell(row["mape"], "%")),
+    Column("inside", lambda row: _cell(row["coverage"], "%")), Column("memory", lambda row: _cell(row["memory"], "%")),
     Column("calibrated", lambda row: "yes" if row["calibrated"] else "no"),
-)
+)  # fmt: skip
 """Scores by chip, framework and precision, and whether a calibration of that pair exists."""
 
 
@@ -174,6 +168,11 @@ def _serve_score(score: Score, width: int) -> RenderableType:
         else []
     )
     notes += [f"fits or not: {fit['right']} of {fit['total']} right"]
+    doubted = score["doubted"]
+    notes += [f"doubted: {reason} ({count})" for reason, count in doubted["reasons"].items()]
+    if doubted["rows"]:
+        without = (f"{part} {_cell(doubted[part]['mape'], '%')}" for part in ("decode", "prefill") if doubted[part]["rows"])
+        notes.append(f"mean error without the {doubted['rows']} doubted rows: {', '.join(without)}")
     notes += [f"skipped: {reason} ({count})" for reason, count in score["skipped_reasons"].items()]
     notes += [f"assumed: {what} ({count})" for what, count in score["assumed"].items()]
     return Group(_serve_table(score["table"], {"predicted": score}).fitted(width), *_wrapped(notes, width))

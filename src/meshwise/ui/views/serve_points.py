@@ -27,10 +27,9 @@ def points_view(points: "ServePoints", width: int) -> RenderableType:
     lessons = [wrapped(line, width) for line in points.lessons]
     return paragraphs(
         heading([f"{ask.model} on {ask.on}, {' and '.join(points.axes)} varied; {about}"], width),
-        [Table(_point_columns(points, several), points.points).fitted(width)],
-        [_chart(points, several, width)],
+        [Table(_point_columns(points, several), points.points).fitted(width)], [_chart(points, several, width)],
         [*lessons, *(wrapped(f"note: {note}", width, indent="  ") for note in notes)],
-    )
+    )  # fmt: skip
 
 
 def axis_columns(points: "ServePoints") -> "list[Column[ServePoint]]":
@@ -51,8 +50,7 @@ def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePo
     """Return the columns: the axes, and figures of the best layout; a point without a layout shows the reason instead."""
     layered = "gpus" in points.axes and any(p.layered and p.choice and p.choice.split != "layer" for p in points)
     columns: list[Column[ServePoint]] = [
-        *axis_columns(points),
-        Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
+        *axis_columns(points), Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
         Column("tok/s each" if several else "tokens/s", _of(lambda c: tokens(c.per_user))),
         Column("all requests", _of(lambda c: tokens(c.throughput)), rank=2),
         Column("prefill tok/s", _of(lambda c: f"{c.prefill:,.0f}"), rank=6),
@@ -61,9 +59,8 @@ def _point_columns(points: "ServePoints", several: bool) -> "list[Column[ServePo
         Column("GiB free", _of(lambda c: gib(c.spare)), rank=3),
         Column("max context", lambda p: units.show(float(p.longest), "length", digits=3) if p.choice else "", rank=4),
         Column("max requests", _of(lambda c: f"{c.most_users:,}"), rank=7),
-        Column("weights", lambda p: p.weights, text=True, rank=2),
-        Column("meets", _of(lambda c: "yes" if c.meets else "no")),
-    ]
+        Column("weights", lambda p: p.weights, text=True, rank=2), Column("meets", _of(lambda c: "yes" if c.meets else "no")),
+    ]  # fmt: skip
     hidden = {*(() if several else ("all requests",)), *(() if layered else ("layer split",))}
     hidden |= {*(() if target_words(points.ask) else ("meets",)), *(() if len({p.weights for p in points}) > 1 else ("weights",))}
     return [column for column in columns if column.title not in hidden]
@@ -119,14 +116,12 @@ def cheapest_table(points: "ServePoints") -> "Table[ServePoint]":
     quantile = "p95" if several else "p50"
     at = " p95" if several else ""
     columns: list[Column[ServePoint]] = [
-        *axis_columns(points),
-        Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
+        *axis_columns(points), Column("layout", lambda point: point.choice.name if point.choice else point.refusal, text=True),
         Column("$/h", _of(lambda c: dollars(c.hourly))),
         Column("$/1M out", _of(lambda c: dollars(c.dollars_per_million_out)), rank=3),
         Column("$/1M in", _of(lambda c: dollars(c.dollars_per_million_in)), rank=6),
-        Column("tok/s each", _of(lambda c: tokens(c.per_user)), rank=1),
-        Column(f"TTFT{at}", time("ttft", quantile), rank=2),
+        Column("tok/s each", _of(lambda c: tokens(c.per_user)), rank=1), Column(f"TTFT{at}", time("ttft", quantile), rank=2),
         *([Column(f"per token{at}", time("tpot", quantile), rank=4)] if ask.tpot or ask.per_user else []),
         Column(f"request{at}", time("e2e", quantile), rank=5),
-    ]
+    ]  # fmt: skip
     return Table(columns, points.points)

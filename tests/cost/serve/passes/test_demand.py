@@ -114,3 +114,31 @@ def test_tokens_that_meet_the_same_expert_are_counted_by_even_routing() -> None:
     assert task.sharing(1) == pytest.approx(0)
     assert task.sharing(8) == pytest.approx(8 - 128 * (1 - (1 - 8 / 128) ** 8) / 8)
     assert asked().stages[0][0].sharing(8) == 0
+
+
+def test_a_graph_of_vllm_computes_and_routes_padding_too() -> None:
+    """Sizes that vLLM 0.26 captures: 1, 2, 4, 8, 16, 24, ...; eager steps and passes above 512 tokens have none."""
+    graphed = asked(runtime=VLLM)
+    assert [graphed.padded(tokens) for tokens in (1, 2, 3, 5, 8, 9, 512, 600)] == [1, 2, 4, 8, 8, 16, 512, 600]
+    assert graphed.padded(4.5) == pytest.approx(6)
+    assert replace(graphed, eager=True).padded(5) == asked().padded(5) == 5
+
+
+def test_a_short_prompt_beside_decodes_stays_in_a_graph() -> None:
+    cost = PassCost(asked(runtime=VLLM), lambda _: ServeCalibration(prompt_launch=1.0))
+    inside, outside = (cost.seconds(cost.prompt_batch(tokens)) for tokens in (512, 513))
+    assert inside < 1 < outside
+
+
+def test_one_token_reads_a_quantised_cache_for_every_query_head_on_cuda() -> None:
+    """Llama 3 8B has 4 query heads for each key; 34 of 64 bytes in q8_0."""
+    runtime, model = find_runtime("llama.cpp"), find_model("llama-3-8b")
+    stored = weights(model, FORMATS["Q4_K_M"])
+
+    def reads(kv: str, on: str) -> float:
+        placed = split_tensors(model, stored, layer_caches(model, runtime, CacheRequest(context=544, key=kv, value=kv)), 1)
+        work = Serve(prompt=512, output=32, context=544, kv=kv)
+        return demand(model, stored, placed, Rig.of(find_cluster(on), find_chip("cpu")), runtime, work).stages[0][0].reads[0]
+
+    assert reads("q8_0", "rtx3060-12gb") == pytest.approx(4 * 34 / 64 * reads("f16", "rtx3060-12gb"))
+    assert reads("q8_0", "m3-ultra") == pytest.approx(34 / 64 * reads("f16", "m3-ultra"))

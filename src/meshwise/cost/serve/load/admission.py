@@ -38,14 +38,9 @@ def limits(
     if math.isinf(capacity) and states:  # recurrent models: only states, which do not grow
         most = max(0, min(most, math.floor(min(states))))
     return Limits(
-        sequences=most,
-        tokens=tokens,
-        cache=capacity,
-        fixed=fixed,
-        reserves=runtime.reserves,
-        chunked=runtime.chunked,
+        sequences=most, tokens=tokens, cache=capacity, fixed=fixed, reserves=runtime.reserves, chunked=runtime.chunked,
         poll_passes=runtime.poll_passes,
-    )
+    )  # fmt: skip
 
 
 def _left(runtime: Runtime, chip: Chip, need: Footprint) -> float:

@@ -21,6 +21,7 @@ SHORT_SHARE, SHORT_STEP, LONG_SHARE, LONG_STEP = 0.8, 0.5, 0.2, 2.0
 and 0.8 x 0.5^2 + 0.2 x 2^2 = 1."""
 BELOW_FULL_SHARE = 0.9
 """Share of the requests that fit at which a paged cache is not yet full, so that none is preempted. A choice."""
+SHARES_OF_PLACES = (1.0, BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25, 0.05)  # requests at once that the highest rate is the best of
 PIECE_TOLERANCE = 0.01  # a prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice.
 GOLDEN = 0.6180339887  # multiples of it, whole numbers taken off, lie evenly between 0 and 1
 MIN_PIECE_SPREAD = 0.01  # relative spread of pieces below which one size stands for all of them. A choice.
@@ -162,9 +163,10 @@ class Estimator:
         found = self.passes(decodes)
         rate = decodes / (load.steps * found.step)
         prefill = self.prefill(found)
-        if load.users:  # where prompts fill all passes, those that do not generate wait for theirs (Little's law)
+        if load.users:  # prompts take no more than all of the time, and those that do not generate wait for theirs (Little's law)
+            rate = min(rate, found.chunk / (self.flow * found.mixed)) if found.chunk else rate
             prefill = max(prefill, running / rate - load.steps * found.step)
-        return Steady(decodes, rate, found.capped(), prefill)
+        return Steady(min(decodes, rate * load.steps * found.step), rate, found.capped(), prefill)
 
     def _prompts_only(self) -> Steady:
         """Return the steady state of requests with one output token: passes full of prompts."""
@@ -184,13 +186,19 @@ class Estimator:
         """Return mean seconds until the engine looks for new requests, where it does not do so before every pass."""
         return (self.limits.poll_passes - 1) / 2 * passes.step if self.limits.poll_passes > 1 else 0.0
 
+    def longer(self, passes: Passes) -> float:
+        """Return seconds by which a piece of one prompt takes longer through all stages of a pipeline than the groups that follow it."""
+        if self.cost.d.pipeline == 1 or not passes.chunk:
+            return 0.0
+        return max(0.0, self.seconds(0.0, passes.chunk) - passes.mixed)
+
     def prefill(self, passes: Passes) -> float:
         """Return mean seconds from admission to the first token: the passes of its own prompt, behind others that are queued."""
         request = self.cost.request + self.unseen(passes)
         if not self.load.computed:
             return request
         # a piece of several prompts ends all of them at once
-        number, mixed = self.load.computed / passes.chunk, passes.mixed
+        number, mixed = self.load.computed / passes.chunk, passes.mixed + self.longer(passes)
         if self.together:
             return request + max(1, math.ceil(number - PIECE_TOLERANCE)) * mixed
         busy = min(MAX_BUSY_SHARE, passes.share)
@@ -204,8 +212,7 @@ class Estimator:
 
 
 def estimate(cost: PassCost, load: Load, limits: Limits, *, detailed: bool = True) -> Report | None:
-    """Return throughput and latency at a load; None where the replica cannot serve the rate. `detailed`: with percentiles of the queue,
-    otherwise all percentiles are means."""
+    """Return throughput and latency at a load; None beyond the highest rate. Percentiles are those of the queue if `detailed`, or means."""
     most = limits.running(load)
     if most < 1:
         return None
@@ -272,15 +279,13 @@ def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
     if limits.running(load) < 1:
         return 0.0
     most = limits.running(load)
-    # a full cache computes outputs again, and tokens of drafts leave no room for prompts: fewer at once may be faster
-    fewer = (BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25) if load.draft else (BELOW_FULL_SHARE,)
-    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in (1.0, *fewer))
+    # a full cache computes outputs again, tokens of drafts leave no room for prompts, more experts are read: fewer may be faster
+    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in SHARES_OF_PLACES)
 
 
 def _rate_with(cost: PassCost, load: Load, limits: Limits, running: float, *, full: bool) -> float:
     """Return the requests per second that end where this many always run."""
-    users = math.floor(running) if load.steps else 0
-    busy = replace(load, users=users, rate=0.0 if users else 1.0, requests=0)
+    busy = replace(load, users=max(1, math.floor(running)), rate=0.0, requests=0)
     return Estimator(cost, busy, limits, full=full).with_running(running).rate if running >= 1 else 0.0
 
 
@@ -405,6 +410,7 @@ def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
     else:
         times = queued(arrivals(load, steady.rate, load.burst), steady.passes.plain, lines, room, users=0)
     unseen = 2 * estimator.unseen(steady.passes)  # evenly between none and this
+    request += estimator.longer(steady.passes) * math.ceil(load.computed / steady.passes.chunk - PIECE_TOLERANCE)
     later = [time + request + unseen * (i * GOLDEN % 1) for i, time in enumerate(times[SAMPLED_REQUESTS // 10 :])]
     if load.users:  # users who wait are as many as Little's law says: all of them a while longer, or each for a share of its time
         mean = sum(later) / len(later)

@@ -1,5 +1,4 @@
-"""The load of a served model: lengths of requests, users who wait for their answer or a rate of arrivals, limits of an engine, and what is
-reported about either."""
+"""The load of a served model: lengths of requests, users who wait or a rate of arrivals, limits of an engine; and reports about it."""
 
 import math
 import random

@@ -98,11 +98,9 @@ def _sum(parts: Iterable[LayerCache]) -> LayerCache:
     """Return the cache of a layer from those of its blocks."""
     caches = list(parts)
     return LayerCache(
-        sum(part.kv for part in caches),
-        max(part.heads for part in caches),
-        sum(part.state for part in caches),
+        sum(part.kv for part in caches), max(part.heads for part in caches), sum(part.state for part in caches),
         max(part.tokens for part in caches),
-    )
+    )  # fmt: skip
 
 
 def _block(model: Model, runtime: Runtime, request: CacheRequest, ops: tuple[Op, ...], times: int) -> LayerCache:

@@ -52,8 +52,7 @@ class Load:
         return self.weights + self.cache
 
     def read(self, tokens: float = 1) -> float:
-        """Return bytes of weights read in a step of `tokens` tokens. With even routing, 1 - (1 - a/e)^tokens of the experts are read. Rows
-        of the embedding are not counted."""
+        """Return bytes of weights, without the embedding, that a step reads: 1 - (1 - a/e)^tokens of the experts, with even routing."""
         return self.once + self.experts * (1 - (1 - self.routed) ** tokens)
 
 
@@ -134,8 +133,7 @@ def split_rows(
 
 
 def row_counts(rows: int, proportions: Sequence[float]) -> list[int]:
-    """Return rows of one matrix per device: cut at cumulative proportions, rounded down to multiples of SPLIT_ROWS_MULTIPLE (ggml-cuda,
-    get_row_split)."""
+    """Return rows of a matrix per device: cut at cumulative proportions, down to multiples of SPLIT_ROWS_MULTIPLE (get_row_split)."""
     return list(_row_counts(rows, tuple(proportions)))
 
 
@@ -166,12 +164,10 @@ def _load(held: list[tuple[Weight, int]], *, shared: bool) -> Load:
     """Sum the weights of one device. `shared`: it has the embedding, so a tied head takes no more memory but is still read."""
     experts = [(weight, size) for weight, size in held if weight.slot.expert]
     return Load(
-        device=HOST_MEMORY,
-        weights=sum(size for weight, size in held if weight.slot.stored or not shared),
-        once=sum(size for weight, size in held if weight.slot.share == 1),
-        experts=sum(size for _, size in experts),
+        device=HOST_MEMORY, weights=sum(size for weight, size in held if weight.slot.stored or not shared),
+        once=sum(size for weight, size in held if weight.slot.share == 1), experts=sum(size for _, size in experts),
         routed=max((weight.slot.share for weight, _ in experts), default=0.0),
-    )
+    )  # fmt: skip
 
 
 def stage_layers(layers: int, pp: int) -> tuple[int, ...]:
@@ -232,10 +228,8 @@ def split_tensors(
         held += weights.by_layer[-1] if last else ()
         load = replace(
             _load([(weight, _part(model, weight, tp)) for weight in held], shared=stage == 0 and not host_embedding),
-            layers=tuple(range(first, end)),
-            head=last,
-            cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
-        )
+            layers=tuple(range(first, end)), head=last, cache=sum(cache_part(caches[i], tp) for i in range(first, end)),
+        )  # fmt: skip
         loads += [replace(load, device=stage * tp + i) for i in range(tp)]
     on_host = (
         _load([(weight, weight.bytes) for weight in weights.embedding], shared=True)
@@ -263,11 +257,9 @@ def split_experts(model: Model, weights: Weights, caches: Sequence[LayerCache], 
         raise UserError(f"{model.name}: {refusal}")
     held = [(weight, weight.bytes // devices if weight.slot.expert else weight.bytes) for weight in weights.tensors]
     load = replace(
-        _load(held, shared=True),
-        layers=tuple(range(weights.layers)),
-        head=True,
+        _load(held, shared=True), layers=tuple(range(weights.layers)), head=True,
         cache=sum(ceil(cache.bytes / devices) for cache in caches),
-    )
+    )  # fmt: skip
     return Placement(
         "tensor", Load(device=HOST_MEMORY), tuple(replace(load, device=i) for i in range(devices)), devices, apart=True
     )
@@ -288,8 +280,7 @@ def _part(model: Model, weight: Weight, tp: int) -> int:
 
 
 def cache_part(cache: LayerCache, tp: int, apart: bool = False) -> int:
-    """Return bytes of one layer's cache on each of `tp` devices: latents whole, keys and values by KV heads, states split evenly; `apart`:
-    those of 1/tp of the requests."""
+    """Return bytes of a layer's cache on each of `tp` devices: latents whole, the rest split; `apart`: of 1/tp of the requests."""
     if apart:
         return ceil(cache.bytes / tp)
     keys = cache.kv // cache.heads * max(1, cache.heads // tp) if cache.heads else cache.kv

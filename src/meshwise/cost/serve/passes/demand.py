@@ -1,8 +1,8 @@
 """Work of a served model per device: bytes to read, FLOPs to compute, hops between devices. No calibrated coefficient is used here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, floor
 
 from meshwise.catalogue.chips import Chip, Link
 from meshwise.catalogue.engines import Runtime
@@ -19,7 +19,7 @@ from meshwise.models.model import Model
 from meshwise.models.op import Op
 
 ROUNDED_INPUTS = ("fp8", "int8", "nvfp4")  # formats whose products take inputs of the same type; others multiply in 16 bits
-
+WHOLE_CACHE = ("f32", "f16", "bf16")  # cache types that are not quantised
 REDUCES = 2.0  # all-reduces of a layer whose products are cut: after attention, and after the feed-forward
 
 
@@ -53,6 +53,7 @@ class Demand:
     reduce_bytes: float  # bytes of an all-reduce per token
     vocabulary: int  # logits of a sequence that a token is chosen from; 0 where none is chosen
     eager: bool  # whether no graph launches a step
+    graph_tokens: int  # tokens up to which graphs launch a pass with prompts
     devices: int  # devices that have work
     row_products: float  # products of a step that a row split cuts
     row_bytes: float  # bytes per token that a row split moves between devices
@@ -61,6 +62,13 @@ class Demand:
         """Return the cached tokens that a sequence of this length reads, by window; llama.cpp keeps and reads a micro-batch more."""
         padded, more = context + self.pad / 2, self.batch if self.int8_products else 0
         return tuple(min(padded, window + more) if window else padded for window in self.windows)
+
+    def padded(self, tokens: float) -> float:
+        """Return the tokens that a graph computes, and routes: 1, 2, 4 or a multiple of 8; between whole numbers, the mean of both."""
+        if self.eager or tokens > self.graph_tokens:
+            return tokens
+        low, high = (n if n <= 2 else 4 if n <= 4 else ceil(n / 8) * 8 for n in (floor(tokens), ceil(tokens)))
+        return low + (high - low) * (tokens % 1)
 
     def prompt_pairs(self, prompt: float, depth: float = 0.0, *, size: float = 0.0) -> tuple[float, ...]:
         """Return pairs of query and key of `prompt` tokens after `depth` cached ones, by window. Without flash kernels a micro-batch of
@@ -97,8 +105,7 @@ class Workload:
     rounds_inputs: bool = False  # whether inputs of products are rounded to the type of the weights
 
     def products(self, load: Load) -> float:
-        """Return FLOPs per token of a device's products, without the head. A row split cuts every product by the same shares; other splits
-        place whole layers, or 1/tp of them."""
+        """Return FLOPs per token of a device's products but the head: equal shares of each in a row split, else whole layers or 1/tp."""
         per_token, devices = self.per_token, self.placement.devices
         in_layers = sum(per_token.products[i] for i in load.layers) / self.placement.tp
         pinned = _pinned(self.placement, per_token)
@@ -178,6 +185,8 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
     attentions = {op.window: op for layer in per_token.attention for op in layer}
     windows = tuple(sorted(attentions)) or (0,)
     flash = runtime.flash if work.flash is None else work.flash
+    if work.kv not in WHOLE_CACHE and rig.chips and rig.chips[0].vendor in runtime.per_head_narrow:
+        runtime = replace(runtime, per_head=True)
     rows = cached_rows(model, runtime, CacheRequest(context=1, key=work.kv, value=work.kv))
     rounds = weights.format in ROUNDED_INPUTS and not runtime.gguf
     workload = Workload(model, placement, runtime, flash, windows, rows, per_token, rounds)
@@ -201,6 +210,7 @@ def demand(model: Model, weights: Weights, placement: Placement, rig: Rig, runti
         reduce_link=(rig.network if wide else rig.link or rig.chips[0].host) if tp > 1 else None, reduce_remote=wide,
         peer_access=all(chip.peer_access for chip in rig.chips), reduce_bytes=model.decoder.hidden * 2.0, devices=len(busy),
         vocabulary=model.decoder.vocab if work.sampled else 0, eager=work.eager,
+        graph_tokens=runtime.graph_tokens,
         row_products=float(per_token.cut) if rowwise else 0.0,
         row_bytes=4 * _row_elements(per_token, len(busy)) if rowwise else 0.0,
     )  # fmt: skip

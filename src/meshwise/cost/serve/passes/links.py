@@ -10,11 +10,9 @@ PEER_ACCESS_RATE = 100e9
 """Bandwidth from which a link lets devices read each other's memory (NVLink, Infinity Fabric); slower links are PCIe."""
 FAST_LATENCY, SLOW_LATENCY = 1e-6, 8e-6
 RING, ONE_SHOT = 2.5e-5, 1e6
-"""Over NVLink, messages well below a megabyte are summed by one kernel that reads all devices; longer ones by a ring, whose start and
-channels cost this much more."""
+"""Over NVLink, short messages are summed by one kernel that reads all devices; longer ones by a ring, whose start costs this more."""
 HOST_STEP_SECONDS = 1.7e-5
-"""One step of a ring between devices that cannot read each other's memory (GeForce cards on PCIe): a copy to host memory, a signal, a copy
-from it."""
+"""One step of a ring between devices without peer access (GeForce on PCIe): a copy to host memory, a signal, a copy from it."""
 NETWORK_LATENCY_SECONDS = 3e-5
 """One way through two network cards, a switch and their drivers, where the link does not state its latency."""
 SOCKET_STEP_SECONDS = 1.5e-4
@@ -37,8 +35,7 @@ def moved(size: float, link: Link | None, s: ServeCalibration) -> float:
 
 
 def all_to_all(d: Demand, tokens: float, s: ServeCalibration) -> float:
-    """Return seconds in which the devices of a group send their tokens to the experts of a layer and get them back, each a share of the
-    `tokens` of a pass."""
+    """Return seconds in which devices exchange their shares of the tokens of a pass with the experts of a layer, there and back."""
     link, n = d.reduce_link, d.tp
     parts = min(1.0, (n - 1) / (link.peers - 1)) if link and link.peers > 1 else 1.0
     step = latency(link, d.reduce_remote) if d.peer_access or (link and link.bandwidth >= PEER_ACCESS_RATE) else HOST_STEP_SECONDS

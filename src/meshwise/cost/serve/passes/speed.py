@@ -194,7 +194,8 @@ class TaskCost:
         key = (tokens, single)
         if key not in self.known:
             task, s = self.task, self.s
-            read = (task.weights + task.reached_bytes(tokens) / s.grouped) / (self.reading * (s.single if single else 1.0))
+            experts = task.reached_bytes(self.d.padded(tokens)) / s.grouped
+            read = (task.weights + experts) / (self.reading * (s.single if single else 1.0))
             rows = ceil(tokens)
             rows = rows if rows <= MAX_EXACT_ROWS else ceil(rows / 64) * 64
             dense = (task.flops - task.expert_flops) / self.filled(rows, False)
@@ -235,8 +236,7 @@ class TaskCost:
         return read, _overlapped(read, self.multiplied(rows, task.head_flops), s) - read
 
     def attention(self, batch: Batch, part: float) -> float:
-        """Return seconds of attention: the cache of decoding sequences, and pairs of prompts. Where a latent is shared by all heads,
-        products take as long as reading."""
+        """Return seconds of attention over the cache of decoding sequences (products, where heads share a latent) and pairs of prompts."""
         task, s, bandwidth = self.task, self.s, self.task.chip.bandwidth
         seconds = 0.0
         if batch.decodes:
@@ -308,8 +308,7 @@ class PassCost:
         return sum(self.parts(batch))
 
     def parts(self, batch: Batch) -> Seconds:
-        """Return the seconds of a pass by part. Stages run one after another; groups of requests, and micro-batches of a prompt in a layer
-        split, follow one another through them."""
+        """Return the seconds of a pass by part. Groups of requests, and micro-batches, follow one another through stages."""
         d, first = self.d, self.first
         stages = [_slowest([cost.seconds(batch) for cost in costs]) for costs in self.costs.values()]
         totals = [sum(stage) for stage in stages]
@@ -327,7 +326,7 @@ class PassCost:
         program = first.step
         if d.vocabulary:  # a server, not a program that times products alone
             program += (first.sequence + first.sample * d.vocabulary) * batch.decodes
-        if (batch.tokens or d.eager) and first.prompt_launch:  # the host is slower than the device
+        if (d.eager or (batch.tokens and tokens > d.graph_tokens)) and first.prompt_launch:  # the host is slower than the device
             program += max(0.0, self.units * first.prompt_launch - sum(totals))
         return weights * stretch, cache * stretch, compute, launch * stretch + program, hops, reduce, host
 

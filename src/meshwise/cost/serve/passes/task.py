@@ -49,13 +49,11 @@ class Task:
         return not (self.weights or self.experts or self.head or any(self.reads) or self.state)
 
     def reached_bytes(self, tokens: float) -> float:
-        """Return bytes of the distinct experts that a pass of `tokens` tokens is routed to, with even routing 1 - (1 - a/e)^tokens of
-        all."""
+        """Return bytes of the distinct experts that a pass is routed to: 1 - (1 - a/e)^tokens of all, with even routing."""
         return self.experts * (1 - (1 - self.routed) ** tokens)
 
     def sharing(self, tokens: float) -> float:
-        """Return how many of the tokens meet experts that another one has read already. Worked: of 8 tokens with 4 of 128 experts each, the
-        32 choices are of 28.7 experts, so 0.8."""
+        """Return the tokens that meet experts read already. Worked: 8 tokens with 4 of 128 each choose 28.7 experts 32 times: 0.8."""
         return max(0.0, tokens - (1 - (1 - self.routed) ** tokens) / self.routed) if self.routed else 0.0
 
     def adapter_bytes(self, requests: float) -> float:

@@ -11,8 +11,7 @@ from meshwise.models.op import Op, fusable_groups
 DENSE_KERNELS = 13.0
 """Kernels of a dense layer in an engine with fused norms and joined products: the unit in which launches of a layer are counted."""
 LATENT_KERNELS = 8.0
-"""More of them with latent attention: two low-rank products with their norms, the products that absorb the latent, and the sum of parts of
-a long cache."""
+"""More of them with latent attention: two low-rank products with norms, products that absorb the latent, the sum of a long cache."""
 SPARSE_KERNELS = 8.0
 """More of them with an index that chooses the keys of latent attention: its products, a norm, rotations, scores, and the choice."""
 SHARED_KERNELS = 3.0  # more of them with an expert that every token uses: two products and the gate between them
@@ -68,8 +67,7 @@ def adapted_products(model: Model, joined: bool) -> tuple[int, ...]:
 
 
 def _kernels(blocks: Sequence[tuple[Op, ...]], norms: int) -> float:
-    """Return the kernels of a layer, in layers of a dense model: a mixer and a feed-forward. A layer of Nemotron-H or Mamba is one of the
-    two, and half as many."""
+    """Return the kernels of a layer, in dense layers: a mixer and a feed-forward, or (Nemotron-H, Mamba) half as many for one of them."""
     whole = 0.5 if len(blocks) == 1 else 1.0
     return whole + (norms + sum(_more_kernels(ops) for ops in blocks)) / DENSE_KERNELS
 
