@@ -53,18 +53,17 @@ def _drained(e: Evidence) -> bool:
 
 
 def synchronising(e: Evidence) -> Iterator[Fault]:
-    """The host waits for the device, and launches late afterwards."""
+    """The host waits for the device, and launches late afterwards; certain where operators read values, as a wait may be meant."""
     lost = e.split.mean("sync") + (e.split.mean("launch") if _drained(e) else 0.0)
     if lost < MIN_SHARE * e.step:
         return
     reads = len(e.ops(r"^aten::(?:item|_local_scalar_dense|nonzero|is_nonzero|masked_select)$")) / e.count
     waits = len(e.calls(WAITS)) / e.count
+    read = reads >= 0.5
     cause = (
-        f"values are read from the device ({reads:.0f} operators such as aten::item a step)"
-        if reads >= 0.5
-        else "the host synchronises"
+        f"values are read from the device ({reads:.0f} operators such as aten::item a step)" if read else "the host synchronises"
     )
-    yield Fault("synchronisation", "certain", lost,
+    yield Fault("synchronisation", "certain" if read else "likely", lost,
         f"{cause}: the queue of kernels runs dry {waits:.0f} times a step, {milliseconds(lost)} idle",
         "keep the loss and norms on the device and read them every few steps (loss.detach(); masks instead of nonzero)",
         f"{waits:.0f} synchronising calls a step; idle time right after them")  # fmt: skip
