@@ -21,7 +21,6 @@ SHORT_SHARE, SHORT_STEP, LONG_SHARE, LONG_STEP = 0.8, 0.5, 0.2, 2.0
 and 0.8 x 0.5^2 + 0.2 x 2^2 = 1."""
 BELOW_FULL_SHARE = 0.9
 """Share of the requests that fit at which a paged cache is not yet full, so that none is preempted. A choice."""
-SHARES_OF_PLACES = (1.0, BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25, 0.05)  # requests at once that the highest rate is the best of
 PIECE_TOLERANCE = 0.01  # a prompt that exceeds whole pieces by less than this share of one takes no further pass. A choice.
 GOLDEN = 0.6180339887  # multiples of it, whole numbers taken off, lie evenly between 0 and 1
 MIN_PIECE_SPREAD = 0.01  # relative spread of pieces below which one size stands for all of them. A choice.
@@ -64,8 +63,7 @@ class Estimator:
 
     @property
     def flow(self) -> float:
-        """Prompt tokens computed per request. Where a paged cache is full, every end admits more prompts than their outputs will find room
-        for, and about as many tokens as a request generates are computed again."""
+        """Prompt tokens computed per request; where a paged cache is full, about as many as it generates are computed again."""
         bound = self.full and not self.limits.reserves and self.limits.running(self.load) < self.limits.sequences
         return self.load.computed + (self.load.output.mean if bound else 0.0)
 
@@ -127,7 +125,7 @@ class Estimator:
         # a request of a closed loop meets the prompts of others, not its own
         others = 1 - 1 / min(load.users, max(1.0, self.limits.running(load))) if load.users else 1.0
         share = others * decodes / load.steps * self.flow / piece
-        step = (1 - share) * plain + share * mixed if chunked else plain + share * mixed
+        step = plain + share * (max(0.0, mixed - plain) if chunked else mixed)
         return Passes(plain, mixed, piece, share, step)
 
     def _mixed(self, decodes: float, piece: float, room: float) -> tuple[float, float]:
@@ -164,7 +162,9 @@ class Estimator:
         rate = decodes / (load.steps * found.step)
         prefill = self.prefill(found)
         if load.users:  # prompts take no more than all of the time, and those that do not generate wait for theirs (Little's law)
-            rate = min(rate, found.chunk / (self.flow * found.mixed)) if found.chunk else rate
+            if found.chunk and rate * load.computed * found.mixed > found.chunk:
+                room = max(found.chunk, self.limits.tokens - decodes * (1 + load.draft))
+                rate = min(rate, max(found.chunk / found.mixed, room / self.seconds(decodes, room)) / load.computed)
             prefill = max(prefill, running / rate - load.steps * found.step)
         return Steady(min(decodes, rate * load.steps * found.step), rate, found.capped(), prefill)
 
@@ -279,8 +279,9 @@ def highest_rate(cost: PassCost, load: Load, limits: Limits) -> float:
     if limits.running(load) < 1:
         return 0.0
     most = limits.running(load)
-    # a full cache computes outputs again, tokens of drafts leave no room for prompts, more experts are read: fewer may be faster
-    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in SHARES_OF_PLACES)
+    # a full cache computes outputs again, and tokens of drafts leave no room for prompts: fewer at once may be faster
+    fewer = (BELOW_FULL_SHARE, 0.7, 0.5, 0.35, 0.25) if load.draft else (BELOW_FULL_SHARE,)
+    return max(_rate_with(cost, load, limits, share * most, full=share == 1) for share in (1.0, *fewer))
 
 
 def _rate_with(cost: PassCost, load: Load, limits: Limits, running: float, *, full: bool) -> float:

@@ -71,8 +71,7 @@ class Demand:
         return low + (high - low) * (tokens % 1)
 
     def prompt_pairs(self, prompt: float, depth: float = 0.0, *, size: float = 0.0) -> tuple[float, ...]:
-        """Return pairs of query and key of `prompt` tokens after `depth` cached ones, by window. Without flash kernels a micro-batch of
-        `size` tokens computes all keys up to its last token."""
+        """Return pairs of query and key of a prompt after `depth` tokens, by window; a micro-batch of `size` all, without flash kernels."""
         if not prompt:
             return (0.0,) * len(self.windows)
         if self.flash:
