@@ -83,7 +83,7 @@ class Copy:
             return True
         if self.action != STEPS or len(self.waiting) > 1 or not self._admits(job, 0):
             return False
-        number = max(1, math.ceil((now - self.since) / self.each - 1e-9))
+        number = max(1, math.ceil((now - self.since) / self.each - 1e-9)) + self.limits.ahead
         if number >= self.number:
             return False
         self.number, self.until = number, self.since + number * self.each

@@ -39,7 +39,7 @@ def limits(
         most = max(0, min(most, math.floor(min(states))))
     return Limits(
         sequences=most, tokens=tokens, cache=capacity, fixed=fixed, reserves=runtime.reserves, chunked=runtime.chunked,
-        poll_passes=runtime.poll_passes,
+        poll_passes=runtime.poll_passes, ahead=runtime.ahead,
     )  # fmt: skip
 
 

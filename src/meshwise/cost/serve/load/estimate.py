@@ -186,6 +186,11 @@ class Estimator:
         """Return mean seconds until the engine looks for new requests, where it does not do so before every pass."""
         return (self.limits.poll_passes - 1) / 2 * passes.step if self.limits.poll_passes > 1 else 0.0
 
+    def late(self, passes: Passes) -> float:
+        """Return mean seconds of the passes that are scheduled when a request arrives; none where no other request generates."""
+        beside = self.load.users - 1 if self.load.users else passes.share * self.load.steps * passes.chunk / max(1.0, self.flow)
+        return -self.limits.ahead * math.expm1(-max(0.0, beside)) * passes.step
+
     def longer(self, passes: Passes) -> float:
         """Return seconds by which a piece of one prompt takes longer through all stages of a pipeline than the groups that follow it."""
         if self.cost.d.pipeline == 1 or not passes.chunk:
@@ -194,7 +199,7 @@ class Estimator:
 
     def prefill(self, passes: Passes) -> float:
         """Return mean seconds from admission to the first token: the passes of its own prompt, behind others that are queued."""
-        request = self.cost.request + self.unseen(passes)
+        request = self.cost.request + self.unseen(passes) + self.late(passes)
         if not self.load.computed:
             return request
         # a piece of several prompts ends all of them at once
@@ -411,6 +416,7 @@ def _prompt_times(estimator: Estimator, steady: Steady) -> Percentiles:
     else:
         times = queued(arrivals(load, steady.rate, load.burst), steady.passes.plain, lines, room, users=0)
     unseen = 2 * estimator.unseen(steady.passes)  # evenly between none and this
+    request += estimator.late(steady.passes)
     request += estimator.longer(steady.passes) * math.ceil(load.computed / steady.passes.chunk - PIECE_TOLERANCE)
     later = [time + request + unseen * (i * GOLDEN % 1) for i, time in enumerate(times[SAMPLED_REQUESTS // 10 :])]
     if load.users:  # users who wait are as many as Little's law says: all of them a while longer, or each for a share of its time

@@ -99,6 +99,7 @@ class Limits:
     reserves: bool = False  # whether a request is admitted only if its whole output fits
     chunked: bool = True  # whether a pass computes decode tokens and pieces of prompts together
     poll_passes: int = 1  # passes between two looks for new requests
+    ahead: int = 0  # passes that are scheduled before the one that runs has ended
 
     def held(self, load: Load) -> float:
         """Return the mean tokens that a running request occupies. A shared prefix is stored once for all."""
