@@ -118,8 +118,9 @@ def _candidates(s: Shape) -> tuple[Model, ...]:
     """Build the models that have these sizes, a GPT and a Llama with and without a tied head, less those that the run rules out."""
     name = f"h{s.hidden}-l{s.layers}-a{s.heads}-f{s.ffn}-v{s.vocab}"
     llama: dict[str, object] = {
-        "model_type": "qwen3" if s.head_norm else "llama", "hidden_size": s.hidden, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,
-        "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "intermediate_size": s.ffn, "vocab_size": s.vocab,
+        "model_type": "qwen3" if s.head_norm else "llama", "hidden_size": s.hidden, "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "intermediate_size": s.ffn,
+        "vocab_size": s.vocab,
     }  # fmt: skip
     if s.latent[1] or (s.experts and s.dense_layers):
         return (_sparse(s, llama, name),)
