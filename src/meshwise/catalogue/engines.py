@@ -113,7 +113,9 @@ class Runtime:
     """Whether one pass computes decode tokens and parts of prompts together; otherwise passes of prompts interrupt decoding."""
     small_on: tuple[str, ...] = ()  # architectures on which the smaller defaults are used whatever the memory (vLLM: A100)
     poll_passes: int = 1  # passes between two looks for new requests (SGLang's --scheduler-recv-interval)
-    ahead: int = 0  # passes that are scheduled before the one that runs has ended, so that requests join later (vLLM's --async-scheduling)
+    ahead: int = (
+        0  # passes that are scheduled before the one that runs has ended, so that requests join later (vLLM's --async-scheduling)
+    )
     fused_reduce: bool = False
     """Whether the kernel of an all-reduce also adds the residual, normalises and rounds what the next product reads."""
     paged: bool = False

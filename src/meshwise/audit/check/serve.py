@@ -136,9 +136,8 @@ def asked(program: Program, facts: Run, model: Model, on: str, ask: CheckAsk) ->
     rate, accept = (float(str(facts.value(name) or 0)) for name in ("rate", "accept"))
     plain = ServeAsk()
     return ServeAsk(
-        model=f"{model.name}:{fmt}" if fmt else model.name, on=on, rate=rate,
-        users=1 if rate else max(1, facts.whole("users"), facts.whole("replicas")),
-        prompt=facts.whole("prompt", plain.prompt), output=facts.whole("output", plain.output),
+        model=f"{model.name}:{fmt}" if fmt else model.name, on=on, rate=rate, prompt=facts.whole("prompt", plain.prompt),
+        users=1 if rate else max(1, facts.whole("users"), facts.whole("replicas")), output=facts.whole("output", plain.output),
         draft=facts.whole("draft") if accept else 0, accept=accept if facts.whole("draft") else 0.0, lora=_adapters(facts),
         context=facts.whole("context"), engine=program.framework, kv={"bf16": "f16"}.get(kv, kv), price=ask.price,
         fix=("replicas=1",) if program.framework in ENGINES_WITHOUT_REPLICAS else (),

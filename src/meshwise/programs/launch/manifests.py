@@ -73,8 +73,8 @@ def config_map(job: Job) -> list[dict[str, Any]]:
 
 # Reading.
 
-REPLICAS = dict.fromkeys(("Deployment", "LeaderWorkerSet"), ("spec", "replicas"))
-REPLICAS |= {"InferenceService": ("spec", "predictor", "minReplicas")}
+_COPIES = {"Deployment": "replicas", "LeaderWorkerSet": "replicas", "InferenceService": "predictor.minReplicas"}
+REPLICAS: dict[str, Sequence[str]] = {kind: ("spec", *path.split(".")) for kind, path in _COPIES.items()}
 """Where a kind counts copies of a server; of one that adds copies under load, those that there always are."""
 FILLED = re.compile(r"\$\(([A-Z][A-Z0-9_]*)\)")
 """A variable of a container in its command, which Kubernetes fills in before a shell sees it."""

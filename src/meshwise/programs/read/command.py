@@ -11,9 +11,9 @@ from meshwise.programs.read.images import entry_of
 from meshwise.programs.source import Command, Source, Word
 from meshwise.runs.run import Span, Stated, Value
 
-_TABLE: Mapping[str, Any] = files.table_of(files.BUILT_IN / "programs" / "starters.toml")
+_TABLE: Any = files.table_of(files.BUILT_IN / "programs" / "starters.toml")
 WRAPPERS, PROGRAMS, ALSO_WORDS = (frozenset(str(_TABLE[name]).split()) for name in ("wrappers", "programs", "also_words"))
-SWITCHES = {name: frozenset(str(words).split()) for name, words in _TABLE["switches"].items()}
+SWITCHES: dict[str, frozenset[str]] = {name: frozenset(str(words).split()) for name, words in _TABLE["switches"].items()}
 COUNTS: Mapping[str, Mapping[str, str]] = _TABLE["counts"]
 PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|pypy3?)$")
 TORCHRUN = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.run")

@@ -83,9 +83,10 @@ def one_objective(estimators: Mapping[str, str], said: object) -> str:
 
 def updates_of(facts: Run) -> list[Stated]:
     """Return how many updates a step has, and that no reference is read where its weight is zero."""
-    prompts, answers, rows = (facts.value(name) for name in ("prompts", "answers", "update_rows"))
-    known = isinstance(prompts, int) and isinstance(answers, int) and isinstance(rows, int) and rows
-    more = [facts.meaning("updates", max(1, round(prompts * answers / rows)), "update_rows")] if known else []
+    prompts, answers, rows = (facts.whole(name) for name in ("prompts", "answers", "update_rows"))
+    more = (
+        [facts.meaning("updates", max(1, round(prompts * answers / rows)), "update_rows")] if prompts and answers and rows else []
+    )
     return [*more, *([facts.meaning("reads_reference", False, "kl")] if facts.value("kl") == 0 else [])]
 
 
