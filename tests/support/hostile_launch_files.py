@@ -150,7 +150,6 @@ def scripts() -> dict[str, str]:
         f"torchrun pretrain_gpt.py --num-layers {DIGITS} --hidden-size {'9' * 300} --micro-batch-size 1e400{RUN}"
     )
     found["wrappers without an end"] = "srun -N\nmpirun -np\nsrun --nodes\n" + RUN
-    found["commands of a loop"] = "while true; do vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2; done\n"
     found["branches"] = "".join(f"if [ $x{i} ]; then a{i}=1; else a{i}=2; fi\n" for i in range(8000)) + RUN
     found["branches of calls"] = 'f() { if [ "$x" ]; then f; else f; fi; }; f' + RUN
     found["variables"] = (
