@@ -156,6 +156,7 @@ def test_a_comment_of_cluster_toml_ends_where_its_line_does(tmp_path: Path) -> N
 def test_a_machine_that_is_not_the_cluster_that_on_says_is_sick_but_not_to_be_left_out(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     found = api.preflight(facts=True, on="2x8xh100-sxm", out=str(tmp_path / "out"))
+    assert found is not None
     assert {finding.what for finding in found.findings} == {"nodes", "chip", "devices of a node"}
     assert (found.exit_code, found.exclude) == (1, [])
 
