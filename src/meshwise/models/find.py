@@ -210,7 +210,7 @@ def from_words(text: str) -> tuple[str, str] | None:
     """Return the preset and the weight format (or '') of a name with more words, such as 'unsloth/GLM-4.6-GGUF'; None for others."""
     from meshwise.models import names
 
-    found = None if ":" in text else names.read(text, folders())
+    found = None if ":" in (text := text.replace("-GGUF:", "-GGUF-")) else names.read(text, folders())
     if found is None:
         return None
     return folders()[found.known].name.removesuffix(".json"), found.format
