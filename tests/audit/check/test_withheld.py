@@ -220,3 +220,13 @@ def test_a_word_that_is_not_listed_is_unknown_and_stops_nothing() -> None:
     assert not found.findings
     assert found.facts.value("optimizer") is None
     assert "--max_steps: 'ten' is not a whole number" in str(verdict(QWEN + "--max_steps ten").findings)
+
+
+def test_rounds_of_pytorchs_interleaving_need_not_be_as_long_as_the_pipeline() -> None:
+    flags = (
+        "--parallelism.pipeline_parallel_degree 4 --parallelism.pipeline_parallel_schedule Interleaved1F1B --training.steps 9 "
+    )
+    start = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b --training.seq_len 4096 " + flags
+    few = verdict(start + "--training.local_batch_size 2 --training.global_batch_size 4")
+    assert not [finding for finding in few.findings if finding.severity == "stops"]
+    assert "interleaving needs" in str(verdict(start + "--training.local_batch_size 9 --training.global_batch_size 18").findings)

@@ -152,7 +152,7 @@ def _schedule(program: Program, facts: Run) -> Iterator[Finding]:
     vpp, pp, steps = facts.whole("vpp", 1), facts.whole("pp", 1), facts.whole("accumulation")
     if vpp > 1 and pp == 1:
         yield stops(facts, f"vpp {vpp} interleaves pipeline stages, but pp is 1", "vpp", "layers_per_chunk")
-    elif vpp > 1 and steps and steps % pp:
+    elif vpp > 1 and steps and steps % (max(1, steps // pp) if program.framework == "torchtitan" else pp):  # PyTorch's are rounds
         text = f"interleaving needs micro-batches in multiples of pp {pp}, not {steps}"
         yield stops(facts, text, "vpp", "layers_per_chunk", "batch")
     if pp > 1 and steps and steps < pp:
