@@ -76,7 +76,9 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([facts.meaning("recompute", "full" if facts.value("recompute_on") else "none", "recompute_on")])
     file = facts.get("fsdp_file")
     if file is not None and not str(file.value).startswith("{") and facts.value("recompute") in (None, "none"):
-        facts = facts.adding([Stated("recompute", None, "unknown", file.span, file.key, f"in {file.value}, which is not read")])
+        facts = facts.adding(
+            [Stated("recompute", None, "unknown", file.span, file.key, f"in {file.value or file.key}, which is not read")]
+        )
     if facts.value("liger"):
         facts = facts.adding([facts.meaning("loss", "fused", "liger")])
     script = facts.text("script").removesuffix(".py").replace("reward_modeling", "reward")
