@@ -46,7 +46,7 @@ def find_model(name: str, *, hub: bool = True) -> Model:
         return header.read(_readable(name))
     values, label, source = find_values(name, hub=hub)
     model = _from_tensors(name, values, label, source) or build(values, label, source)
-    return replace(model, notes=(*model.notes, *_taken_as(name, label)))
+    return replace(model, notes=(*model.notes, *_taken_as(name, label)), hub_id=_asked_id(name, label))
 
 
 def _from_tensors(name: str, values: dict[str, object], label: str, source: str) -> Model | None:
@@ -132,9 +132,8 @@ def named(text: str, params: float = math.nan) -> Model | None:
 def _named(text: str) -> Model | None:
     if text.endswith(".json") or (text.endswith(".gguf") and _is_here(text)):
         return find_model(text)
-    preset = find_preset(text)
-    if preset is not None:
-        return find_model(preset.name.removesuffix(".json"))
+    if find_preset(text) is not None:
+        return find_model(text)
     try:
         found = from_words(text) or from_ollama(text)
     except UserError:  # a tag that could be several
@@ -207,13 +206,11 @@ def folders() -> dict[str, Path]:
 
 
 def from_words(text: str) -> tuple[str, str] | None:
-    """Return the preset and the weight format (or '') of a name with more words, such as 'unsloth/GLM-4.6-GGUF'; None for others."""
+    """Return a preset's name or folder and the weight format (or '') of a name with more words, such as 'unsloth/GLM-4.6-GGUF'; or None."""
     from meshwise.models import names
 
     found = None if ":" in (text := text.replace("-GGUF:", "-GGUF-")) else names.read(text, folders())
-    if found is None:
-        return None
-    return folders()[found.known].name.removesuffix(".json"), found.format
+    return found and (found.known, found.format)
 
 
 def from_ollama(text: str) -> tuple[str, str] | None:
@@ -244,32 +241,37 @@ def from_ollama(text: str) -> tuple[str, str] | None:
 
 
 def _fitting_folders(tag: "ollama.Tag") -> list[str]:
-    """Return the presets with an HF id that fits a tag, such as 'qwen3-coder:30b' for Qwen/Qwen3-Coder-30B-A3B-Instruct."""
+    """Return for each preset its folder that fits a tag, such as 'qwen3-coder-30b-a3b-instruct' for 'qwen3-coder:30b'."""
     from meshwise.models import ollama
 
     stems = {hub_id.partition("/")[2] or hub_id: path.name.removesuffix(".json") for hub_id, path in hub_ids().items()}
     found = ollama.fitting(tag, stems, lambda stem: build(values_of(presets()[stems[stem]]), stem, "").params)
-    return sorted({stems[stem] for stem in found})
+    return sorted({stems[stem]: stem for stem in found}.values())
 
 
 def hub_id(name: str) -> str:
-    """Return the HF id of a preset, or the name itself if it is not a preset."""
-    preset = find_preset(name)
-    listed = values_of(preset).get("_name_or_path") if preset else None
-    return listed if isinstance(listed, str) and listed else name
+    """Return the HF id that a name means: of its preset's ids the one spelled like it, or else the first; the name itself without any."""
+    preset, plain = find_preset(name), files.squeeze(name.rpartition("/")[2])
+    ids = _ids(values_of(preset)) if preset else []
+    return next((one for one in ids if files.squeeze(one.rpartition("/")[2]) == plain), (ids or [name])[0])
+
+
+def _asked_id(name: str, label: str) -> str:
+    """Return the HF id of a model that was found under `label`: Qwen/Qwen2.5-Coder-32B-Instruct for 'qwen2.5-coder:32b'."""
+    if label in presets() and find_preset(name) is None:
+        name = (from_words(name) or from_ollama(name) or (label,))[0]
+    return hub_id(name if label in presets() else label)
+
+
+def _ids(values: dict[str, object]) -> list[str]:
+    """Return the HF ids that a preset lists, the one of its config first."""
+    return [one for one in (values.get("_name_or_path"), *as_list(_own_table(values).get("ids"))) if isinstance(one, str) and one]
 
 
 @files.cached
 def hub_ids() -> dict[str, Path]:
     """Return the preset file for every HF id that a preset lists, in lower case."""
-    paths: dict[str, Path] = {}
-    for path in presets().values():
-        values = values_of(path)
-        first = values.get("_name_or_path")
-        for hub_id in (first, *as_list(_own_table(values).get("ids"))):
-            if isinstance(hub_id, str) and hub_id:
-                paths[hub_id.lower()] = path
-    return paths
+    return {hub_id.lower(): path for path in presets().values() for hub_id in _ids(values_of(path))}
 
 
 def _own_table(values: dict[str, object]) -> dict[str, object]:

@@ -104,8 +104,7 @@ def split_model_name(text: str) -> tuple[str, Format | None]:
         raise UserError(f"{quoted(text)} is not MODEL:QUANTIZATION, such as llama-3.3-70b:q4_k_m")
     fmt = _known_format(name)
     if fmt is None and (tagged := from_ollama(text)) is not None:
-        preset, format_name = tagged
-        return preset, find_format(format_name) if format_name else None
+        return tagged[0], find_format(tagged[1]) if tagged[1] else None
     return model, fmt or find_format(name)
 
 

@@ -56,6 +56,7 @@ class Model:
     quantization: str = ""
     """The weight format that the checkpoint is published in, from its quantization_config; empty where it is not quantised."""
     tensors: tuple[Tensor, ...] = ()  # the tensors of the .gguf file that was read; empty for a config.json
+    hub_id: str = ""  # of the weights that were asked for, where a preset stands for several; empty for a .gguf
 
     @property
     def ops(self) -> tuple[Op, ...]:

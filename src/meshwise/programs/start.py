@@ -37,5 +37,5 @@ def _named(q: ServeQuestion, offer: Offer, line: str) -> str:
         if words[at + 1] == file_of(q):
             words[at : at + 2] = ["-hf", f"{offer.weights.gguf}{tag}"]
     awq = q.weights.format == "awq" and offer.weights.awq
-    known = {find.hub_id(q.model.name), *([f"path/to/{q.model.name}-awq"] if awq else [])}
+    known = {q.model.hub_id or find.hub_id(q.model.name), *([f"path/to/{q.model.name}-awq"] if awq else [])}
     return shlex.join((offer.weights.awq if awq else offer.id) if word in known else word for word in words)

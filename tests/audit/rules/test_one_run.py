@@ -136,3 +136,14 @@ def test_a_run_below_one_percent_of_the_peak_is_found_with_the_documents_grade()
     assert one.message == "it uses 0.61% of the peak of H100 SXM (the document grades itself: A+)"
     assert list(one_run.low_utilization(figures(devices=8.0, tokens_per_second=90_000.0, **LLAMA), "")) == []
     assert list(one_run.low_utilization(figures(texts={"chip": "cpu"}, devices=1.0, tokens_per_second=1.0, **LLAMA), "")) == []
+
+
+def test_a_stated_mfu_alone_is_found_too_low():
+    (one,) = one_run.low_utilization(figures(devices=8.0, mfu=0.0015, **LLAMA), "A+")
+    assert one.message == "it uses 0.15% of the peak of H100 SXM (the document grades itself: A+)"
+    assert list(one_run.low_utilization(figures(devices=8.0, mfu=0.4, **LLAMA), "")) == []
+
+
+def test_rates_beyond_a_thousand_have_no_exponent():
+    message = check(figures(devices=8.0, tokens_per_second=400_000.0, **LLAMA))["above the chip"]
+    assert "2,410 TFLOP/s of 989.4" in message.arithmetic

@@ -70,6 +70,6 @@ def test_layers_in_host_memory_need_room_there() -> None:
     q = question(little)
     error = refuse(q, search(q))
     assert isinstance(error, DoesNotFit)
-    assert "12 GiB more host memory" in str(error)
+    assert "12.5 GiB more host memory" in str(error)
     with pytest.raises(UserError, match="--ram: these devices compute in the memory of their host"):
         question(ServeAsk(model="llama-3.3-70b", on="m3-ultra-256gb", ram="1GB"))

@@ -46,6 +46,7 @@ SERVED = {
     "engines_at_load",
     "h200_llamacpp",
     "h200_vllm",
+    "h200_vllm_bench",
     "h200_vllm_server",
     "localmaxxing_community",
     "llamacpp_gb10",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from meshwise.audit.figures import Figures
 from meshwise.audit.finding import Certainty, Finding, near, number, percent
 from meshwise.catalogue import calibrations
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 
 MIN_VOCABULARY = 256  # bytes: no tokenizer has fewer tokens, so the loss of an untrained model is at least ln 256 = 5.5
 UNTRAINED_STEPS = 2  # after at most this many updates, a model still has the loss of an untrained one
@@ -211,7 +211,7 @@ def above_the_chip(f: Figures) -> Iterator[Finding]:
 
 
 def _share_of_peak(f: Figures, name: str) -> str:
-    reached = f"{f.device_flops[name] / 1e12:.3g} TFLOP/s of {f.peak_flops / 1e12:.4g}, {percent(f.mfu[name])}"
+    reached = f"{figure(f.device_flops[name] / 1e12)} TFLOP/s of {f.peak_flops / 1e12:.4g}, {percent(f.mfu[name])}"
     return f"{number(f.rate)} tok/s x {f.formulas[name]:.4g} FLOPs ({name}) / {number(f.devices)} devices = {reached}"
 
 
@@ -321,10 +321,10 @@ def served_speed(f: Figures) -> Iterator[Finding]:
 
 def low_utilization(f: Figures, grade: str) -> Iterator[Finding]:
     """MFU by 6N is not so low that the run has a fault. For runs without a predicted step time; `grade`: how the document grades itself."""
-    share = f.model_mfu
+    share = f.model_mfu if f.mfu else f.run.number("mfu")
     if not share < MIN_MFU or f.served or f.chip is None or f.chip.kind == "cpu":
         return
-    reached = f"{f.device_flops.get('6N', math.nan) / 1e12:.3g} TFLOP/s of {f.peak_flops / 1e12:.4g}"
+    reached = f"{figure(f.device_flops.get('6N', math.nan) / 1e12)} TFLOP/s of {f.peak_flops / 1e12:.4g}"
     work = f"6N x {number(f.rate)} tok/s / {number(f.devices)} devices = {reached}" if "6N" in f.device_flops else percent(share)
     message = f"it uses {percent(share)} of the peak of {f.chip.name}{graded(grade)}"
     yield _finding(f, "low MFU", "likely", message, work)

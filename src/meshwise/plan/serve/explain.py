@@ -218,7 +218,7 @@ def _users(q: ServeQuestion, best: Option) -> Iterator[str]:
     points = ((n, at_users(q, best, n)) for n in ladder)
     rates = ", ".join(f"{n}: {tokens(option.throughput)} ({_rate(option)} each)" for n, option in points)
     held = "these lengths" if q.runtime.paged else _length(q.work.context)
-    yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users} at once at {held}): {rates}."
+    yield f"Tokens/s by users, prompts included ({best.layout.name}, at most {best.most_users:,} at once at {held}): {rates}."
     fewest = compute_bound(best)
     if fewest <= MAX_USERS_TRIED:
         requests = f"{fewest:,} concurrent requests{'' if fewest <= best.most_users else ', more than fit in memory'}"

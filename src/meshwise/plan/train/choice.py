@@ -113,7 +113,7 @@ def too_large(q: Question, found: Found, helps: Callable[[], str] = str) -> str:
     advice = "; or ".join(filter(None, (change, f"{more:,} devices would do" if more else "")))
     return (
         f"{q.model.name} does not fit on {q.cluster.name}: the smallest of {found.evaluated:,} layouts of {q.work.framework.name} needs "
-        f"{need / GIB:.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}{f'; {advice}' if advice else ''}"
+        f"{need / GIB:,.1f} GiB per device, {q.chip.name} has {have / GIB:.1f}{f'; {advice}' if advice else ''}"
     )
 
 

@@ -154,9 +154,8 @@ def _limits(q: Question, best: Choice, bounds: Bounds) -> list[str]:
         f"{TRAIN_WORDS[part]} {100 * best.time[part] / best.step:.0f}% ({figure(best.time[part])} s)" for part in (first, second)
     ]
     parts = f"The largest parts of the step are {shares[0]} and {shares[1]}."
-    batch = [f"With {line}." for line in batches.gains(q, bounds, best.tokens_per_second)]
     return [
-        *batch,
+        *(f"With {line}." for line in batches.gains(q, bounds, best.tokens_per_second)),
         binding(q, best, bounds),
         *recipes.sentences(q, best.layout),
         *what_if(q, best, bounds),
@@ -169,12 +168,11 @@ def binding(q: Question, best: Choice, bounds: Bounds) -> str:
     """Return whether memory rules out a faster layout that half as much memory again would hold, and which."""
     free = _better(replace(q, work=replace(q.work, reserve=-0.5)), best, bounds)
     fastest = choice(q, free.layouts, free.cost, 0)
-    if fastest.step >= best.step * 0.995:
-        return "Memory is not a limit: no layout that needs up to half as much again would be faster."
     over = fastest.peak - q.chip.memory * (1 - q.work.reserve)
+    if fastest.step >= best.step * 0.995 or over <= 0:
+        return "Memory is not a limit: no layout that needs up to half as much again would be faster."
     return (
-        f"Memory is the limit: {fastest.name} would take {figure(fastest.step)} s, "
-        f"{100 * (1 - fastest.step / best.step):.0f}% less, "
+        f"Memory is the limit: {fastest.name} would take {figure(fastest.step)} s, {100 * (1 - fastest.step / best.step):.0f}% less, "
         f"but needs {units.show(over, 'bytes', binary=True)} more per device than is free."
     )
 

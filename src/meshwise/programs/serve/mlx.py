@@ -52,7 +52,7 @@ def lines(q: ServeQuestion, layout: ServeLayout) -> list[str]:
     bits = BITS.get(q.weights.format)
     if not bits:
         return [shlex.join(words)]
-    source = ["mlx_lm.convert", "--hf-path", find.hub_id(q.model.name), "--mlx-path", _folder(given)]
+    source = ["mlx_lm.convert", "--hf-path", q.model.hub_id or find.hub_id(q.model.name), "--mlx-path", _folder(given)]
     return [shlex.join([*source, "-q", "--q-bits", str(bits)]), shlex.join(words)]
 
 

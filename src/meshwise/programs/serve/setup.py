@@ -103,7 +103,7 @@ def model(q: ServeQuestion) -> str:
     """Return the hub id of the model, or a path where its format needs a checkpoint of its own."""
     name, fmt = q.model.name, q.weights.format
     loads = fmt == q.model.quantization or (fmt in CONVERTED and (fmt != "fp8" or q.engine.converts_to_fp8))
-    return find.hub_id(name) if loads else f"path/to/{name}-{fmt}"
+    return q.model.hub_id or find.hub_id(name) if loads else f"path/to/{name}-{fmt}"
 
 
 def header(plan: ServePlan, choice: ServeChoice) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ def _formulas(row: Row) -> str:
     rates, shares = row.get("tflops", {}), row.get("mfu", {})
     if not rates:
         return ""
-    each = (f"{name} {rate:.3g}" + (f" ({percent(shares[name])})" if name in shares else "") for name, rate in rates.items())
+    each = (f"{name} {units.figure(x)}{f' ({percent(shares[name])})' if name in shares else ''}" for name, x in rates.items())
     return f"{TRAINED[0].cell(row)}, TFLOP/s per device by formula: {', '.join(each)}"
 
 
