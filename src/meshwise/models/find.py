@@ -209,7 +209,7 @@ def from_words(text: str) -> tuple[str, str] | None:
     """Return a preset's name or folder and the weight format (or '') of a name with more words, such as 'unsloth/GLM-4.6-GGUF'; or None."""
     from meshwise.models import names
 
-    found = None if ":" in text else names.read(text, folders())
+    found = None if ":" in (text := text.replace("-GGUF:", "-GGUF-")) else names.read(text, folders())
     return found and (found.known, found.format)
 
 

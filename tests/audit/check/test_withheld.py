@@ -14,6 +14,10 @@ GPT = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --micro-batch-size 1 "
     "--global-batch-size 8 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000 "
 )
+QWEN = (
+    "torchrun --nproc_per_node 8 t.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --max_steps 10 --bf16 "
+    "--block_size 4096 "
+)
 
 
 def verdict(text: str, *answers: str, on: str = "8xh100-sxm", file: str = "t.sh") -> Verdict:
@@ -33,6 +37,18 @@ def verdict(text: str, *answers: str, on: str = "8xh100-sxm", file: str = "t.sh"
         (GPT + "--bf16 --exp-avg-dtype bf16", "8xh100-sxm", "it needs less with --exp-avg-dtype"),
         ("vllm serve meta-llama/Llama-3.1-8B --hf-overrides '{\"rope_theta\": 1}'", "8xh200", "it sets the model's configuration"),
         ("tune run --nproc_per_node 8 full_finetune_distributed --config llama3/8B_full", "8xh200", "which was not given"),
+        (QWEN + "--optim apollo_adamw", "8xh200", "'apollo_adamw' is not an optimizer whose memory is counted"),
+        (QWEN + "--optim adamw_torch_4bit", "8xh200", "'adamw_torch_4bit' is not an optimizer whose memory is counted"),
+        (QWEN + "--fsdp full_shard --fsdp_config fsdp.json", "8xh200", "recompute: in fsdp.json, which is not read"),
+        (GPT + "--bf16 --yaml-cfg gpt.yaml", "8xh100-sxm", "in gpt.yaml, which was not given"),
+        (
+            "vllm serve deepseek-ai/DeepSeek-R1 -dp 8 -ep --enable-eplb --eplb-config '{\"num_redundant_experts\": 32}'", "8xh200",
+            "it sets how many experts are stored twice",
+        ),
+        ("vllm serve deepseek-ai/DeepSeek-R1 -tp 8 -pcp 2", "16xh200", "it sets how many devices share a prompt"),
+        ("llama-server -m Qwen3-32B-Q4_K_M.gguf -ngl 99 -nkvo -c 8192", "1xh200", "it sets where the KV cache lies"),
+        ("llama-server -m Qwen3-30B-A3B-Q4_K_M.gguf -ngl 99 --cpu-moe -c 8192", "1xh200", "exps=CPU in host memory is not predicted"),
+        ("trtllm-serve nvidia/DeepSeek-R1-0528-FP4 --tp_size 8", "8xh100-sxm", "tensorrt-llm does not run nvfp4 on H100 SXM"),
     ],
 )  # fmt: skip
 def test_there_is_no_verdict_while_an_input_is_unknown_or_unread(text: str, on: str, reason: str) -> None:
@@ -187,3 +203,30 @@ def test_several_recomputed_modules_keep_less_than_each_of_them() -> None:
 def test_latent_attention_needs_no_experts() -> None:
     found = verdict(GPT + "--bf16 --multi-latent-attention --kv-lora-rank 512 --q-lora-rank 1536")
     assert found.own is not None
+
+
+@pytest.mark.parametrize("name", ["RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "Qwen/Qwen2.5-72B-Instruct-GPTQ-Int4"])
+def test_weights_have_the_format_of_the_checkpoints_name(name: str) -> None:
+    assert verdict(f"vllm serve {name} --max-model-len 4096 --max-num-seqs 4", on="1xh200").fits is True
+
+
+def test_a_quantization_behind_the_repository_is_read() -> None:
+    assert verdict("llama-server -hf unsloth/Qwen3-32B-GGUF:Q4_K_M -c 8192 -np 1", on="1xh100-sxm").fits is True
+    assert verdict("llama-server -hf unsloth/Qwen3-32B-GGUF:BF16 -ngl 99 -c 8192 -np 1", on="1xrtx-4090").fits is False
+
+
+def test_a_word_that_is_not_listed_is_unknown_and_stops_nothing() -> None:
+    found = verdict(QWEN + "--optim lion_8bit")
+    assert not found.findings
+    assert found.facts.value("optimizer") is None
+    assert "--max_steps: 'ten' is not a whole number" in str(verdict(QWEN + "--max_steps ten").findings)
+
+
+def test_rounds_of_pytorchs_interleaving_need_not_be_as_long_as_the_pipeline() -> None:
+    flags = (
+        "--parallelism.pipeline_parallel_degree 4 --parallelism.pipeline_parallel_schedule Interleaved1F1B --training.steps 9 "
+    )
+    start = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config llama3_8b --training.seq_len 4096 " + flags
+    few = verdict(start + "--training.local_batch_size 2 --training.global_batch_size 4")
+    assert not [finding for finding in few.findings if finding.severity == "stops"]
+    assert "interleaving needs" in str(verdict(start + "--training.local_batch_size 9 --training.global_batch_size 18").findings)

@@ -97,3 +97,41 @@ def test_nodes_are_unknown_where_a_script_of_the_users_own_starts_the_launcher()
 def test_every_model_of_llama_servers_presets_is_named() -> None:
     reading = read_text("models.ini", "version = 1\n[*]\nnp = 2\n[a]\nmodel = /a.gguf\n[b]\nmodel = /b.gguf\nc = 8192\n")
     assert [note.partition(":")[0] for note in reading.notes if note.startswith("pool ")] == ["pool a", "pool b"]
+
+
+def test_members_of_a_json_value_are_read_as_dotted_flags_are() -> None:
+    for spelling in (
+        '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 3}\'',
+        "--speculative-config.method ngram --speculative-config.num_speculative_tokens 3",
+    ):
+        assert read_text("s.sh", f"vllm serve Qwen/Qwen3-8B {spelling}").facts.value("draft") == 3
+    stated = read_text("s.sh", "vllm serve Qwen/Qwen3-8B --speculative-config '{\"method\": '").facts.get("draft")
+    assert stated is not None
+    assert stated.how == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts"),
+    [
+        ("--fsdp 'full_shard auto_wrap offload'", {"zero": 3, "offload": "parameters", "recompute": "none"}),
+        ("--fsdp full_shard --fsdp_config '{\"activation_checkpointing\": true}'", {"zero": 3, "offload": None, "recompute": "full"}),
+        ("--optim paged_lion_8bit", {"optimizer": None}),
+        ("--optim galore_adamw_8bit", {"optimizer": None}),
+        ("--optim schedule_free_adamw", {"optimizer": "adamw"}),
+    ],
+)  # fmt: skip
+def test_arguments_of_the_trainer_say_what_is_sharded_kept_and_recomputed(flags: str, facts: dict[str, Any]) -> None:
+    text = f"torchrun --nproc_per_node 8 t.py --per_device_train_batch_size 1 --max_steps 10 {flags}"
+    read_facts = read_text("t.sh", text).facts
+    assert {name: read_facts.value(name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(("tasks", "devices"), [("8", 8), ("1", None)])
+def test_tasks_of_a_node_are_its_devices_unless_one_starts_the_others(tasks: str, devices: int | None) -> None:
+    text = f"srun -N 4 --ntasks-per-node={tasks} python t.py --per_device_train_batch_size 1 --max_steps 10"
+    assert read_text("t.sh", text).facts.value("devices_per_node") == devices
+
+
+def test_local_ranks_say_the_nodes_of_a_server() -> None:
+    facts = read_text("s.sh", "vllm serve Qwen/Qwen3-8B -tp 2 --data-parallel-size 8 --data-parallel-size-local 4").facts
+    assert (facts.value("nodes"), facts.value("devices_per_node")) == (2, 8)

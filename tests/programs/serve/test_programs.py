@@ -217,7 +217,10 @@ def test_flags_of_vllm_and_sglang_exist() -> None:
     def flags(name: str) -> None:
         listed = set(json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
         program = programs()[name]
-        keys = {row.key.replace("--no-enable-", "--enable-") for row in program.keys if row.key.startswith("--")}
+        flags_read = (
+            row.key.partition(".")[0] for row in program.keys if row.key.startswith("--")
+        )  # of `--a.b`, a member of JSON, --a
+        keys = {key.replace("--no-enable-", "--enable-") for key in flags_read}
         assert keys <= listed
         hosts = export(plan(**PLANS["hosts"]), name, "leaderworkerset")
         lines = [line for line in hosts.files["serve.yaml"].splitlines() if not line.startswith("#")]

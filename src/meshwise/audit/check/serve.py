@@ -121,7 +121,7 @@ def _format(facts: Run) -> str:
         return str(stated)
     name = str(facts.value("model") or "").rpartition("/")[2].removesuffix(".gguf")
     known = [fmt for fmt in FORMATS if re.search(rf"[-._]{re.escape(fmt.removeprefix('mlx-'))}$", name, flags=re.IGNORECASE)]
-    return max(known, key=len, default="")
+    return max(known, key=len, default="") or (find.from_words(name) or ("", ""))[1]
 
 
 def _counted(facts: Run) -> Run:

@@ -54,16 +54,16 @@ def unwrap(command: Command, given: Mapping[str, str], beside: Sequence[Source] 
         if not words:
             return []
         name = _base(words[0].text)
-        module = _module(words)
+        after = _after_module(words)
+        module = words[after - 1].text if after else ""
         if name in ("torchrun", "composer") or module in TORCHRUN:
-            rest = words[_after_module(words) or 1 :]
-            words = _launched(rest, "torchrun" if module else name, found)
+            words = _launched(words[after or 1 :], "torchrun" if module else name, found)
         elif name == "tune" and len(words) > 1 and words[1].text == "run":  # torchtune hands these options to torchrun
             words = _launched(words[2:], "torchrun", found)
         elif name == "deepspeed" or module == "deepspeed.launcher.runner":
-            words = _launched(words[_after_module(words) or 1 :], "deepspeed", found)
+            words = _launched(words[after or 1 :], "deepspeed", found)
         elif (name == "accelerate" and len(words) > 1 and words[1].text == "launch") or module == "accelerate.commands.launch":
-            words = _launched(words[_after_module(words) or 2 :], "accelerate", found)
+            words = _launched(words[after or 2 :], "accelerate", found)
         elif name in DOCKER and len(words) > 1 and words[1].text in ("run", "exec"):
             words = _contained(words, found, environment)
         elif name in WRAPPERS:
@@ -100,12 +100,6 @@ def _assignments(words: list[Word], environment: dict[str, Word]) -> list[Word]:
     return words
 
 
-def _module(words: Sequence[Word]) -> str:
-    """Return the module of `python -m module`; '' for another command."""
-    at = _after_module(words)
-    return words[at - 1].text if at else ""
-
-
 def _after_module(words: Sequence[Word]) -> int:
     """Return the position after `python ... -m module`; 0 for another command."""
     if not PYTHON.match(words[0].text):
@@ -139,9 +133,7 @@ def _launched(words: list[Word], launcher: str, found: _Found) -> list[Word]:
             found.facts.append(Stated(fact, count, "default", None, launcher, f"default of {launcher}"))
     found.launcher, found.launcher_words = launcher, tuple(words[:at])
     rest = words[at:]
-    if module and rest:
-        return [Word("python", rest[0].span), Word("-m", rest[0].span), *rest]
-    return rest
+    return [Word("python", rest[0].span), Word("-m", rest[0].span), *rest] if module and rest else rest
 
 
 def _included(word: Word, key: str) -> list[Stated]:
@@ -186,7 +178,8 @@ def _wrapped(words: list[Word], name: str, found: _Found, environment: dict[str,
         if plain not in counts or not option.startswith("-") or (at + 1 == len(words) and not equals and not short):
             continue
         value = _value_of(words[at], len(option) + 1) if equals else _value_of(words[at], 2) if short else words[at + 1]
-        found.facts.append(_count(counts[plain], value, option[:2] if short else option))
+        if plain != "ntasks-per-node" or value.text != "1":  # one task of a node starts the others itself
+            found.facts.append(_count(counts[plain], value, option[:2] if short else option))
     if family in ("srun", "mpirun"):
         found.launcher = found.launcher or family
         found.launcher_words = found.launcher_words or tuple(words[1:start])

@@ -1,7 +1,9 @@
 """Words of a command line as settings: '--a b', '--a=b', '--a b c', flags alone; and 'a.b=c' of Hydra and MaxText."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from meshwise.programs.bash.budget import spend
 from meshwise.programs.program import Program, plain_key
@@ -37,7 +39,18 @@ def settings(words: Sequence[Word], takes: Mapping[str, int]) -> list[Setting]:
             taken.append(words[i])
             i += 1
         found.append(_setting(name, word, taken))
-    return found
+    return [*found, *(member for one in found if str(one.value).startswith("{") for member in _members(one))]
+
+
+def _members(one: Setting) -> list[Setting]:
+    """Return the members of a JSON object, '--a {"b": 1}', as programs name them too: '--a.b 1'."""
+    try:
+        values: object = json.loads(str(one.value))
+    except (ValueError, RecursionError):
+        return []
+    pairs = cast(dict[str, object], values).items() if isinstance(values, dict) else ()
+    span = Span(one.span.file, one.span.line)
+    return [Setting(f"{one.key}.{name}", value, span) for name, value in pairs if isinstance(value, int | float | str)]
 
 
 def _begins(text: str, most: int) -> bool:

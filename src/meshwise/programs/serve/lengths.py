@@ -1,6 +1,5 @@
 """Lengths and users as engines write them, and what several engines share."""
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -44,26 +43,6 @@ def weight_format(facts: Run, quantization: str = "quantization", dtype: str = "
         short = next((known for known in ("awq", "gptq", "fp8", "int8", "nvfp4") if known in plain), plain)
         yield facts.meaning("weights", short, name)
         return
-
-
-def drafted(facts: Run, name: str = "speculation") -> Iterable[Stated]:
-    """Return the tokens that speculative decoding proposes per step, from a configuration in JSON."""
-    stated = facts.get(name)
-    if stated is None or stated.value is None:
-        return
-    try:
-        config = json.loads(str(stated.value))
-        number = int(config["num_speculative_tokens"])
-    except (ValueError, TypeError, KeyError):
-        yield facts.derived("draft", None, f"{stated.key} is no JSON with num_speculative_tokens", name)
-        return
-    yield facts.meaning("draft", number, name)
-
-
-def unknown(facts: Run, name: str, own: str) -> list[Stated]:
-    """State a fact as unknown, for the reason that the program's `own` fact gives; empty if that is not stated."""
-    stated = facts.get(own)
-    return [] if stated is None else [facts.derived(name, None, stated.note, own)]
 
 
 def hosts(facts: Run) -> Iterable[Stated]:

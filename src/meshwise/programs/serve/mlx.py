@@ -36,8 +36,7 @@ def meaning(facts: Run) -> Run:
     bits, users = facts.value("kv_bits"), facts.value("copy_users")
     more: list[Stated] = [facts.meaning("kv", f"int{bits}", "kv_bits")] if bits is not None else []
     if isinstance(users, int):
-        more += [facts.derived("users", users, "of its only replica", "copy_users")]
-        more += [facts.derived("copy_limit", users, "of one replica", "copy_users")]
+        more += [facts.derived(name, users, "of its only replica", "copy_users") for name in ("users", "copy_limit")]
     return facts.adding(more)
 
 

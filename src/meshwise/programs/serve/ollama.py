@@ -16,6 +16,7 @@ from meshwise.programs.source import Setting
 from meshwise.runs.run import Run, Stated
 
 RUNS_LAYOUTS_OF = "llama.cpp"  # Ollama is built on llama.cpp
+VARIABLES = {"OLLAMA_NUM_PARALLEL": "users", "OLLAMA_KV_CACHE_TYPE": "kv", "OLLAMA_CONTEXT_LENGTH": "context"}
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 
 
@@ -65,11 +66,7 @@ def _environment(q: ServeQuestion, layout: ServeLayout) -> dict[str, str]:
 def meaning(facts: Run) -> Run:
     """Return the facts that the server's variables mean."""
     said: list[Stated] = []
-    for variable, fact in (
-        ("OLLAMA_NUM_PARALLEL", "users"),
-        ("OLLAMA_KV_CACHE_TYPE", "kv"),
-        ("OLLAMA_CONTEXT_LENGTH", "context"),
-    ):
+    for variable, fact in VARIABLES.items():
         text = facts.text(f"env:{variable}")
         if text and fact not in facts and (fact == "kv" or text.isdecimal()):
             said.append(facts.meaning(fact, text if fact == "kv" else int(text), f"env:{variable}"))

@@ -54,7 +54,14 @@ def _speculation(given: Setup) -> str:
 def meaning(facts: Run) -> Run:
     """Return the facts that vLLM's words mean. With expert parallelism, data-parallel ranks share the experts and are one replica."""
     copies, tp = facts.whole("copies", 1), facts.whole("tensor", 1)
-    more = [*lengths.cache_type(facts), *lengths.weight_format(facts), *lengths.drafted(facts)]
+    more = [*lengths.cache_type(facts), *lengths.weight_format(facts)]
+    if "speculation" in facts and "draft" not in facts:
+        more.append(facts.derived("draft", None, "no JSON with num_speculative_tokens", "speculation"))
+    local = facts.whole("local_copies")
+    if local and copies > local and not copies % local and facts.value("tensor") is not None:
+        note = f"{local} of {copies} data-parallel ranks on each node"
+        more += [facts.derived("nodes", copies // local, note, "local_copies")]
+        more += [facts.derived("devices_per_node", local * tp, note, "local_copies")]
     ranks = copies if facts.value("expert_parallel") is True else 1
     if facts.value("expert_parallel") is True:
         more.append(facts.derived("ep", tp * copies, "tp x data parallel", "expert_parallel"))
@@ -64,8 +71,7 @@ def meaning(facts: Run) -> Run:
         more += [facts.derived("attention_dp", True, note, "expert_parallel"), facts.derived("ranks", ranks, note, "copies")]
     else:
         more += [facts.meaning("replicas", copies, "copies")] if "copies" in facts else []
-        known = facts.value("tensor") is not None
-        more += [facts.meaning("tp", tp, "tensor")] if known else lengths.unknown(facts, "tp", "tensor")
+        more += [facts.meaning("tp", facts.value("tensor"), "tensor")] if "tensor" in facts else []
     facts = facts.adding(more)
     facts = facts.adding(lengths.totals(facts))
     return facts.adding(lengths.hosts(facts))

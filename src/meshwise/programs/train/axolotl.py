@@ -60,8 +60,8 @@ def meaning(facts: Run) -> Run:
     elif unclear is not None and "precision" not in facts:
         facts = facts.adding([facts.derived("precision", "bf16", "auto: bf16 on every GPU since Ampere", unclear.fact)])
     facts = facts.adding(_sharding(facts))
-    if facts.value("fsdp_offload") and facts.value("zero"):
-        facts = facts.adding([facts.meaning("offload", "parameters", "fsdp_offload")])
+    if facts.value("fsdp_offload") is not None and facts.value("zero"):
+        facts = facts.adding([facts.meaning("offload", "parameters" if facts.value("fsdp_offload") else "none", "fsdp_offload")])
     for name, fact, value in (
         ("fsdp_recompute", "recompute", "full"),
         *((name, "loss", loss) for name, loss in reversed(LOSS_SWITCHES.items())),

@@ -29,18 +29,12 @@ LIMITS: Limits = {
 def meaning(facts: Run) -> Run:
     """Add ZeRO, precision and offload as the sections of the file say them together."""
     facts = facts.adding(_precision(facts))
-    stage = facts.get("stage")
-    if stage is not None:
-        level = stage.value
-        facts = facts.adding([_unknown("zero", stage) if level is None else facts.meaning("zero", level, "stage")])
+    if "stage" in facts:
+        facts = facts.adding([facts.meaning("zero", facts.value("stage"), "stage")])
     facts = facts.adding(recipe.overlap(facts, {"overlaps_reduction": "overlap_reduce"}))
     if "gradients" not in facts and facts.value(REDUCED_IN) is not None:
         facts = facts.adding([facts.meaning("gradients", str(facts.value(REDUCED_IN)), REDUCED_IN)])
     return facts.adding([*_offload(facts), facts.meaning("predicted_by", "deepspeed", "stage")])
-
-
-def _unknown(name: str, stated: Stated) -> Stated:
-    return Stated(name, None, "unknown", stated.span, stated.key, stated.note)
 
 
 def _precision(facts: Run) -> Iterator[Stated]:
@@ -51,7 +45,7 @@ def _precision(facts: Run) -> Iterator[Stated]:
             return
     unclear = next((one for name in ("bf16", "fp16") if (one := facts.get(name)) and one.value is None), None)
     if unclear is not None:
-        yield _unknown("precision", unclear)
+        yield facts.meaning("precision", None, unclear.fact)
 
 
 def _offload(facts: Run) -> Iterator[Stated]:
@@ -61,7 +55,7 @@ def _offload(facts: Run) -> Iterator[Stated]:
             yield facts.meaning("offload", value, name)
             return
         if device == "nvme":
-            yield _unknown("offload", facts.values[name]._replace(note="to NVMe, which is not predicted"))
+            yield facts.meaning("offload", None, name)._replace(note="to NVMe, which is not predicted")
             return
     if facts.value("old_offload"):
         yield facts.meaning("offload", "optimizer", "old_offload")

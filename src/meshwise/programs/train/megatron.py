@@ -128,5 +128,5 @@ CHECK = "from megatron.training.arguments import parse_args, validate_args; vali
 PROGRAM = Program(
     name="megatron", title=TITLE, version=VERSION, framework="megatron", form="flags", keys=(*KEYS, *RECIPE_KEYS), write=write,
     refuse=refuse, wording=wording, meaning=rules.meaning, recognises=recognises,
-    check=f"python -c '{CHECK}' with the flags",
+    check=f"python -c '{CHECK}' with the flags", refers={"--yaml-cfg": "megatron"},
 )  # fmt: skip

@@ -25,7 +25,7 @@ OPTIMIZERS = {
 SHARDED_OPTIMIZERS = {"adamw": "torch.optim.AdamW", "adamw-8bit": "torchao.optim.AdamW8bit", "sgd": "torch.optim.SGD"}
 """Optimizers that update the sharded tensors of FSDP2; those of bitsandbytes do not."""
 
-KEYS = table("torchtune", names=adapters.NAMES)
+KEYS = table("torchtune", names=adapters.NAMES, optimizers=trainer.OPTIMIZERS)
 LIMITS: Limits = {
     **NO_PIPELINE, **NO_EXPERTS, "cp": (1,), "sp": (0,), "recompute": ("none", "full"), "precision": ("bf16",),
     "offload": ("none", "parameters", "activations"), "optimizer": tuple(OPTIMIZERS), "loss": ("kernel", "materialised", ""),
@@ -33,7 +33,7 @@ LIMITS: Limits = {
 
 
 def meaning(facts: Run) -> Run:
-    """Add the model, its adapters, the ZeRO stage of FSDP2, the loss, the optimizer, and what is offloaded."""
+    """Add the model, its adapters, the ZeRO stage of FSDP2, the loss, and what is offloaded."""
     more: list[Stated] = [facts.meaning("zero", 3 if facts.value("reshard") else 2, "reshard")]
     more.append(facts.meaning("sp", 0, "tp"))
     out = next((name for name in ("state_out", "activations_out") if facts.value(name)), "")
@@ -42,9 +42,6 @@ def meaning(facts: Run) -> Run:
     if "loss_class" in facts:
         chunked = "Chunked" in str(facts.value("loss_class"))
         more.append(facts.meaning("loss", "kernel" if chunked else "materialised", "loss_class"))
-    optimizer = trainer.OPTIMIZERS.read(facts.value("optimizer_class") or "")
-    if optimizer is not None:
-        more.append(facts.meaning("optimizer", optimizer, "optimizer_class"))
     return facts.adding([*more, *_model(facts)])
 
 

@@ -1,5 +1,6 @@
 """Hugging Face Trainer and TRL: TrainingArguments as flags or YAML, with a DeepSpeed or FSDP file beside them."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -17,14 +18,22 @@ TITLE, VERSION = "HF Trainer", "transformers 5"
 SHARDING = {"full_shard": 3, "shard_grad_op": 2, "hybrid_shard": 3, "hybrid_shard_zero2": 2, "no_shard": 0}
 
 
+UNCOUNTED = re.compile(r"4bit|fp8|apollo|lion|ademamix|galore.*8bit")  # optimizers whose state is none of those counted
+
+
 def _optimizer(value: object) -> str | None:
     text = str(value).lower()
+    if UNCOUNTED.search(text):
+        raise ValueError(value)
     if "8bit" in text:
         return "adamw-paged-8bit" if "paged" in text else "adamw-8bit"
     if "paged" in text:
         return "adamw-paged"
     names = {"galore": "galore", "lomo": "lomo", "adamw": "adamw", "adafactor": "adafactor", "sgd": "sgd", "muon": "muon"}
-    return next((name for start, name in names.items() if start in text), None)
+    found = next((name for start, name in names.items() if start in text), None)
+    if found is None and text:
+        raise ValueError(value)
+    return found
 
 
 WORDS = {
@@ -32,7 +41,7 @@ WORDS = {
     "adamw-paged-8bit": "paged_adamw_8bit", "adafactor": "adafactor", "galore": "galore_adamw", "lomo": "lomo",
     "sgd": "sgd",
 }  # fmt: skip
-OPTIMIZERS = Kind(_optimizer, WORDS.get, "an optimizer")
+OPTIMIZERS = Kind(_optimizer, WORDS.get, "an optimizer whose memory is counted")
 
 
 def _sharding(value: object) -> int | None:
@@ -45,8 +54,11 @@ def _sharding(value: object) -> int | None:
 
 STRATEGIES = {3: "full_shard", 2: "shard_grad_op"}
 FSDP = Kind(_sharding, STRATEGIES.get, "a sharding strategy", takes=-1)
+FSDP_OFFLOAD = Kind(lambda value: "parameters" if "offload" in str(value) else None, str, "a sharding strategy", takes=-1)
 
-TRAINING = table("trainer", fsdp=FSDP, optimizers=OPTIMIZERS, attention=recipe.ATTENTION, trl_keys=adapters.TRL_KEYS)
+TRAINING = table(
+    "trainer", fsdp=FSDP, fsdp_offload=FSDP_OFFLOAD, optimizers=OPTIMIZERS, attention=recipe.ATTENTION, trl_keys=adapters.TRL_KEYS
+)
 OBJECTIVES = ("sft", "dpo", "kto", "reward")  # verbs of `trl`, and its example scripts, whose arguments these are
 VERB = Kind(lambda value: value if value in OBJECTIVES[1:] else None, str, "an objective")
 KEYS = table("trainer-command", training=TRAINING, verb=VERB)
@@ -62,6 +74,11 @@ def meaning(facts: Run) -> Run:
         facts = facts.adding([Stated("precision", "fp32", "default", None, "bf16", f"default of {TITLE}, {VERSION}")])
     if facts.value("recompute_on") is not None and facts.value("recompute") in (None, "none"):
         facts = facts.adding([facts.meaning("recompute", "full" if facts.value("recompute_on") else "none", "recompute_on")])
+    file = facts.get("fsdp_file")
+    if file is not None and not str(file.value).startswith("{") and facts.value("recompute") in (None, "none"):
+        facts = facts.adding(
+            [Stated("recompute", None, "unknown", file.span, file.key, f"in {file.value or file.key}, which is not read")]
+        )
     if facts.value("liger"):
         facts = facts.adding([facts.meaning("loss", "fused", "liger")])
     script = facts.text("script").removesuffix(".py").replace("reward_modeling", "reward")
@@ -117,9 +134,7 @@ def values_of(setup: Setup) -> dict[str, Value]:
         values.pop("zero", None)
     values["recompute_on"] = setup.text("recompute") == "full"
     values["fp16" if setup.text("precision") == "fp16" else "bf16"] = True
-    values["liger"] = setup.text("loss") == "fused"
-    if not values["liger"]:
-        values.pop("liger")
+    values |= {"liger": True} if setup.text("loss") == "fused" else {}
     return values | adapters.wording(setup)
 
 
