@@ -99,6 +99,11 @@ def test_a_misspelt_chip_offers_the_nearest(misspelt: str, offered: str) -> None
     assert refused(misspelt) == f"unknown chip '{misspelt}'; did you mean '{offered}'? (meshwise show chips)"
 
 
+@pytest.mark.parametrize(("written", "meant"), [("8h100", "8xh100"), ("h100x8", "8xh100"), ("rtx3090 x 2", "2xrtx3090")])
+def test_a_number_of_chips_in_other_words_offers_the_right_ones(written: str, meant: str) -> None:
+    assert refused(written) == f"unknown chip '{written}'; did you mean '{meant}'? (meshwise show chips)"
+
+
 def test_an_incomplete_name_lists_every_chip_that_it_may_mean() -> None:
     assert refused("gaudi") == "unknown chip 'gaudi'; did you mean 'gaudi2' or 'gaudi3'? (meshwise show chips gaudi)"
     assert "did you mean 'tpu-v2', 'tpu-v3', 'tpu-v4' or 4 more? (meshwise show chips tpu)" in refused("tpu")

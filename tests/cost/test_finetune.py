@@ -43,6 +43,7 @@ def test_reading_what_was_written_returns_the_same(finetune: Finetune) -> None:
         ("freeze:all", "'all' is not a whole number"),
         ("full:3", "has no options"),
         ("", "unknown fine-tuning method"),
+        ("dpo", "DPO: --objective"),
     ],
 )
 def test_bad_methods_are_refused_in_one_line(text: str, words: str) -> None:

@@ -323,7 +323,9 @@ def find_chip(name: str) -> Chip:
         raise UserError("'here' is this machine once it has been measured: run 'meshwise probe' first")
     if chip is None:
         keys = chip_names()
-        close = list(dict.fromkeys(keys[similar] for similar in files.similar(name, keys)))
+        count = re.fullmatch(r"(\d+)[ *]*(\D.*)|(.+?)[ *x:]+(\d+)", name.strip())  # 8h100, h100x8
+        counted = [f"{count[1] or count[4]}x{count[2] or count[3]}"] if count and known_chip(count[2] or count[3]) else []
+        close = counted or list(dict.fromkeys(keys[similar] for similar in files.similar(name, keys)))
         word = f" {name.strip()}" if len(close) > 1 else ""
         hint = "" if close else f", or add it as {files.user_folder() / 'chips' / 'NAME.toml'}"
         raise UserError(f"unknown chip {quoted(name)}{did_you_mean(close)} (meshwise show chips{word}{hint})")

@@ -118,7 +118,7 @@ def _parsed(text: str) -> Finetune:
     word, _, rest = text.strip().partition(":")
     method = SAME_COST.get(word.lower(), word.lower())
     if method not in METHODS:
-        raise UserError(f"unknown fine-tuning method {quoted(text)}{nearest(method, METHODS)}; {EXPECTED}")
+        raise UserError(f"unknown fine-tuning method {quoted(text)}{nearest(method, METHODS)}; {EXPECTED}; DPO: --objective")
     if method == "full":
         if rest or ":" in text:
             raise UserError(f"{quoted(text)}: full trains every parameter and has no options; {EXPECTED}")

@@ -130,9 +130,7 @@ def named(text: str, params: float = math.nan) -> Model | None:
 
 @cache
 def _named(text: str) -> Model | None:
-    if text.endswith(".json") or (text.endswith(".gguf") and _is_here(text)):
-        return find_model(text)
-    if find_preset(text) is not None:
+    if text.endswith(".json") or (text.endswith(".gguf") and _is_here(text)) or find_preset(text) is not None:
         return find_model(text)
     try:
         found = from_words(text) or from_ollama(text)

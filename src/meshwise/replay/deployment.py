@@ -157,5 +157,5 @@ def _tiers(deployment: Deployment, ask: ReplayAsk, block: int) -> Tiers:
 def described(deployment: Deployment) -> str:
     """Return the model, the engine and the layout in words."""
     q = deployment.question
-    context = units.show(float(q.work.context), "length")
+    context = units.show(float(q.work.context), "length", digits=2)
     return f"{q.model.name} in {q.weights.format} with {q.engine.name} on {q.cluster.name}: {deployment.name}, context {context}"

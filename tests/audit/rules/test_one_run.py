@@ -142,6 +142,8 @@ def test_a_stated_mfu_alone_is_found_too_low():
     (one,) = one_run.low_utilization(figures(devices=8.0, mfu=0.0015, **LLAMA), "A+")
     assert one.message == "it uses 0.15% of the peak of H100 SXM (the document grades itself: A+)"
     assert list(one_run.low_utilization(figures(devices=8.0, mfu=0.4, **LLAMA), "")) == []
+    (unnamed,) = one_run.low_utilization(figures(texts={"chip": ""}, mfu=0.0015), "")
+    assert unnamed.message == "it uses 0.15% of the peak of its devices"
 
 
 def test_rates_beyond_a_thousand_have_no_exponent():

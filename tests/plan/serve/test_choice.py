@@ -95,7 +95,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_missing_bytes_and_what_wo
 def test_a_target_that_nothing_meets_names_the_closest() -> None:
     q = question(per_user=100.0, ttft=0.1)
     error = refuse(q, search(q))
-    assert "a time to first token of 100 ms at p95 and a time per output token of 10 ms at mean: the closest is" in one_line(
+    assert "a time to first token of 100 ms at p95 and a time per output token of 10 ms on average: the closest is" in one_line(
         error
     )
     assert error.exit_code == 1

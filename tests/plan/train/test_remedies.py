@@ -135,3 +135,12 @@ def test_several_changes_are_told_in_one_clause() -> None:
     )
     told = "--loss fused saves 2.9 GiB, --finetune lora:16 70.1 GiB more and 3.0 GiB of host memory: then it fits in 20.0 GiB"
     assert words(found) == f"{told} and 10.0 of the host's 11.0 (dp1 with DDP)"
+
+
+def test_experts_that_others_keep_in_16_bits_fit_with_unsloth() -> None:
+    """Unsloth quantises experts, which bitsandbytes alone leaves as they are: gpt-oss-20b is known to fit a card of 24 GB."""
+    found = cure(TrainAsk("gpt-oss-20b", on="1xrtx3090", batch=4, seq=4096, finetune="qlora:16"))
+    assert found is not None
+    assert ([remedy.flag for remedy in found.remedies], found.framework) == (["--framework unsloth"], "Unsloth")
+    named = cure(TrainAsk("gpt-oss-20b", on="1xrtx3090", batch=4, seq=4096, finetune="qlora:16", framework="trl"))
+    assert named is None or all("unsloth" not in remedy.flag for remedy in named.remedies)

@@ -322,11 +322,11 @@ def served_speed(f: Figures) -> Iterator[Finding]:
 def low_utilization(f: Figures, grade: str) -> Iterator[Finding]:
     """MFU by 6N is not so low that the run has a fault. For runs without a predicted step time; `grade`: how the document grades itself."""
     share = f.model_mfu if f.mfu else f.run.number("mfu")
-    if not share < MIN_MFU or f.served or f.chip is None or f.chip.kind == "cpu":
+    if not 0 < share < MIN_MFU or f.served or (f.chip and f.chip.kind == "cpu"):
         return
     reached = f"{figure(f.device_flops.get('6N', math.nan) / 1e12)} TFLOP/s of {f.peak_flops / 1e12:.4g}"
-    work = f"6N x {number(f.rate)} tok/s / {number(f.devices)} devices = {reached}" if "6N" in f.device_flops else percent(share)
-    message = f"it uses {percent(share)} of the peak of {f.chip.name}{graded(grade)}"
+    work = f"6N x {number(f.rate)} tok/s / {number(f.devices)} devices = {reached}" if "6N" in f.mfu else percent(share)
+    message = f"it uses {percent(share)} of the peak of {f.chip.name if f.chip else 'its devices'}{graded(grade)}"
     yield _finding(f, "low MFU", "likely", message, work)
 
 

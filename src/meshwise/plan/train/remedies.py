@@ -22,6 +22,7 @@ from meshwise.plan.train.fallback import Attempt, first_that_fits
 from meshwise.units import GIB
 
 RANK = "16"
+IN_BACKWARD_BATCH = 2  # sequences of a step without accumulation, as in torchtune's recipe for one device
 UNLIMITED_BYTES = 1e18  # bytes of host memory that hold anything
 MIN_SAVING_BYTES = 0.05 * GIB  # savings below this are rounded to nothing
 
@@ -71,8 +72,7 @@ def _checkpointing(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
 
 
 def _fused(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
-    helps = ask.loss != "fused" and OBJECTIVES[ask.objective].vocabulary
-    return ("--loss fused", replace(ask, loss="fused")) if helps else None
+    return ("--loss fused", replace(ask, loss="fused")) if ask.loss != "fused" and OBJECTIVES[ask.objective].vocabulary else None
 
 
 def _eight_bits(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
@@ -91,18 +91,18 @@ def _in_backward(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
     return flags, _without(changed, "mbs")
 
 
-IN_BACKWARD_BATCH = 2  # sequences of a step without accumulation, as in torchtune's recipe for one device
-
-
 def _lora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
     whole = ask.finetune in ("", "full") or ask.finetune.startswith("freeze")
     return (f"--finetune lora:{RANK}", replace(ask, finetune=f"lora:{RANK}")) if whole else None
 
 
 def _qlora(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
-    method, colon, rest = ask.finetune.partition(":")
-    smaller = f"qlora{colon}{rest}"
+    method, smaller = ask.finetune[:4], f"qlora{ask.finetune[4:]}"
     return (f"--finetune {smaller}", replace(ask, finetune=smaller)) if method in ("lora", "dora") else None
+
+
+def _unsloth(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
+    return ("--framework unsloth", replace(ask, framework="unsloth")) if "qlora" in ask.finetune and not ask.framework else None
 
 
 def _offload(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
@@ -124,7 +124,7 @@ def _shorter(ask: TrainAsk) -> tuple[str, TrainAsk] | None:
 
 
 CHANGES: tuple[Change, ...] = (
-    _checkpointing, _fused, _eight_bits, _in_backward, _lora, _qlora, _offload, _smaller_batch, _shorter, _shorter, _shorter
+    _checkpointing, _fused, _eight_bits, _in_backward, _lora, _qlora, _unsloth, _offload, _smaller_batch, _shorter, _shorter, _shorter
 )  # fmt: skip
 """In the order of their harm. What a program cannot combine is refused by its own facts (support.py), so that no such set is offered."""
 
