@@ -236,4 +236,4 @@ def test_figures_for_people_have_commas_and_no_exponents() -> None:
         "1,230",
         "inf",
     ]
-    assert units.figure(12345.6, 4) == "12,350"
+    assert [units.figure(value, 4) for value in (12345.6, 1234.5, 999.96)] == ["12,350", "1,234", "1,000"]

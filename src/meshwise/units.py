@@ -174,7 +174,7 @@ def show(value: float, quantity: str, *, binary: bool = False, digits: int = 4) 
 def figure(value: float, digits: int = 3) -> str:
     """Format a number for people: '7.6', '0.0123', '1,230', never '1.23e+03'."""
     text = f"{value:.{digits}g}"
-    return f"{float(text):,.0f}" if "e+" in text else text
+    return f"{float(text):,.0f}" if abs(float(text)) >= 1000 else text
 
 
 _TIMES = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6))

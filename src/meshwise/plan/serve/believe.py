@@ -8,6 +8,7 @@ from meshwise.catalogue.evidence import NEAR_RATIO, Served
 from meshwise.cost.serve.question import ServeQuestion
 from meshwise.plan.serve.choice import INTERVAL_STDS, interval, spreads
 from meshwise.plan.serve.search import Option
+from meshwise.units import figure
 
 SHOWN_RUNS = 5  # nearest runs that are listed
 NEAR_USERS_RATIO = 4.0  # loads of a run and of a question are near within this ratio
@@ -62,7 +63,7 @@ def _words(run: Served) -> str:
     """Return a run in words, with its measured and its predicted speed."""
     where = f"{run.model} {run.format} on {run.devices:,} {run.chip}, {run.users:,} user{'s' * (run.users != 1)} ({run.table})"
     seen = "without it" if run.left_out else "with a calibration that has seen its table"
-    return f"{where}: {run.measured:,.4g} tokens/s measured, {run.predicted:,.4g} predicted {seen} ({run.error:+.0%})"
+    return f"{where}: {figure(run.measured, 4)} tokens/s measured, {figure(run.predicted, 4)} predicted {seen} ({run.error:+.0%})"
 
 
 def _width(q: ServeQuestion, best: Option) -> list[str]:

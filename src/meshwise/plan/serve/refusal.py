@@ -62,7 +62,8 @@ def _too_slow(q: ServeQuestion, options: Sequence[Option]) -> str:
     ]
     most, largest = max(((most_within(q, option), option) for option in options), key=lambda pair: pair[0])
     unit = "requests/s" if q.load.rate else "user" if most == 1 else "users"
-    hint = f"; {largest.layout.name} meets {'them' if len(asked) > 1 else 'it'} with up to {most:,.3g} {unit}" if most else ""
+    them = "them" if len(asked) > 1 else "it"
+    hint = f"; {largest.layout.name} meets {them} with up to {units.figure(most)} {unit}" if most else ""
     closest = f"the closest is {best.layout.name}, with {' and '.join(values)}"
     return f"no layout on {q.cluster.name} gives {' and '.join(asked).replace('at mean', 'on average')}: {closest}{hint}"
 

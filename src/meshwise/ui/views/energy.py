@@ -2,6 +2,7 @@
 
 from meshwise.cost.power import Energy
 from meshwise.plan.ask import EnergyAsk
+from meshwise.units import figure
 
 
 def asked(ask: EnergyAsk) -> bool:
@@ -14,8 +15,8 @@ def energy_lines(ask: EnergyAsk, energy: Energy | None, of: str, *, verbose: boo
     if energy is None or not (asked(ask) or verbose):
         return []
     scaled = "" if energy.metered else ", scaled from a metered chip"
-    used = [f"{energy.kwh:,.4g} kWh {of}"] if energy.kwh is not None else []
-    used += [f"${energy.dollars:,.4g}"] if energy.dollars is not None else []
+    used = [f"{figure(energy.kwh, 4)} kWh {of}"] if energy.kwh is not None else []
+    used += [f"${figure(energy.dollars, 4)}"] if energy.dollars is not None else []
     used += [_carbon(energy.grams)] if energy.grams else []
     lines = [
         f"Power: {energy.watts:,.0f} W of the devices{scaled}, {energy.wall:,.0f} W at the wall"
@@ -32,5 +33,5 @@ def energy_lines(ask: EnergyAsk, energy: Energy | None, of: str, *, verbose: boo
 def _carbon(grams: tuple[float, ...]) -> str:
     """Return the carbon at the mean of the grid, with its best and worst hour where they differ."""
     mean, best, worst = grams
-    text = f"{mean / 1e3:,.4g} kg CO2"
-    return text if best == worst else f"{text} ({best / 1e3:,.4g} to {worst / 1e3:,.4g} by hour)"
+    text = f"{figure(mean / 1e3, 4)} kg CO2"
+    return text if best == worst else f"{text} ({figure(best / 1e3, 4)} to {figure(worst / 1e3, 4)} by hour)"

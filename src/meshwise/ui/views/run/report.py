@@ -12,7 +12,7 @@ from meshwise.ui.views.run import lengths, sweep
 from meshwise.ui.views.run.sections import Section, as_markdown, as_text
 from meshwise.ui.views.run.words import rank_name, row_layout_name
 from meshwise.ui.views.tables import Column, Table, grid
-from meshwise.units import GIB
+from meshwise.units import GIB, figure
 from meshwise.workers.trainer.contract.rows import typical_step
 
 EVALUATIONS = 8  # validation losses that the report shows, the last ones
@@ -85,7 +85,7 @@ def _figures(
     measured: Measured, seconds: float, rate: float, tflops: float, mfu: float, memory: str, watts: float | None
 ) -> tuple[str, ...]:
     each = rate / measured.settings.layout.devices
-    power = (f"{watts:,.0f} W", f"{watts * seconds:,.4g} J") if watts else ("", "")
+    power = (f"{watts:,.0f} W", f"{figure(watts * seconds, 4)} J") if watts else ("", "")
     return _time(seconds), f"{rate:,.0f}", f"{each:,.0f}", f"{tflops:.4g}", _share(mfu), memory, *power
 
 

@@ -120,7 +120,7 @@ def tiles(plan: ServePlan, c: ServeChoice) -> list[Tile]:
     ]
     if plan.most:
         unit = "requests/s" if plan.ask.rate else "users"
-        shown.append(Tile("most within targets", f"{plan.most:,.3g}", unit))
+        shown.append(Tile("most within targets", f"{figure(plan.most)}", unit))
     if c.dollars_per_million_out is not None:
         prompts = f"; ${c.dollars_per_million_in:,.2f} of prompt tokens" if c.dollars_per_million_in else ""
         shown.append(Tile("cost", f"${c.dollars_per_million_out:,.2f}", f"per million output tokens{prompts}"))
